@@ -1,0 +1,48 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PROTOS := $(wildcard protos/minefleet/v1/*.proto)
+SERVICES := $(wildcard protos/minefleet/v1/*_service.proto)
+
+.PHONY: help install demo test check soak bench protos clean
+
+help: ## List the targets.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(INSTALLED) ## Make .venv and install minefleet with everything it needs.
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "minefleet needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11"; exit 2; }
+	@$(PYTHON) -c 'import platform, sys; sys.exit(platform.system() != "Linux")' || { echo "minefleet runs on Linux only."; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## Train Crafter for about three minutes and show what was learned.
+	$(BIN)/minefleet demo
+
+test: $(INSTALLED) ## Run the tests.
+	$(BIN)/python -m pytest -m 'not soak'
+
+check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, generated code.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/python protos/generate.py --check
+
+soak: $(INSTALLED) ## Run the long learning and chaos runs.
+	$(BIN)/python -m pytest -m soak --timeout 14400
+
+bench: $(INSTALLED) ## Run all benchmarks.
+	@set -e; for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark; done
+
+protos: $(INSTALLED) ## Generate clients/minefleet/v1 from protos/.
+	$(BIN)/python protos/generate.py
+
+clean: ## Remove .venv and caches.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

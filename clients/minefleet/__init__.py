@@ -1,0 +1,1 @@
+"""Distributed PPO for game agents whose environments are slow and crash-prone."""

@@ -1,0 +1,194 @@
+"""Fragments to and from the wire: a small header, and the packed arrays back to back.
+
+No pickle: an array is its dtype, shape, codec and little-endian bytes in C order. Sizes are checked before anything is
+allocated.
+"""
+
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import fields
+
+import lz4.frame
+import numpy as np
+import xxhash
+import zstandard
+from numpy.typing import NDArray
+
+from minefleet.errors import CorruptError, RejectedError
+from minefleet.fragment import Fragment
+from minefleet.tree import flatten, join, unflatten
+from minefleet.v1 import fragment_pb2, tensor_pb2
+
+MAX_RAW_BYTES = 2**30
+"""Largest fragment that is decoded, after unpacking."""
+
+ZSTD_LEVEL = 1
+_PACKED = ("obs", "cut_obs")
+_TREES = ("obs", "action", "cut_obs", "recurrent_state")
+_CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": tensor_pb2.CODEC_LZ4}
+_DTYPES: dict[tensor_pb2.Dtype.ValueType, str] = {
+    tensor_pb2.DTYPE_BOOL: "|b1",
+    tensor_pb2.DTYPE_UINT8: "|u1",
+    tensor_pb2.DTYPE_INT8: "|i1",
+    tensor_pb2.DTYPE_UINT16: "<u2",
+    tensor_pb2.DTYPE_INT16: "<i2",
+    tensor_pb2.DTYPE_UINT32: "<u4",
+    tensor_pb2.DTYPE_INT32: "<i4",
+    tensor_pb2.DTYPE_UINT64: "<u8",
+    tensor_pb2.DTYPE_INT64: "<i8",
+    tensor_pb2.DTYPE_FLOAT16: "<f2",
+    tensor_pb2.DTYPE_FLOAT32: "<f4",
+    tensor_pb2.DTYPE_FLOAT64: "<f8",
+}
+_DTYPE_NUMBERS = {text: number for number, text in _DTYPES.items()}
+_local = threading.local()
+
+
+def checksum(payload: bytes | memoryview) -> int:
+    """Returns the xxh3-64 of a payload."""
+    return xxhash.xxh3_64_intdigest(payload)
+
+
+def encode(
+    fragment: Fragment,
+    *,
+    run_id: str,
+    stream: str,
+    sequence: int,
+    schema_fingerprint: str,
+    compression: str = "zstd",
+    closes_stream: bool = False,
+) -> tuple[fragment_pb2.FragmentHeader, bytes]:
+    """Packs a fragment; observations are compressed, the rest is small."""
+    specs, parts, raw_bytes = [], [], 0
+    for name, array in _arrays(fragment):
+        codec = _CODECS[compression] if name.split("/")[0] in _PACKED else tensor_pb2.CODEC_NONE
+        part = _pack(np.ascontiguousarray(array), codec)
+        specs.append(_spec(name, array, codec, len(part)))
+        parts.append(part)
+        raw_bytes += array.nbytes
+    payload = b"".join(parts)
+    header = fragment_pb2.FragmentHeader(
+        run_id=run_id,
+        name=fragment_pb2.FragmentName(stream=stream, sequence=sequence),
+        length=len(fragment),
+        oldest_version=int(fragment.policy_version.min()),
+        newest_version=int(fragment.policy_version.max()),
+        schema_fingerprint=schema_fingerprint,
+        checksum=checksum(payload),
+        payload_bytes=len(payload),
+        raw_bytes=raw_bytes,
+        tensors=specs,
+        closes_stream=closes_stream,
+    )
+    return header, payload
+
+
+def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:
+    """Unpacks what `encode` packed. Arrays are read-only views where nothing was compressed.
+
+    Raises:
+        CorruptError: If the payload does not match its checksum.
+        RejectedError: If the header is malformed.
+    """
+    if len(payload) != header.payload_bytes or checksum(payload) != header.checksum:
+        raise CorruptError(f"fragment {header.name.stream}/{header.name.sequence} does not match its checksum")
+    check_header(header)
+    arrays: dict[str, NDArray[np.generic]] = {}
+    view, offset = memoryview(payload), 0
+    for spec in header.tensors:
+        arrays[spec.name] = _unpack(spec, view[offset : offset + spec.packed_bytes])
+        offset += spec.packed_bytes
+    return _fragment(arrays)
+
+
+def check_header(header: fragment_pb2.FragmentHeader) -> None:
+    """Rejects headers whose numbers do not fit together, before anything is allocated."""
+    if not header.name.stream or header.length < 1 or header.oldest_version > header.newest_version:
+        raise RejectedError("a fragment needs a stream, a length >= 1 and oldest_version <= newest_version")
+    if sum(spec.packed_bytes for spec in header.tensors) != header.payload_bytes:
+        raise RejectedError("the tensors' packed_bytes do not add up to payload_bytes")
+    if header.raw_bytes > MAX_RAW_BYTES or sum(_raw_bytes(spec) for spec in header.tensors) != header.raw_bytes:
+        raise RejectedError(f"the tensors' sizes do not add up to raw_bytes, or exceed {MAX_RAW_BYTES}")
+
+
+def _arrays(fragment: Fragment) -> Iterable[tuple[str, NDArray[np.generic]]]:
+    for field in fields(fragment):
+        for path, leaf in flatten(getattr(fragment, field.name)).items():
+            yield join(field.name, path), leaf
+
+
+def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
+    values: dict[str, object] = {name: {} for name in _TREES}
+    for field in fields(Fragment):
+        prefix = field.name + "/"
+        inner = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        if field.name in arrays:
+            values[field.name] = arrays[field.name]
+        elif inner:
+            values[field.name] = unflatten(inner)
+    try:
+        return Fragment(**values)  # type: ignore[arg-type]  # The keys are the fields, checked by the constructor.
+    except (TypeError, ValueError) as error:
+        raise RejectedError(f"the payload is no fragment: {error}") from error
+
+
+def _spec(
+    name: str, array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType, packed_bytes: int
+) -> tensor_pb2.TensorSpec:
+    dtype = _DTYPE_NUMBERS.get(array.dtype.newbyteorder("<").str)
+    if dtype is None:
+        raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
+    return tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=packed_bytes)
+
+
+def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
+    if spec.dtype not in _DTYPES or any(extent < 0 for extent in spec.shape):
+        raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}")
+    return math.prod(spec.shape) * np.dtype(_DTYPES[spec.dtype]).itemsize
+
+
+def _pack(array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType) -> bytes:
+    data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    if codec == tensor_pb2.CODEC_ZSTD:
+        return _compressor().compress(data)
+    if codec == tensor_pb2.CODEC_LZ4:
+        return bytes(lz4.frame.compress(data))
+    return data
+
+
+def _unpack(spec: tensor_pb2.TensorSpec, part: memoryview) -> NDArray[np.generic]:
+    raw_bytes = _raw_bytes(spec)
+    if spec.codec == tensor_pb2.CODEC_ZSTD:
+        data: bytes | memoryview = _inflate(spec.name, part, raw_bytes)
+    elif spec.codec == tensor_pb2.CODEC_LZ4:
+        data = lz4.frame.LZ4FrameDecompressor().decompress(part, max_length=raw_bytes + 1)
+    elif spec.codec == tensor_pb2.CODEC_NONE:
+        data = part
+    else:
+        raise RejectedError(f"tensor {spec.name} has the unknown codec {spec.codec}")
+    if len(data) != raw_bytes:
+        raise RejectedError(f"tensor {spec.name} holds {len(data)} bytes, its shape needs {raw_bytes}")
+    return np.frombuffer(data, _DTYPES[spec.dtype]).reshape(tuple(spec.shape))
+
+
+def _inflate(name: str, part: memoryview, raw_bytes: int) -> bytes:
+    try:
+        if zstandard.frame_content_size(part) != raw_bytes:
+            raise RejectedError(f"tensor {name} unpacks to another size than its shape needs, {raw_bytes}")
+        return _decompressor().decompress(part)
+    except zstandard.ZstdError as error:
+        raise RejectedError(f"tensor {name} is no zstd frame: {error}") from error
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    return _local.compressor  # type: ignore[no-any-return]  # A thread-local has no type.
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    return _local.decompressor  # type: ignore[no-any-return]

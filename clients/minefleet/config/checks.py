@@ -1,0 +1,39 @@
+"""Checks that name the key and the value they reject. Used by `__post_init__` of the config dataclasses."""
+
+from minefleet.errors import ConfigError
+
+
+def at_least(key: str, value: float, minimum: float) -> None:
+    """Rejects values below `minimum`."""
+    if value < minimum:
+        raise ConfigError(f"{key} must be >= {minimum}, got {value}")
+
+
+def above(key: str, value: float, minimum: float) -> None:
+    """Rejects values that are not above `minimum`."""
+    if value <= minimum:
+        raise ConfigError(f"{key} must be > {minimum}, got {value}")
+
+
+def within(key: str, value: float, low: float, high: float) -> None:
+    """Rejects values outside [low, high]."""
+    if not low <= value <= high:
+        raise ConfigError(f"{key} must lie in [{low}, {high}], got {value}")
+
+
+def one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """Rejects values that are none of `choices`."""
+    if value not in choices:
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def divides(key: str, value: int, divisor_key: str, divisor: int) -> None:
+    """Rejects values that `divisor` does not divide."""
+    if value % divisor:
+        raise ConfigError(f"{key} must be a multiple of {divisor_key} = {divisor}, got {value}")
+
+
+def not_yet(key: str, value: object, supported: object) -> None:
+    """Rejects a known key's value that this version cannot honour."""
+    if value != supported:
+        raise ConfigError(f"{key}={value} is not supported by this version, only {key}={supported}")

@@ -1,0 +1,166 @@
+"""The whole configuration: one tree for all roles."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from minefleet.config.checks import above, at_least, divides, not_yet
+from minefleet.config.rollout import RolloutConfig
+from minefleet.config.train import TrainConfig
+from minefleet.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvConfig:
+    """Which environment to play."""
+
+    id: str = ""
+    """A Gymnasium id, for example `CartPole-v1`. Empty when `generator` is given."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    generator: str = ""
+    """`package.module:function` or `path/to/file.py:function` that makes an environment. Empty when `id` is given."""
+    python: str = ""
+    """Interpreter of the environment processes; empty means the fleet's own."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        not_yet("env.python", self.python, "")
+        if self.id and self.generator:
+            raise ConfigError(f"give env.id or env.generator, not both: got {self.id!r} and {self.generator!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyConfig:
+    """Which policy to train: ours, sized here, or one that a generator makes."""
+
+    generator: str = ""
+    """`package.module:function` or `path/to/file.py:function` that makes a policy; it may take the schema.
+    Empty for ours."""
+    hidden_size: int = 256
+    """Features of the trunk, >= 1."""
+    hidden_layers: int = 2
+    """Dense layers for vector observations, >= 1."""
+    conv_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
+    """Channels of the three convolutions for pixels."""
+    activation: str = "tanh"
+    """`tanh`, `relu` or `elu`."""
+    gru_size: int = 0
+    """Units of the GRU after the trunk; 0 for none."""
+    separate_value_trunk: bool = False
+    """Give the value function a trunk of its own (vector observations)."""
+    initial_log_std: float = 0.0
+    """Log standard deviation of continuous actions at the start."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("policy.hidden_size", self.hidden_size, 1)
+        at_least("policy.hidden_layers", self.hidden_layers, 1)
+        at_least("policy.gru_size", self.gru_size, 0)
+        if self.activation not in ("tanh", "relu", "elu"):
+            raise ConfigError(f"policy.activation must be one of tanh, relu, elu, got {self.activation!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopConfig:
+    """When the run ends, besides `train_config.num_iterations`. 0 or None switches a condition off."""
+
+    env_steps: int = 0
+    """Environment steps."""
+    minutes: float = 0.0
+    """Wall-clock minutes of this launch."""
+    episode_return: float | None = None
+    """Mean return of the last 100 episodes."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("stop.env_steps", self.env_steps, 0)
+        at_least("stop.minutes", self.minutes, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointConfig:
+    """Where one service listens."""
+
+    address: str = "127.0.0.1:0"
+    """`host:port` of the service; port 0 means a free one."""
+    metrics_address: str = "127.0.0.1:0"
+    """`host:port` of /metrics, /healthz and /readyz; port 0 means a free one."""
+
+    def __post_init__(self) -> None:
+        """Rejects what is no address."""
+        for key in ("address", "metrics_address"):
+            value = getattr(self, key)
+            host, _, port = value.rpartition(":")
+            if not host or not port.isdigit() or int(port) > 65535:
+                raise ConfigError(f"services.*.{key} must be host:port, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServicesConfig:
+    """Where the services listen. Actors always take free ports."""
+
+    replay: EndpointConfig = field(default_factory=EndpointConfig)
+    parameters: EndpointConfig = field(default_factory=EndpointConfig)
+    learner: EndpointConfig = field(default_factory=EndpointConfig)
+    drain_s: float = 10.0
+    """Longest drain after SIGTERM, seconds, > 0."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        above("services.drain_s", self.drain_s, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggerConfig:
+    """Where metrics go besides `metrics.jsonl`."""
+
+    project: str = "minefleet"
+    """wandb project. Seeds: "minestudio_online"."""
+    name: str = ""
+    """Run name; empty means the run directory's. Seeds: "bow_cow"."""
+    wandb: bool = False
+    """Log to wandb, offline when there is no key."""
+    tensorboard: bool = False
+    """Write TensorBoard files into the run directory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetConfig:
+    """Everything that can be set."""
+
+    trainer_name: str = "PPOTrainer"
+    """The trainer. Seeds: "PPOTrainer"."""
+    detach_rollout_manager: bool = False
+    """Leave replay, parameters and actors running when a trainer started by `start_trainer` ends. Seeds: True."""
+    seed: int = 0
+    """Seeds everything that can be seeded, per stream and episode, >= 0."""
+    eval_interval: int = 0
+    """Evaluate every so many iterations, on environments of its own; 0 never."""
+    eval_episodes: int = 10
+    """Episodes per evaluation, >= 1."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    rollout_config: RolloutConfig = field(default_factory=RolloutConfig)
+    train_config: TrainConfig = field(default_factory=TrainConfig)
+    logger_config: LoggerConfig = field(default_factory=LoggerConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    services: ServicesConfig = field(default_factory=ServicesConfig)
+
+    def __post_init__(self) -> None:
+        """Rejects combinations that cannot work."""
+        not_yet("trainer_name", self.trainer_name, "PPOTrainer")
+        at_least("seed", self.seed, 0)
+        at_least("eval_interval", self.eval_interval, 0)
+        at_least("eval_episodes", self.eval_episodes, 1)
+        replay = self.rollout_config.replay_buffer_config
+        divides(
+            "train_config fragments per iteration (num_workers * batch_size_per_gpu * batches_per_iteration)",
+            self.train_config.fragments_per_iteration,
+            "rollout_config.replay_buffer_config.fragments_per_chunk",
+            replay.fragments_per_chunk,
+        )
+        at_least(
+            "rollout_config.replay_buffer_config.max_chunks",
+            replay.max_chunks,
+            self.train_config.fragments_per_iteration // replay.fragments_per_chunk,
+        )

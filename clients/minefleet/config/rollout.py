@@ -1,0 +1,139 @@
+"""What actors do and what replay allows: `rollout_config` of the seeds."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from minefleet.config.checks import above, at_least, not_yet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerConfig:
+    """One actor: a pool of environments and the inference over it."""
+
+    num_envs: int = 8
+    """Environments per actor, >= 1. Seeds: 2-16."""
+    envs_per_process: int = 1
+    """Environments that share one process, >= 1. 1 isolates crashes; fast environments gain from more."""
+    batch_size: int = 0
+    """Largest inference batch; 0 means `num_envs`. Never waited for: what is ready is computed. Seeds: 1-8."""
+    min_batch_size: int = 1
+    """Ready environments that start a batch before `batch_timeout_s` has passed, >= 1."""
+    batch_timeout_s: float = 0.005
+    """Longest wait for `min_batch_size`, seconds, >= 0."""
+    device: str = "auto"
+    """Torch device of the inference: `auto` takes CUDA when there is one, else the CPU."""
+    torch_threads: int = 1
+    """Threads of one forward pass on the CPU, >= 1."""
+    deterministic: bool = False
+    """Act with the mode of the policy instead of a sample."""
+    start_timeout_s: float = 300.0
+    """Longest start of an environment, seconds, > 0. Minecraft takes minutes."""
+    reset_timeout_s: float = 300.0
+    """Longest reset, seconds, > 0."""
+    step_timeout_s: float = 60.0
+    """Longest step, seconds, > 0."""
+    reset_cut_s: float = 5.0
+    """A reset slower than this closes the fragment early, so that its steps do not go stale, seconds, > 0."""
+    restart_interval: float = 0.0
+    """Restart each environment between episodes after so many seconds; 0 never. Seeds: 3600."""
+    max_restarts: int = 8
+    """Failures in a row, without one good episode, after which the actor gives up on a slot, >= 1."""
+    video_fps: int = 20
+    """Frame rate of recorded episodes, >= 1. Seeds: 20."""
+    video_output_dir: str = "videos"
+    """Where an actor writes videos, relative to the run directory."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        for key in ("num_envs", "envs_per_process", "min_batch_size", "torch_threads", "max_restarts", "video_fps"):
+            at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
+        for key in ("batch_size", "batch_timeout_s"):
+            at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
+        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s"):
+            above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
+        not_yet("rollout_config.worker_config.restart_interval", self.restart_interval, 0.0)
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest inference batch, in environments."""
+        return self.batch_size or self.num_envs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatabaseConfig:
+    """Where replay keeps its store."""
+
+    path: str = "replay"
+    """Directory of the store, relative to the run directory."""
+    num_shards: int = 1
+    """Replay processes, >= 1. Seeds: 8 (files of one process there)."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        not_yet("rollout_config.replay_buffer_config.database_config.num_shards", self.num_shards, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayBufferConfig:
+    """What replay keeps and what it lets the learner use."""
+
+    max_chunks: int = 4800
+    """Chunks kept; the oldest unleased ones are evicted beyond, >= 1. Seeds: 4800."""
+    max_bytes: int = 8 * 2**30
+    """Payload bytes kept, >= 1 MiB."""
+    max_reuse: int = 1
+    """Times that a chunk may be trained on, >= 1. Seeds: 2."""
+    max_staleness: int = 1
+    """Largest (version at use - oldest version in the chunk), in versions, >= 0. Seeds: 2."""
+    fragments_per_report: int = 0
+    """Log a line every so many appended fragments; 0 never. Seeds: 40."""
+    fragments_per_chunk: int = 1
+    """Consecutive fragments of a stream that are granted, sampled and dropped together, >= 1. Seeds: 1."""
+    durability: Literal["process", "host"] = "process"
+    """What an acked append survives: `kill -9` of replay, or power loss too."""
+    pacing: Literal["grants", "off"] = "grants"
+    """Whether streams ask before they make a chunk, so that hardly anything is made in vain."""
+    order: Literal["least_used", "uniform", "oldest"] = "least_used"
+    """Which chunks are leased first."""
+    grant_timeout_s: float = 60.0
+    """A grant expires when its stream has been silent for so long, seconds, > 0."""
+    compression: Literal["zstd", "lz4", "none"] = "zstd"
+    """How actors pack observations."""
+    database_config: DatabaseConfig = field(default_factory=DatabaseConfig)
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        prefix = "rollout_config.replay_buffer_config"
+        for key, minimum in (("max_chunks", 1), ("max_bytes", 2**20), ("max_reuse", 1), ("max_staleness", 0)):
+            at_least(f"{prefix}.{key}", getattr(self, key), minimum)
+        at_least(f"{prefix}.fragments_per_chunk", self.fragments_per_chunk, 1)
+        at_least(f"{prefix}.fragments_per_report", self.fragments_per_report, 0)
+        above(f"{prefix}.grant_timeout_s", self.grant_timeout_s, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutConfig:
+    """How experience is made and kept."""
+
+    num_rollout_workers: int = 1
+    """Actor processes that `minefleet train` starts, >= 0. Seeds: 2."""
+    num_gpus_per_worker: float = 0.0
+    """GPUs per actor. Seeds: 1.0."""
+    num_cpus_per_worker: float = 1
+    """Cores per actor; informational on one machine. Seeds: 1."""
+    fragment_length: int = 64
+    """Steps per fragment, >= 1. Seeds: 256."""
+    to_send_queue_size: int = 8
+    """Finished fragments that an actor buffers before it pauses, >= 1. Seeds: 1-8."""
+    worker_config: WorkerConfig = field(default_factory=WorkerConfig)
+    replay_buffer_config: ReplayBufferConfig = field(default_factory=ReplayBufferConfig)
+    episode_statistics_config: dict[str, Any] = field(default_factory=dict)
+    """Nothing to set yet. Seeds: {}."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("rollout_config.num_rollout_workers", self.num_rollout_workers, 0)
+        at_least("rollout_config.num_gpus_per_worker", self.num_gpus_per_worker, 0)
+        at_least("rollout_config.fragment_length", self.fragment_length, 1)
+        at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 1)
+        not_yet("rollout_config.episode_statistics_config", self.episode_statistics_config, {})

@@ -1,0 +1,145 @@
+"""How the learner trains: `train_config` of the seeds."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from minefleet.config.checks import above, at_least, divides, not_yet, within
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """PPO and the learner's bookkeeping.
+
+    One iteration trains on num_workers * batch_size_per_gpu * batches_per_iteration fragments.
+    """
+
+    num_workers: int = 1
+    """Learner ranks, >= 1. Seeds: 2."""
+    num_gpus_per_worker: float = 0.0
+    """GPUs per rank. Seeds: 1.0."""
+    device: str = "auto"
+    """Torch device of the training: `auto` takes CUDA when there is one, else the CPU."""
+    torch_threads: int = 0
+    """Threads of torch on the CPU; 0 means one less than the cores at hand, at least 1."""
+    num_iterations: int = 4000
+    """Iterations after which the run ends, >= 1. Linear annealing ends here, or at `stop.env_steps` when that is
+    earlier. Seeds: 4000."""
+    vf_warmup: int = 0
+    """Iterations at the start in which only the value head is trained, >= 0. Seeds: 0."""
+    learning_rate: float = 3e-4
+    """AdamW's step size, > 0. Seeds: 2e-5."""
+    anneal_lr_linearly: bool = False
+    """Let the learning rate fall linearly to 0 over the run. Seeds: False."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled decay, >= 0. Seeds: 0.04."""
+    adam_eps: float = 1e-5
+    """AdamW's epsilon, > 0. Seeds: 1e-8."""
+    batch_size_per_gpu: int = 8
+    """Fragments per micro-batch, >= 1. Seeds: 1."""
+    batches_per_iteration: int = 1
+    """Micro-batches per rank and iteration, a multiple of `gradient_accumulation`. Seeds: 10-200."""
+    gradient_accumulation: int = 1
+    """Micro-batches per optimizer step, >= 1. Seeds: 10."""
+    epochs_per_iteration: int = 1
+    """Passes over an iteration's fragments, >= 1. Seeds: 1."""
+    context_length: int = 64
+    """Steps per forward pass inside a fragment; gradients stop at its borders, >= 1. Seeds: 64."""
+    discount: float = 0.99
+    """Discount per environment step, in [0, 1]. Seeds: 0.999."""
+    gae_lambda: float = 0.95
+    """Bias-variance trade-off of GAE, in [0, 1]. Seeds: 0.95."""
+    gae_values: Literal["recomputed", "behaviour"] = "recomputed"
+    """Whether advantages use the learner's current values or those that the actor recorded."""
+    ppo_clip: float = 0.2
+    """Clip range of the importance ratio, > 0. Seeds: 0.2."""
+    anneal_clip_linearly: bool = False
+    """Let the clip range fall linearly to 0 over the run."""
+    clip_vloss: bool = False
+    """Clip the value update to ±`ppo_clip` in normalised units. Seeds: False."""
+    max_grad_norm: float = 0.5
+    """Gradient norm to clip to, > 0. Seeds: 5."""
+    zero_initial_vf: bool = False
+    """Start a fresh run with a value head of zeros. Seeds: True."""
+    ppo_policy_coef: float = 1.0
+    """Weight of the policy loss, >= 0. Seeds: 1.0."""
+    ppo_vf_coef: float = 0.5
+    """Weight of the value loss ½·MSE, >= 0. Seeds: 0.5."""
+    kl_divergence_coef_rho: float = 0.0
+    """Weight of KL(current ‖ reference), >= 0; 0 keeps no reference. Seeds: 0.0-0.2."""
+    coef_rho_decay: float = 1.0
+    """Factor on that weight per iteration, in [0, 1]. Seeds: 0.9995."""
+    entropy_bonus_coef: float = 0.0
+    """Weight of the entropy bonus, >= 0. Seeds: 0.0."""
+    log_ratio_range: float = 50.0
+    """The log importance ratio is clamped to ± this, > 0. Seeds: 50."""
+    normalize_advantage_full_batch: bool = True
+    """Normalise advantages over the whole iteration, all ranks; otherwise not at all. Seeds: True."""
+    use_normalized_vf: bool = True
+    """Train the value head on targets normalised by running statistics. Seeds: True."""
+    use_amp: bool = False
+    """Mixed precision on CUDA. Seeds: absent."""
+    inference_batch_size_per_gpu: int = 0
+    """Fragments per forward pass that recomputes values; 0 means `batch_size_per_gpu`."""
+    num_readers: int = 1
+    """Threads that read and decode fragments, >= 1. Seeds: 4."""
+    num_cpus_per_reader: float = 0.1
+    """Cores per reader; informational. Seeds: 0.1."""
+    prefetch_batches: int = 1
+    """Iterations leased ahead while one trains: 0 or 1. Seeds: 2 (micro-batches there)."""
+    save_interval: int = 10
+    """Keep a checkpoint every so many iterations; 0 keeps only `latest` and the last. Seeds: 10."""
+    keep_interval: int = 0
+    """Of the kept checkpoints, multiples of this stay for ever; 0 keeps only the newest. Seeds: 40."""
+    record_video_interval: int = 0
+    """Ask for videos every so many iterations; 0 never. Seeds: 2."""
+    fix_decoder: bool = False
+    """Freeze everything but the heads. Seeds: False."""
+    enable_ref_update: bool = False
+    """Let the reference follow the policy. Seeds: False."""
+    resume: str | None = None
+    """Checkpoint to start from. Seeds: None."""
+    resume_optimizer: bool = True
+    """Restore the optimizer on resume. Seeds: True."""
+    save_path: str | None = None
+    """Where checkpoints go, relative to the run directory; None means `checkpoints`. Seeds: "output"."""
+    max_bad_steps: int = 10
+    """Non-finite steps in a row after which the run stops, >= 1."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        for key in (
+            "num_iterations batch_size_per_gpu batches_per_iteration gradient_accumulation epochs_per_iteration "
+            "context_length num_readers max_bad_steps"
+        ).split():
+            at_least(f"train_config.{key}", getattr(self, key), 1)
+        for key in (
+            "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
+            "save_interval keep_interval torch_threads inference_batch_size_per_gpu num_gpus_per_worker"
+        ).split():
+            at_least(f"train_config.{key}", getattr(self, key), 0)
+        for key in ("learning_rate", "adam_eps", "ppo_clip", "max_grad_norm", "log_ratio_range"):
+            above(f"train_config.{key}", getattr(self, key), 0)
+        for key in ("discount", "gae_lambda", "coef_rho_decay", "prefetch_batches"):
+            within(f"train_config.{key}", getattr(self, key), 0, 1)
+        divides(
+            "train_config.batches_per_iteration",
+            self.batches_per_iteration,
+            "train_config.gradient_accumulation",
+            self.gradient_accumulation,
+        )
+        self._refuse_what_is_missing()
+
+    def _refuse_what_is_missing(self) -> None:
+        for key, supported in (
+            ("num_workers", 1),
+            ("use_amp", False),
+            ("record_video_interval", 0),
+            ("fix_decoder", False),
+            ("enable_ref_update", False),
+        ):
+            not_yet(f"train_config.{key}", getattr(self, key), supported)
+
+    @property
+    def fragments_per_iteration(self) -> int:
+        """Fragments that one iteration trains on, over all ranks."""
+        return self.num_workers * self.batch_size_per_gpu * self.batches_per_iteration

@@ -1,0 +1,139 @@
+"""The run directory and `run.yaml`: the configuration, resolved once, that every role reads.
+
+RUN_DIR/
+├── run.yaml          every key, the schema, fingerprints, the run's addresses
+├── metrics.jsonl     one object per iteration, written by the learner
+├── episodes.jsonl    evaluations, written by the learner
+├── curve.png         drawn by the launcher
+├── checkpoints/      latest/ and numbered ones
+├── replay/           replay's store
+├── parameters/       the versions
+├── videos/
+└── logs/             one per role
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+
+from minefleet.config import FleetConfig
+from minefleet.errors import ConfigError
+from minefleet.rpc import WIRE_VERSION
+from minefleet.schema import Schema
+from minefleet.v1 import status_service_pb2
+
+RUN_FILE = "run.yaml"
+LOCAL_KEYS = ("services", "logger_config", "stop", "eval_interval", "eval_episodes", "detach_rollout_manager")
+"""Sections that may differ between roles: where they run and what they print, not what they compute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What `run.yaml` holds."""
+
+    directory: Path
+    """The run directory, absolute."""
+    config: FleetConfig
+    schema: Schema
+    architecture: str
+    """Fingerprint of the policy's architecture."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.directory / (self.config.train_config.save_path or "checkpoints")
+
+    @property
+    def store(self) -> Path:
+        """Where replay keeps its store."""
+        return self.directory / self.config.rollout_config.replay_buffer_config.database_config.path
+
+    @property
+    def parameters(self) -> Path:
+        """Where parameters keeps the versions."""
+        return self.directory / "parameters"
+
+    @property
+    def metrics(self) -> Path:
+        """The learner's metrics, one JSON object per line."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """One log per role."""
+        return self.directory / "logs"
+
+    def contract(self) -> dict[str, str]:
+        """The keys on which all roles must agree, with their values as canonical JSON."""
+        values = {key: value for key, value in to_dict(self.config).items() if key not in LOCAL_KEYS}
+        flat = {key: json.dumps(value, sort_keys=True) for key, value in _flat(values).items()}
+        return flat | {"schema": self.schema.fingerprint, "architecture": self.architecture}
+
+    def identity(self, role: status_service_pb2.Role.ValueType) -> status_service_pb2.Identity:
+        """Who this process is when it plays `role`."""
+        return status_service_pb2.Identity(
+            role=role,
+            wire_version=WIRE_VERSION,
+            package_version=metadata.version("minefleet"),
+            contract=self.contract(),
+            instance=f"{socket.gethostname()}:{os.getpid()}",
+        )
+
+    def write(self) -> None:
+        """Writes `run.yaml` whole."""
+        data = {"config": to_dict(self.config), "schema": self.schema.to_dict(), "architecture": self.architecture}
+        aside = self.directory / f".{RUN_FILE}.{os.getpid()}"
+        OmegaConf.save(OmegaConf.create(data), aside)
+        aside.replace(self.directory / RUN_FILE)
+
+
+def read_run(directory: Path) -> Run:
+    """Reads a run directory's `run.yaml`.
+
+    Raises:
+        ConfigError: If there is none, or it is not a whole one.
+    """
+    path = directory.absolute() / RUN_FILE
+    if not path.is_file():
+        raise ConfigError(f"there is no run in {directory}: {path} does not exist")
+    data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    if not isinstance(data, dict) or not {"config", "schema", "architecture"} <= set(data):
+        raise ConfigError(f"{path} is not a whole run file")
+    return Run(
+        directory=path.parent,
+        config=from_dict(data["config"]),
+        schema=Schema.from_dict(data["schema"]),
+        architecture=str(data["architecture"]),
+    )
+
+
+def to_dict(config: FleetConfig) -> dict[str, Any]:
+    """The configuration as nested plain data."""
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(config)))
+
+
+def from_dict(data: Mapping[str, Any]) -> FleetConfig:
+    """Inverts `to_dict`; missing keys take their defaults.
+
+    Raises:
+        ConfigError: If a key is unknown or a value impossible.
+    """
+    merged = OmegaConf.merge(OmegaConf.structured(FleetConfig), OmegaConf.create(dict(data)))
+    return cast(FleetConfig, OmegaConf.to_object(merged))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

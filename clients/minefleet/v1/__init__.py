@@ -1,0 +1,1 @@
+"""Wire types, generated from `protos/`. Never edited."""

@@ -1,0 +1,177 @@
+"""Turns steps into fragments, exactly at every boundary.
+
+One row of buffers per environment slot; all slots of a batch are written at once.
+
+Shape legend: S = slots, T = fragment_length, n = slots in a batch.
+
+A step is written in two halves: `act` when the policy decides, `result` when the environment answers. Its `next_value`
+comes from whichever forward pass first sees the following observation: the next decision, a look at the final
+observation of a truncated episode, or a look at the observation after a full fragment.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.fragment import Fragment
+from minefleet.schema import Schema, zeros
+from minefleet.tree import Tree, flatten, tree_map, unflatten
+
+Slots = NDArray[np.intp]
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Cuts:
+    """The observations that a fragment needs besides those it acted on."""
+
+    index: list[int] = field(default_factory=list)
+    obs: list[Tree] = field(default_factory=list)
+
+    def add(self, step: int, obs: Tree) -> None:
+        """Keeps the observation after a step."""
+        self.index.append(step)
+        self.obs.append(obs)
+
+
+class Recorder:
+    """The open fragment of every slot."""
+
+    def __init__(self, schema: Schema, slots: int, fragment_length: int) -> None:
+        shape = (slots, fragment_length)
+        self.fragment_length = fragment_length
+        self.length = np.zeros(slots, np.intp)
+        self._obs = zeros(schema.obs, *shape)
+        self._action = zeros(schema.action, *shape)
+        self._arrays: dict[str, Array] = {
+            name: np.zeros(shape, dtype)
+            for name, dtype in (
+                ("reward", np.float32),
+                ("terminated", np.bool_),
+                ("truncated", np.bool_),
+                ("first", np.bool_),
+                ("crash", np.bool_),
+                ("behaviour_logp", np.float32),
+                ("behaviour_value", np.float32),
+                ("next_value", np.float32),
+                ("policy_version", np.uint32),
+            )
+        }
+        self._cuts = [Cuts() for _ in range(slots)]
+        self._state: list[Tree] = [{} for _ in range(slots)]
+        self._pending = np.zeros(slots, np.bool_)
+
+    def begin(self, slot: int, recurrent_state: Tree) -> None:
+        """Opens a fragment whose first step will be computed from this state."""
+        self.length[slot] = 0
+        self._state[slot] = recurrent_state
+        self._cuts[slot] = Cuts()
+
+    def see(self, slots: Slots, value: Array) -> None:
+        """Takes V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
+        waiting = self._pending[slots]
+        slots, value = slots[waiting], value[waiting]
+        self._arrays["next_value"][slots, self.length[slots] - 1] = value
+        self._pending[slots] = False
+
+    def act(self, slots: Slots, obs: Tree, action: Tree, logp: Array, value: Array, first: Array, version: int) -> None:
+        """Writes the policy's half of the next step of each slot; trees of [n, ...]."""
+        at = (slots, self.length[slots])
+        for buffer, rows in ((self._obs, obs), (self._action, action)):
+            tree_map(lambda target, source: target.__setitem__(at, source), buffer, rows)
+        for name, row in (
+            ("behaviour_logp", logp),
+            ("behaviour_value", value),
+            ("first", first),
+            ("policy_version", version),
+        ):
+            self._arrays[name][at] = row
+
+    def result(self, slots: Slots, reward: Array, terminated: Array, truncated: Array) -> None:
+        """Writes the environment's half: the steps now count."""
+        at = (slots, self.length[slots])
+        for name, row in (
+            ("reward", reward),
+            ("terminated", terminated),
+            ("truncated", truncated & ~terminated),
+            ("crash", False),
+            ("next_value", 0.0),
+        ):
+            self._arrays[name][at] = row
+        self._pending[slots] = ~terminated
+        self.length[slots] += 1
+
+    def cut(self, slot: int, obs: Tree) -> None:
+        """Keeps the observation after the last step, which is truncated or the last of its fragment."""
+        self._cuts[slot].add(int(self.length[slot]) - 1, tree_map(np.array, obs))
+
+    def fail(self, slot: int) -> None:
+        """Drops the step in flight, whose environment failed, and marks the last good step of the episode.
+
+        The observation that the dropped step acted on is what followed the last good step; its value is known.
+        """
+        step = int(self.length[slot])
+        if step == 0 or self._is_done(slot):
+            return
+        self._arrays["truncated"][slot, step - 1] = True
+        self._arrays["crash"][slot, step - 1] = True
+        self.cut(slot, tree_map(lambda buffer: buffer[slot, step], self._obs))
+
+    def close(self, slot: int, after: Tree | None = None) -> Fragment | None:
+        """Ends the open fragment and returns a copy; None when it has no step.
+
+        Args:
+            slot: The slot.
+            after: Observation after the last step; needed unless that step ended its episode.
+        """
+        steps = int(self.length[slot])
+        if steps == 0:
+            return None
+        if not self._is_done(slot):
+            if after is None:
+                raise ValueError(f"the fragment of slot {slot} ends in mid-episode: it needs the observation after it")
+            self.cut(slot, after)
+        fragment = self._copy(slot, steps)
+        self.begin(slot, {})
+        self._pending[slot] = False
+        return fragment
+
+    def is_full(self, slot: int) -> bool:
+        """Whether the open fragment has all its steps."""
+        return bool(self.length[slot] == self.fragment_length)
+
+    def _is_done(self, slot: int) -> bool:
+        last = int(self.length[slot]) - 1
+        return bool(self._arrays["terminated"][slot, last] or self._arrays["truncated"][slot, last])
+
+    def acted_on(self, slot: int) -> Tree:
+        """The observation of the step in flight."""
+        return tree_map(lambda buffer: buffer[slot, self.length[slot]], self._obs)
+
+    def _copy(self, slot: int, steps: int) -> Fragment:
+        def rows(buffer: Array) -> Array:
+            return buffer[slot, :steps].copy()
+
+        cuts = self._cuts[slot]
+        return Fragment(
+            obs=tree_map(rows, self._obs),
+            action=tree_map(rows, self._action),
+            cut_index=np.array(cuts.index, np.int32),
+            cut_obs=_stack(cuts.obs, self._obs),
+            recurrent_state=self._state[slot],
+            **{name: rows(buffer) for name, buffer in self._arrays.items()},
+        )
+
+
+def _stack(trees: Iterable[Tree], like: Tree) -> Tree:
+    """Stacks rows into a tree of [K, ...]; K may be 0."""
+    rows = [flatten(tree) for tree in trees]
+    return unflatten(
+        {
+            path: np.stack([row[path] for row in rows]) if rows else buffer[0, :0].copy()
+            for path, buffer in flatten(like).items()
+        }
+    )
