@@ -85,7 +85,8 @@ def _leaf_to_dict(leaf: Leaf) -> dict[str, Any]:
     for key in ("shape", "categories"):
         data[key] = list(data[key])
     for key in ("low", "high"):
-        data[key] = [str(x) for x in data[key]] if isinstance(data[key], tuple) else str(data[key])
+        bound = data[key]
+        data[key] = [str(float(x)) for x in bound] if isinstance(bound, tuple) else str(float(bound))
     return data
 
 

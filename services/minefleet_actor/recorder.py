@@ -108,17 +108,19 @@ class Recorder:
         """Keeps the observation after the last step, which is truncated or the last of its fragment."""
         self._cuts[slot].add(int(self.length[slot]) - 1, tree_map(np.array, obs))
 
-    def fail(self, slot: int) -> None:
-        """Drops the step in flight, whose environment failed, and marks the last good step of the episode.
+    def fail(self, slot: int, obs: Tree) -> None:
+        """Drops the step in flight, if any, and marks the last good step of the episode as cut by a failure.
 
-        The observation that the dropped step acted on is what followed the last good step; its value is known.
+        Args:
+            slot: The slot whose environment failed.
+            obs: The observation after the last good step: `acted_on(slot)` when a step was in flight.
         """
         step = int(self.length[slot])
         if step == 0 or self._is_done(slot):
             return
         self._arrays["truncated"][slot, step - 1] = True
         self._arrays["crash"][slot, step - 1] = True
-        self.cut(slot, tree_map(lambda buffer: buffer[slot, step], self._obs))
+        self.cut(slot, obs)
 
     def close(self, slot: int, after: Tree | None = None) -> Fragment | None:
         """Ends the open fragment and returns a copy; None when it has no step.

@@ -1,0 +1,124 @@
+"""Builds the parts of an actor from a run."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from minefleet.parameters import ParametersClient
+from minefleet.replay import ReplayClient
+from minefleet_runtime.context import RoleContext
+
+from minefleet.policies import build
+from minefleet.run import Run
+from minefleet.v1 import status_service_pb2
+from minefleet_actor.crew import Crew
+from minefleet_actor.episodes import Episodes
+from minefleet_actor.grants import Grants
+from minefleet_actor.inference import Inference, choose_device
+from minefleet_actor.loop import Actor
+from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.pool import EnvPool, InlinePool, Pool
+from minefleet_actor.recorder import Recorder
+from minefleet_actor.shipping import Shipper
+from minefleet_actor.weights import WeightsFollower
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """An actor and what works for it in the background."""
+
+    name: str
+    actor: Actor
+    pool: Pool
+    inference: Inference
+    follower: WeightsFollower
+    grants: Grants
+    shipper: Shipper
+    crew: Crew
+    abandoned: threading.Event
+    """Set when a drain has taken too long: what is not sent by then is given up."""
+
+
+def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
+    """Builds an actor; `inline` plays the environments in this process. Nothing is started or sent yet."""
+    run, name, abandoned = context.run, uuid.uuid4().hex[:12], threading.Event()
+    rollout = run.config.rollout_config
+    worker = rollout.worker_config
+    torch.set_num_threads(worker.torch_threads)
+    make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
+    pool = make_pool(run.config.env, run.schema, worker, seed=run.config.seed, actor_index=context.index)
+    metrics = ActorMetrics(context.registry, name)
+    inference = Inference(
+        build(run.config.policy, run.schema),
+        pool.num_slots,
+        device=choose_device(worker.device),
+        seed=hash((run.config.seed, context.index)),
+        deterministic=worker.deterministic,
+    )
+    follower = WeightsFollower(parameters_client(context, name), staged=pool.wake)
+    buffer = rollout.replay_buffer_config
+    grants = Grants(
+        replay_client(context, context.stopping),
+        version=lambda: inference.version,
+        granted=pool.wake,
+        renew_s=buffer.grant_timeout_s / 3,
+    )
+    shipper = Shipper(
+        replay_client(context, abandoned),
+        capacity=rollout.to_send_queue_size,
+        schema_fingerprint=run.schema.fingerprint,
+        compression=buffer.compression,
+        progress=metrics.progress,
+        sent=pool.wake,
+    )
+    actor = Actor(
+        name=name,
+        pool=pool,
+        inference=inference,
+        recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length),
+        episodes=Episodes(pool.num_slots, run.config.train_config.discount),
+        grants=grants,
+        shipper=shipper,
+        follower=follower,
+        metrics=metrics,
+        rollout=rollout,
+    )
+    return Parts(
+        name=name,
+        actor=actor,
+        pool=pool,
+        inference=inference,
+        follower=follower,
+        grants=grants,
+        shipper=shipper,
+        crew=Crew(failed=pool.wake),
+        abandoned=abandoned,
+    )
+
+
+def replay_client(context: RoleContext, stopping: threading.Event) -> ReplayClient:
+    """A client of replay that waits until `stopping`."""
+    return ReplayClient(
+        context.run.config.services.replay.address,
+        identity=identity(context.run),
+        stopping=stopping,
+        report=context.board.waiting,
+    )
+
+
+def parameters_client(context: RoleContext, name: str) -> ParametersClient:
+    """A client of parameters that waits until the role is asked to stop."""
+    return ParametersClient(
+        context.run.config.services.parameters.address,
+        identity=identity(context.run),
+        watcher=name,
+        stopping=context.stopping,
+        report=context.board.waiting,
+    )
+
+
+def identity(run: Run) -> status_service_pb2.Identity:
+    """Who an actor is."""
+    return run.identity(status_service_pb2.ROLE_ACTOR)

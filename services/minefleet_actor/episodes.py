@@ -1,0 +1,64 @@
+"""Keeps count of the running episode of every slot and makes a record of each that ends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.v1 import episode_pb2
+
+Slots = NDArray[np.intp]
+
+
+class Episodes:
+    """Return, discounted return and length of every slot's running episode."""
+
+    def __init__(self, slots: int, discount: float, *, evaluation: bool = False) -> None:
+        self._discount = discount
+        self._evaluation = evaluation
+        self._return = np.zeros(slots)
+        self._discounted = np.zeros(slots)
+        self._length = np.zeros(slots, np.int64)
+        self._number = np.zeros(slots, np.int64)
+
+    def number(self, slot: int) -> int:
+        """Number of the slot's running episode: 0, 1, ..."""
+        return int(self._number[slot])
+
+    def add(self, slots: Slots, reward: NDArray[Any]) -> None:
+        """Counts one step of each slot."""
+        self._return[slots] += reward
+        self._discounted[slots] += reward * self._discount ** self._length[slots]
+        self._length[slots] += 1
+
+    def end(
+        self,
+        slot: int,
+        stream: str,
+        *,
+        version: int,
+        terminated: bool = False,
+        truncated: bool = False,
+        metrics: Mapping[str, float] | None = None,
+        task: str = "",
+        failure: str = "",
+    ) -> episode_pb2.EpisodeRecord:
+        """Closes the slot's episode."""
+        record = episode_pb2.EpisodeRecord(
+            stream=stream,
+            episode=self.number(slot),
+            task=task,
+            episode_return=float(self._return[slot]),
+            discounted_return=float(self._discounted[slot]),
+            length=int(self._length[slot]),
+            terminated=terminated,
+            truncated=truncated,
+            policy_version=version,
+            evaluation=self._evaluation,
+            metrics=dict(metrics or {}),
+            failure=failure,
+        )
+        self._return[slot] = self._discounted[slot] = self._length[slot] = 0
+        self._number[slot] += 1
+        return record

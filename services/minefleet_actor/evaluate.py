@@ -1,0 +1,123 @@
+"""Evaluates a checkpoint: `python -m minefleet_actor.evaluate CHECKPOINT --episodes N`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from minefleet.checkpoint import CheckpointState, read_policy, read_state
+from minefleet.envs.crafter_score import score
+
+from minefleet.config import WorkerConfig
+from minefleet.errors import FleetError
+from minefleet.policies import build
+from minefleet.run import Run, read_run
+from minefleet_actor.film import film
+from minefleet_actor.inference import Inference
+from minefleet_actor.play import Played, Player
+from minefleet_actor.pool import EnvPool
+
+LARGEST_POOL = 8
+
+
+def main() -> int:
+    """Prints the statistics of some episodes; exit code 2 when the checkpoint cannot be evaluated."""
+    arguments = parse(sys.argv[1:])
+    try:
+        run, state = read_run(arguments.checkpoint), read_state(arguments.checkpoint)
+        summary = evaluate(run, state, arguments)
+        if arguments.video is not None:
+            summary["video"] = str(record(run, state, arguments))
+    except FleetError as error:
+        print(error, file=sys.stderr)  # noqa: T201  # This module is a command.
+        return 2
+    print(json.dumps(summary) if arguments.json else describe(summary))  # noqa: T201
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="minefleet eval", description="Play whole episodes with a checkpoint.")
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint directory")
+    parser.add_argument("--episodes", type=int, default=100, help="how many (default 100)")
+    parser.add_argument("--seed", type=int, default=10_000, help="seed of environments and sampling (default 10000)")
+    parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
+    parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--video", type=Path, help="also write a GIF of one episode into this directory")
+    return parser.parse_args(argv)
+
+
+def evaluate(run: Run, state: CheckpointState, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Plays the episodes and summarises them."""
+    worker = WorkerConfig(num_envs=min(arguments.episodes, LARGEST_POOL), envs_per_process=LARGEST_POOL // 2)
+    pool = EnvPool(run.config.env, run.schema, worker, seed=arguments.seed, actor_index=0)
+    player = Player(pool, load(run, state, arguments, worker.num_envs), run.config.train_config.discount)
+    pool.start()
+    try:
+        return summarise(list(player.play(arguments.episodes, "evaluation")), state)
+    finally:
+        pool.close()
+
+
+def load(run: Run, state: CheckpointState, arguments: argparse.Namespace, slots: int) -> Inference:
+    """Builds the policy with the checkpoint's weights."""
+    torch.manual_seed(arguments.seed)
+    torch.set_num_threads(1)
+    inference = Inference(
+        build(run.config.policy, run.schema),
+        slots,
+        device=torch.device("cpu"),
+        seed=arguments.seed,
+        deterministic=not (arguments.sample or arguments.random),
+    )
+    if not arguments.random:
+        inference.swap(read_policy(arguments.checkpoint), state.version)
+    return inference
+
+
+def summarise(played: list[Played], state: CheckpointState) -> dict[str, Any]:
+    """Means over the episodes."""
+    returns = np.array([one.record.episode_return for one in played])
+    names = sorted({name for one in played for name in one.record.metrics})
+    metrics = {name: float(np.mean([one.record.metrics[name] for one in played])) for name in names}
+    summary: dict[str, Any] = {
+        "episodes": len(played),
+        "return_mean": float(returns.mean()),
+        "return_std": float(returns.std()),
+        "return_min": float(returns.min()),
+        "length_mean": float(np.mean([one.record.length for one in played])),
+        "value_mean": float(np.mean([one.value_mean for one in played])),
+        "metrics": metrics,
+        "policy_version": state.version,
+        "env_steps": state.env_steps,
+    }
+    achievements = {name: share for name, share in metrics.items() if name.startswith("achievement/")}
+    if achievements:
+        summary["crafter_score"] = score(achievements)
+    return summary
+
+
+def record(run: Run, state: CheckpointState, arguments: argparse.Namespace) -> Path:
+    """Writes a GIF of one episode."""
+    name = "random.gif" if arguments.random else f"version-{state.version}.gif"
+    return film(run.config.env, load(run, state, arguments, 1), arguments.video / name, seed=arguments.seed)
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    lines = [
+        f"{summary['episodes']} episodes: return {summary['return_mean']:.2f} ± {summary['return_std']:.2f} "
+        f"(worst {summary['return_min']:.2f}), length {summary['length_mean']:.0f}, "
+        f"policy version {summary['policy_version']} after {summary['env_steps']} env steps"
+    ]
+    lines += [f"  {name}: {value:.3f}" for name, value in summary["metrics"].items()]
+    lines += [f"  {key}: {summary[key]}" for key in ("crafter_score", "video") if key in summary]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

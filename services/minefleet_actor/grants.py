@@ -1,0 +1,116 @@
+"""Asks replay for permission to make chunks.
+
+    streams ── wish ──▶ wishes ── ask ──▶ replay
+       ▲                                    │
+       └────────── may_make ◀── grants ◀────┘
+
+The actor's loop fills `wishes` and empties `grants`; this thread moves one to the other. It waits for a first wish, or
+for replay's hint when something was refused; a new wish, new weights and `close` wake it. Granted chunks that are not
+done are asked for again every `renew_s`, which keeps a slow stream's grant alive.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from minefleet.replay import ReplayClient
+
+from minefleet.rpc import StoppedError
+
+Chunk = tuple[str, int]
+"""Stream and number of the chunk."""
+
+
+class Grants:
+    """Wishes, and what was granted."""
+
+    def __init__(
+        self,
+        replay: ReplayClient,
+        *,
+        version: Callable[[], int],
+        granted: Callable[[], None],
+        renew_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replay = replay
+        self._version = version
+        self._granted_hook = granted
+        self._renew_s = renew_s
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._wishes: dict[Chunk, None] = {}
+        self._grants: dict[Chunk, float] = {}
+        self._news = False
+        self._closed = False
+
+    def wish(self, chunk: Chunk) -> None:
+        """Asks for a chunk; idempotent."""
+        with self._changed:
+            if chunk not in self._grants and chunk not in self._wishes:
+                self._wishes[chunk] = None
+                self._wake()
+
+    def may_make(self, chunk: Chunk) -> bool:
+        """Whether the chunk is granted."""
+        return chunk in self._grants
+
+    def done(self, chunk: Chunk) -> None:
+        """The chunk is complete: its grant need not be kept."""
+        with self._changed:
+            self._grants.pop(chunk, None)
+            self._wishes.pop(chunk, None)
+
+    def news(self) -> None:
+        """Something changed that may turn a refusal into a grant: ask at once."""
+        with self._changed:
+            self._wake()
+
+    def ask(self) -> float | None:
+        """Asks once for all wishes and for due renewals. Returns when to ask again, in seconds; None when a wish."""
+        with self._changed:
+            self._news = False
+            due = [chunk for chunk, since in self._grants.items() if self._clock() - since >= self._renew_s]
+            asked = [*self._wishes, *due]
+        if not asked:
+            return None
+        answer = self._replay.reserve(self._version(), asked)
+        with self._changed:
+            for chunk, granted in zip(asked, answer.granted, strict=True):
+                self._take(chunk, granted)
+        if any(answer.granted):
+            self._granted_hook()
+        return None if all(answer.granted) else answer.retry_after_s
+
+    def run(self) -> None:
+        """Asks until closed."""
+        try:
+            for _ in self._turns():
+                retry_after_s = self.ask()
+                with self._changed:
+                    self._changed.wait_for(self._is_due(), retry_after_s or self._renew_s)
+        except StoppedError:
+            return
+
+    def close(self) -> None:
+        """Ends `run`."""
+        with self._changed:
+            self._closed = True
+            self._wake()
+
+    def _take(self, chunk: Chunk, granted: bool) -> None:
+        """Files one answer. A renewal that is refused stays granted: its steps are being made."""
+        if granted and (chunk in self._wishes or chunk in self._grants):
+            self._wishes.pop(chunk, None)
+            self._grants[chunk] = self._clock()
+
+    def _turns(self) -> Iterator[None]:
+        while not self._closed:
+            yield
+
+    def _is_due(self) -> Callable[[], bool]:
+        return lambda: self._news or self._closed
+
+    def _wake(self) -> None:
+        self._news = True
+        self._changed.notify_all()

@@ -1,0 +1,62 @@
+"""What an actor counts."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from minefleet.v1 import replay_service_pb2
+
+
+class ActorMetrics:
+    """The actor's metrics, and its progress as replay is told of it."""
+
+    def __init__(self, registry: CollectorRegistry, actor: str) -> None:
+        self.version = Gauge("minefleet_actor_policy_version", "Version of the weights in use.", registry=registry)
+        self.held = Gauge("minefleet_actor_held_slots", "Slots that wait for a grant or for room.", registry=registry)
+        self._steps = Counter("minefleet_actor_env_steps", "Environment steps taken.", registry=registry)
+        self._failures = Counter(
+            "minefleet_actor_env_failures", "Environments that failed and were replaced.", registry=registry
+        )
+        self._seconds = Histogram(
+            "minefleet_actor_inference_seconds", "Time of one inference batch.", registry=registry
+        )
+        self._batch = Histogram(
+            "minefleet_actor_inference_batch_size",
+            "Slots in one inference batch.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            registry=registry,
+        )
+        self._actor = actor
+        self._lock = threading.Lock()
+        self._env_steps = 0
+        self._env_failures = 0
+
+    def stepped(self, steps: int) -> None:
+        """Counts environment steps."""
+        self._steps.inc(steps)
+        with self._lock:
+            self._env_steps += steps
+
+    def failed(self) -> None:
+        """Counts a failure."""
+        self._failures.inc()
+        with self._lock:
+            self._env_failures += 1
+
+    @contextmanager
+    def inferring(self, batch_size: int) -> Iterator[None]:
+        """Times one batch."""
+        began = time.monotonic()
+        yield
+        self._seconds.observe(time.monotonic() - began)
+        self._batch.observe(batch_size)
+
+    def progress(self) -> replay_service_pb2.ActorProgress:
+        """Cumulative over this incarnation."""
+        with self._lock:
+            return replay_service_pb2.ActorProgress(
+                actor=self._actor, env_steps=self._env_steps, env_failures=self._env_failures
+            )

@@ -1,0 +1,92 @@
+"""Plays a fixed number of whole episodes, for evaluation.
+
+Every slot has its own share of the episodes. Taking whichever finish first instead would favour short ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.tree import tree_map
+from minefleet.v1 import episode_pb2
+from minefleet_actor.episodes import Episodes
+from minefleet_actor.inference import Inference
+from minefleet_actor.pool import Kind, Pool, Ready
+
+WAIT_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """A finished episode and what the policy thought of it."""
+
+    record: episode_pb2.EpisodeRecord
+    value_mean: float
+    """Mean value estimate over the episode, in reward units."""
+
+
+class Player:
+    """Plays episodes with one policy."""
+
+    def __init__(self, pool: Pool, inference: Inference, discount: float) -> None:
+        self._pool = pool
+        self._inference = inference
+        self._episodes = Episodes(pool.num_slots, discount, evaluation=True)
+        self._values = np.zeros(pool.num_slots)
+        self._steps = np.zeros(pool.num_slots)
+        self._left = np.zeros(pool.num_slots, np.int64)
+
+    def play(self, episodes: int, stream: str) -> Iterator[Played]:
+        """Yields so many episodes as they end; failed ones are played again."""
+        slots = np.arange(self._pool.num_slots)
+        self._left = (episodes + len(slots) - 1 - slots) // len(slots)
+        self._begin(slots[self._left > 0])
+        while self._left.any():
+            ready = self._pool.wait(WAIT_S)
+            yield from self._ended(ready, stream)
+            self._act(ready)
+
+    def _begin(self, slots: NDArray[np.intp]) -> None:
+        for slot in slots:
+            self._inference.reset(int(slot))
+        self._values[slots] = self._steps[slots] = 0
+        self._pool.reset(slots)
+
+    def _ended(self, ready: Ready, stream: str) -> Iterator[Played]:
+        """Ends the episodes that are over and begins the slots' next ones."""
+        stepped = ready.kind == Kind.STEP
+        self._episodes.add(ready.slots[stepped], ready.reward[stepped])
+        over = stepped & (ready.terminated | ready.truncated)
+        for slot, terminated in zip(ready.slots[over], ready.terminated[over], strict=True):
+            yield self._end(int(slot), bool(terminated), ready, stream)
+        again = over | (ready.kind == Kind.FAILED)
+        for slot in ready.slots[ready.kind == Kind.FAILED]:
+            self._episodes.end(int(slot), stream, version=self._inference.version)
+        self._begin(ready.slots[again & (self._left[ready.slots] > 0)])
+
+    def _end(self, slot: int, terminated: bool, ready: Ready, stream: str) -> Played:
+        ending = ready.endings.get(slot)
+        self._left[slot] -= 1
+        record = self._episodes.end(
+            slot,
+            f"{stream}-{slot}",
+            version=self._inference.version,
+            terminated=terminated,
+            truncated=not terminated,
+            metrics=ending.metrics if ending else None,
+            task=ending.task if ending else "",
+        )
+        return Played(record=record, value_mean=float(self._values[slot] / max(self._steps[slot], 1)))
+
+    def _act(self, ready: Ready) -> None:
+        going = (ready.kind == Kind.RESET) | ((ready.kind == Kind.STEP) & ~ready.terminated & ~ready.truncated)
+        slots = ready.slots[going]
+        if not len(slots):
+            return
+        obs = tree_map(lambda leaf: leaf[slots], self._pool.obs)
+        decision = self._inference.decide(slots, obs, np.ones(len(slots), np.bool_))
+        self._values[slots] += decision.value
+        self._steps[slots] += 1
+        self._pool.step(slots, decision.action)

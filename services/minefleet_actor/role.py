@@ -1,0 +1,55 @@
+"""The life of an actor process: prepare, act, drain."""
+
+import logging
+
+from minefleet_runtime.context import RoleContext
+
+from minefleet.v1 import status_service_pb2
+from minefleet_actor.assembly import Parts
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(context: RoleContext, parts: Parts) -> None:
+    """Starts the environments and takes the first weights."""
+    context.board.set(status_service_pb2.STATE_STARTING, "starting environments")
+    parts.pool.start()
+    context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first weights")
+    parts.follower.fetch()
+    context.board.set_run(parts.follower.run_id)
+    parts.grants.run_id = parts.shipper.run_id = parts.follower.run_id
+
+
+def act(context: RoleContext, parts: Parts) -> None:
+    """Acts until asked to stop, then drains."""
+    for name, body in (("weights", parts.follower.run), ("grants", parts.grants.run), ("shipper", parts.shipper.run)):
+        parts.crew.start(name, body)
+    try:
+        parts.actor.start()
+        while not context.stopping.is_set():
+            parts.crew.check()
+            parts.actor.turn()
+            report(context, parts)
+        context.board.set(status_service_pb2.STATE_DRAINING)
+        parts.actor.drain()
+        ship_the_rest(context, parts)
+    finally:
+        parts.pool.close()
+
+
+def report(context: RoleContext, parts: Parts) -> None:
+    """Says on the board how the actor fares."""
+    held = parts.actor.is_held()
+    state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
+    context.board.set(state, "no grant from replay" if held else "")
+    context.board.figures(parts.actor.figures())
+
+
+def ship_the_rest(context: RoleContext, parts: Parts) -> None:
+    """Sends what is queued, at most for `drain_s`."""
+    parts.grants.close()
+    parts.shipper.close()
+    if not parts.crew.join("shipper", context.run.config.services.drain_s):
+        parts.abandoned.set()
+        logger.warning("replay did not take everything within drain_s; what was not acknowledged is given up")
+    parts.crew.check()

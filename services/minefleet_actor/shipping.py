@@ -1,0 +1,118 @@
+"""Sends finished fragments and episode records to replay.
+
+    loop ── fragment, episodes ──▶ queue ── encode, append ──▶ replay
+
+The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`), so the queue is
+bounded by that plus one fragment per slot. This thread empties it; it waits for something to send, and while replay
+does not answer it repeats the same names until it does.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minefleet.replay import ReplayClient
+
+from minefleet.codec import encode
+from minefleet.fragment import Fragment
+from minefleet.rpc import StoppedError
+from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
+
+FLUSH_S = 1.0
+"""Longest time that an episode record waits for a fragment to travel with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parcel:
+    """A named fragment on its way."""
+
+    stream: str
+    sequence: int
+    fragment: Fragment
+    closes_stream: bool
+
+
+class Shipper:
+    """The queue and the thread that empties it."""
+
+    def __init__(
+        self,
+        replay: ReplayClient,
+        *,
+        capacity: int,
+        schema_fingerprint: str,
+        compression: str,
+        progress: Callable[[], replay_service_pb2.ActorProgress],
+        sent: Callable[[], None],
+    ) -> None:
+        self.run_id = ""
+        self._replay = replay
+        self._capacity = capacity
+        self._schema_fingerprint = schema_fingerprint
+        self._compression = compression
+        self._progress = progress
+        self._sent = sent
+        self._changed = threading.Condition()
+        self._parcels: deque[Parcel] = deque()
+        self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
+        self._closed = False
+
+    def has_room(self) -> bool:
+        """Whether another fragment may be started."""
+        return len(self._parcels) < self._capacity
+
+    def send(self, parcel: Parcel) -> None:
+        """Queues a fragment."""
+        with self._changed:
+            self._parcels.append(parcel)
+            self._changed.notify_all()
+
+    def report(self, episode: episode_pb2.EpisodeRecord) -> None:
+        """Queues an episode record."""
+        self._episodes.append(episode)
+
+    def run(self) -> None:
+        """Sends until closed and empty."""
+        try:
+            while self._wait():
+                self.flush()
+            self._append(None)
+        except StoppedError:
+            return
+
+    def flush(self) -> None:
+        """Sends all that is queued, oldest first, and this actor's progress."""
+        while self._parcels:
+            self._append(self._parcels[0])
+            self._parcels.popleft()
+            self._sent()
+        if self._episodes:
+            self._append(None)
+
+    def close(self) -> None:
+        """Ends `run` once all is sent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._parcels or self._closed, FLUSH_S)
+            return not self._closed or bool(self._parcels or self._episodes)
+
+    def _append(self, parcel: Parcel | None) -> None:
+        episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
+        header, payload = self._encode(parcel) if parcel is not None else (None, b"")
+        self._replay.append(header, payload, episodes=episodes, progress=self._progress())
+
+    def _encode(self, parcel: Parcel) -> tuple[fragment_pb2.FragmentHeader, bytes]:
+        return encode(
+            parcel.fragment,
+            run_id=self.run_id,
+            stream=parcel.stream,
+            sequence=parcel.sequence,
+            schema_fingerprint=self._schema_fingerprint,
+            compression=self._compression,
+            closes_stream=parcel.closes_stream,
+        )

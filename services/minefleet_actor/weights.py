@@ -1,0 +1,71 @@
+"""Follows the newest weights in the background.
+
+    parameters ── announcements ──▶ fetch ──▶ staged ── take ──▶ loop
+
+This thread fills `staged` with the newest version it could fetch; the loop empties it between batches. Versions that
+were superseded before they were taken are skipped.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minefleet.parameters import ParametersClient, VersionInfo
+from numpy.typing import NDArray
+
+from minefleet.errors import NotFoundError, RunMismatchError
+from minefleet.rpc import StoppedError
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Weights that wait to be taken."""
+
+    info: VersionInfo
+    weights: Mapping[str, NDArray[Any]]
+
+
+class WeightsFollower:
+    """The newest version, fetched ahead of its use."""
+
+    def __init__(self, parameters: ParametersClient, staged: Callable[[], None]) -> None:
+        self.run_id = ""
+        self._parameters = parameters
+        self._staged_hook = staged
+        self._staged: Staged | None = None
+        self._lock = threading.Lock()
+
+    def take(self) -> Staged | None:
+        """Returns newer weights once, if there are any."""
+        with self._lock:
+            staged, self._staged = self._staged, None
+        return staged
+
+    def fetch(self) -> None:
+        """Fetches the newest version and stages it.
+
+        Raises:
+            RunMismatchError: If parameters turned to another run.
+        """
+        info, weights = self._parameters.fetch()
+        if self.run_id not in ("", info.run_id):
+            raise RunMismatchError(f"this actor acts for run {self.run_id}, parameters now holds run {info.run_id}")
+        with self._lock:
+            self.run_id = info.run_id
+            self._staged = Staged(info, weights)
+        self._staged_hook()
+
+    def run(self) -> None:
+        """Follows until this process is asked to stop."""
+        try:
+            for _ in self._parameters.watch():
+                self._fetch_if_there()
+        except StoppedError:
+            return
+
+    def _fetch_if_there(self) -> None:
+        try:
+            self.fetch()
+        except NotFoundError:
+            return  # It expired while we asked; a newer one is about to be announced.

@@ -1,0 +1,41 @@
+"""The arrows between packages, as far as import-linter cannot see them: what a fresh interpreter has loaded."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "gymnasium", "matplotlib")
+LIGHT_MODULES = (
+    "minefleet",
+    "minefleet.cli",
+    "minefleet.replay",
+    "minefleet.parameters",
+    "minefleet.run",
+    "minefleet_runtime.main",
+    "minefleet_runtime.serve",
+    "minefleet_replay.service",
+    "minefleet_replay.__main__",
+    "minefleet_parameters.service",
+    "minefleet_parameters.__main__",
+    "minefleet_learner.__main__",
+    "minefleet_actor.__main__",
+)
+
+
+@pytest.mark.parametrize("module", LIGHT_MODULES)
+def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_pickles() -> None:
+    code = (
+        "import pathlib, re, sys\n"
+        "files = [p for root in ('clients', 'services') for p in pathlib.Path(root).rglob('*.py')]\n"
+        "assert len(files) > 50\n"
+        "print([str(p) for p in files if re.search(r'import pickle|torch\\.load\\(|torch\\.save\\(', p.read_text())])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
