@@ -131,10 +131,10 @@ class Actor:
             self._ship(slot, after, closes_stream=True)
 
     def _gather(self, wait_s: float) -> None:
-        """Waits for work; once there is some, at most `batch_timeout_s` longer for a batch of `min_batch_size`."""
+        """Waits for work; once there is some, at most `batch_timeout_s` longer for a batch worth computing."""
         self._absorb(self._pool.wait(0.0 if self._wanting() else wait_s))
         until = self._clock() + self._worker.batch_timeout_s
-        least = min(self._worker.min_batch_size, int(np.count_nonzero(self._phase != Phase.HELD)))
+        least = min(self._worker.least_batch, int(np.count_nonzero(self._phase != Phase.HELD)))
         while 0 < self._wanting() < least and (left := until - self._clock()) > 0:
             self._absorb(self._pool.wait(left))
 
@@ -216,7 +216,8 @@ class Actor:
 
     def _decide(self) -> None:
         """Runs the policy for every slot that wants it and carries out what it decided."""
-        looking, acting = [], []
+        looking: list[int] = []
+        acting: list[int] = []
         for slot in np.flatnonzero((self._phase == Phase.READY) | (self._phase == Phase.ENDING)):
             self._sort(int(slot), looking, acting)
         if looking:

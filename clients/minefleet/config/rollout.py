@@ -16,9 +16,9 @@ class WorkerConfig:
     """Environments that share one process, >= 1. 1 isolates crashes; fast environments gain from more."""
     batch_size: int = 0
     """Largest inference batch; 0 means `num_envs`. Never waited for: what is ready is computed. Seeds: 1-8."""
-    min_batch_size: int = 1
-    """Ready environments that start a batch before `batch_timeout_s` has passed, >= 1."""
-    batch_timeout_s: float = 0.005
+    min_batch_size: int = 0
+    """Ready environments that start a batch before `batch_timeout_s` has passed; 0 means half of the largest batch."""
+    batch_timeout_s: float = 0.002
     """Longest wait for `min_batch_size`, seconds, >= 0."""
     device: str = "auto"
     """Torch device of the inference: `auto` takes CUDA when there is one, else the CPU."""
@@ -45,9 +45,9 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        for key in ("num_envs", "envs_per_process", "min_batch_size", "torch_threads", "max_restarts", "video_fps"):
+        for key in ("num_envs", "envs_per_process", "torch_threads", "max_restarts", "video_fps"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
-        for key in ("batch_size", "batch_timeout_s"):
+        for key in ("batch_size", "min_batch_size", "batch_timeout_s"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
@@ -57,6 +57,11 @@ class WorkerConfig:
     def largest_batch(self) -> int:
         """The largest inference batch, in environments."""
         return self.batch_size or self.num_envs
+
+    @property
+    def least_batch(self) -> int:
+        """The inference batch that is not waited beyond, in environments."""
+        return self.min_batch_size or max(1, self.largest_batch // 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

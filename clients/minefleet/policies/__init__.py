@@ -1,0 +1,21 @@
+"""Policies: observations to actions and values, with torch. `build` makes the one that the configuration asks for."""
+
+from minefleet.policies.actor_critic import ActorCritic
+from minefleet.policies.factory import build
+from minefleet.policies.heads import ActionHead, DictHead, DiscreteHead, GaussianHead, MultiDiscreteHead
+from minefleet.policies.policy import Policy, PolicyOutput, zero_value_head
+from minefleet.policies.value_norm import ValueNorm
+
+__all__ = [
+    "ActionHead",
+    "ActorCritic",
+    "DictHead",
+    "DiscreteHead",
+    "GaussianHead",
+    "MultiDiscreteHead",
+    "Policy",
+    "PolicyOutput",
+    "ValueNorm",
+    "build",
+    "zero_value_head",
+]

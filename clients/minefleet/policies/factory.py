@@ -1,0 +1,51 @@
+"""The policy of a configuration: ours, or one that a generator makes."""
+
+import inspect
+from collections.abc import Callable
+
+from minefleet import generators
+from minefleet.config import PolicyConfig
+from minefleet.errors import ConfigError
+from minefleet.policies.actor_critic import ActorCritic
+from minefleet.policies.encoders import encoder
+from minefleet.policies.policy import Policy
+from minefleet.schema import Schema
+
+
+def build(config: PolicyConfig, schema: Schema) -> Policy:
+    """Makes the policy on the CPU, with fresh weights.
+
+    Raises:
+        ConfigError: If the schema does not fit our policy, or the generator makes none.
+    """
+    if config.generator:
+        return _generated(config.generator, schema)
+    return ActorCritic(
+        schema,
+        encoder(schema.obs, config),
+        features=config.hidden_size,
+        gru_size=config.gru_size,
+        value_encoder=encoder(schema.obs, config) if config.separate_value_trunk else None,
+        initial_log_std=config.initial_log_std,
+    )
+
+
+def _generated(reference: str, schema: Schema) -> Policy:
+    generator = generators.load(reference)
+    wanted = _required_arguments(generator)
+    if wanted > 1:
+        raise ConfigError(f"policy.generator={reference} needs {wanted} arguments; it may take the schema or nothing")
+    policy = generator(schema) if wanted else generator()
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"policy.generator={reference} made a {type(policy).__qualname__}, "
+            "which is no minefleet.policies.Policy: subclass that or ActorCritic"
+        )
+    return policy
+
+
+def _required_arguments(function: Callable[..., object]) -> int:
+    """Counts the positional parameters without a default."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters)

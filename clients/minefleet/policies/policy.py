@@ -1,0 +1,55 @@
+"""What a policy is to actors and the learner."""
+
+import abc
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minefleet.policies.heads import ActionHead
+from minefleet.policies.value_norm import ValueNorm
+from minefleet.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutput:
+    """What a policy says about T steps of B environments."""
+
+    params: Tree
+    """Tree of [B, T, ...]: parameters of the action distribution, for the policy's `action_head` only."""
+    value: Tensor
+    """[B, T] float32, V(sₜ) in normalised units; `value_norm.denormalize` gives reward units."""
+
+
+class Policy(nn.Module, abc.ABC):
+    """Actor and critic in one module. Most policies are an `ActorCritic` with another encoder."""
+
+    action_head: ActionHead
+    value_head: nn.Linear
+    """Last layer of the value function; `value_norm` rescales it."""
+    value_norm: ValueNorm
+
+    def initial_state(self, batch: int) -> Tree:
+        """The recurrent state at the start of an episode, a tree of [B, ...]; {} without recurrence."""
+        del batch
+        return {}
+
+    @abc.abstractmethod
+    def forward(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
+        """Evaluates T steps of B environments.
+
+        Args:
+            obs: Tree of [B, T, ...] as the schema says: pixels are bytes, categories integers.
+            state: Tree of [B, ...], the recurrent state before step 0.
+            first: [B, T] bool, the state is reset before this step; True anywhere.
+
+        Returns:
+            The output, and the state after the last step.
+        """
+
+
+@torch.no_grad()
+def zero_value_head(policy: Policy) -> None:
+    """Makes the value 0 in normalised units for every observation."""
+    policy.value_head.weight.zero_()
+    policy.value_head.bias.zero_()

@@ -1,0 +1,70 @@
+"""A policy's weights as NumPy arrays, and its architecture: ordered names, dtypes and shapes of its state.
+
+The state is parameters and buffers, so the statistics of `ValueNorm` travel with the weights.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+from torch import nn
+
+from minefleet.errors import ContractError
+
+Architecture: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
+"""Name to (dtype, shape), in the policy's order."""
+Weights: TypeAlias = dict[str, NDArray[Any]]
+"""Name to array, in the policy's order."""
+
+
+def architecture(policy: nn.Module) -> Architecture:
+    """Describes the policy's state."""
+    return {
+        name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        for name, tensor in policy.state_dict().items()
+    }
+
+
+def architecture_fingerprint(described: Architecture) -> str:
+    """Equal for equal architectures, order included, whatever the machine."""
+    rows = [[name, dtype, list(shape)] for name, (dtype, shape) in described.items()]
+    return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
+
+
+def differences(ours: Architecture, theirs: Architecture) -> str:
+    """Says in words which tensors differ; empty if none."""
+    lines = [
+        f"{name} is {_words(ours.get(name))} here and {_words(theirs.get(name))} there"
+        for name in dict.fromkeys((*ours, *theirs))
+        if ours.get(name) != theirs.get(name)
+    ]
+    if not lines and list(ours) != list(theirs):
+        return "the same tensors in another order"
+    return "; ".join(lines)
+
+
+def to_numpy(policy: nn.Module) -> Weights:
+    """Copies the policy's state to the CPU."""
+    return {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in policy.state_dict().items()}
+
+
+def load_numpy(policy: nn.Module, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Copies weights into the policy, on its device. The order of `weights` does not matter.
+
+    Raises:
+        ContractError: If a tensor is missing, unknown, or of another dtype or shape; the policy is as before.
+    """
+    ours = architecture(policy)
+    ordered = {name: weights[name] for name in (*ours, *weights) if name in weights}
+    theirs = {name: (array.dtype.name, tuple(array.shape)) for name, array in ordered.items()}
+    if theirs != ours:
+        raise ContractError(f"the weights are not this policy's: {differences(ours, theirs)}")
+    policy.load_state_dict({name: torch.tensor(array) for name, array in ordered.items()})
+
+
+def _words(entry: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if entry is None else f"{entry[0]}{list(entry[1])}"

@@ -1,0 +1,126 @@
+"""What a pool and an environment process say to each other: one small packet each way per command.
+
+setup      pool → process, once, JSON                        what to make, and where its rows lie
+commands   pool → process, one `Command` per environment     what to do; arrays hold the actions and seeds
+reply      process → pool, one `Kind` per environment        what came of it; arrays hold the rest,
+                           + JSON when there is more to say  endings of episodes, texts of failures
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from minefleet.config import EnvConfig
+from minefleet.schema import Schema
+
+MAX_FRAME_BYTES = 2**17
+"""Longest packet; below the send buffer that Linux gives a socket."""
+
+
+class Command(IntEnum):
+    """What an environment is to do."""
+
+    NONE = 0
+    STEP = 1
+    RESET = 2
+    MAKE = 3
+    REMAKE = 4
+    """Close what is left of it, make it anew, reset."""
+
+
+class Kind(IntEnum):
+    """What has become of a command."""
+
+    NONE = 0
+    """Nothing to report."""
+    RESET = 1
+    """The first observation of an episode is there."""
+    STEP = 2
+    """The step's results are there."""
+    FAILED = 3
+    """The environment failed, and its episode is lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """What an environment says of an episode that it finished."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """`info["metrics"]` of the last step."""
+    task: str = ""
+    """`info["task"]` of the last step, or else of the reset."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """What a process's environments have to report. Keys count its environments from 0."""
+
+    kinds: bytes
+    """One `Kind` per environment."""
+    endings: Mapping[int, Ending] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """Returns the packet."""
+        if not self.endings and not self.failures:
+            return self.kinds
+        endings = {index: asdict(ending) for index, ending in self.endings.items()}
+        frame = self.kinds + json.dumps({"endings": endings, "failures": self.failures}).encode()
+        if len(frame) > MAX_FRAME_BYTES:
+            raise ValueError(f"the environments report {len(frame)} bytes of metrics; {MAX_FRAME_BYTES} are allowed")
+        return frame
+
+
+def unpack_reply(frame: bytes, count: int) -> Reply:
+    """Inverts `Reply.pack`, for a process of `count` environments."""
+    if len(frame) == count:
+        return Reply(kinds=frame)
+    data = json.loads(frame[count:])
+    return Reply(
+        kinds=frame[:count],
+        endings={int(index): Ending(**ending) for index, ending in data["endings"].items()},
+        failures={int(index): text for index, text in data["failures"].items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What an environment process must know."""
+
+    config: EnvConfig
+    schema: Schema
+    num_slots: int
+    """Slots of the whole pool."""
+    slots: range
+    """Those of this process."""
+    memory: int
+    """File descriptor of the pool's arrays."""
+    import_path: list[str]
+    """Where the pool's process finds modules."""
+
+    def pack(self) -> bytes:
+        """Returns the packet."""
+        data: dict[str, Any] = {
+            "config": asdict(self.config),
+            "schema": self.schema.to_dict(),
+            "num_slots": self.num_slots,
+            "slots": [self.slots.start, self.slots.stop],
+            "memory": self.memory,
+            "import_path": self.import_path,
+        }
+        return json.dumps(data).encode()
+
+
+def unpack_setup(frame: bytes) -> Setup:
+    """Inverts `Setup.pack`."""
+    data = json.loads(frame)
+    return Setup(
+        config=EnvConfig(**data["config"]),
+        schema=Schema.from_dict(data["schema"]),
+        num_slots=data["num_slots"],
+        slots=range(*data["slots"]),
+        memory=data["memory"],
+        import_path=data["import_path"],
+    )

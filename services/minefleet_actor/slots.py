@@ -1,0 +1,185 @@
+"""What a pool knows of its slots, whoever runs their environments.
+
+A slot is in one state:
+
+    EMPTY   no episode                                reset → BUSY
+    BUSY    a command is wanted or under way          its end, taken → READY; failure → EMPTY
+    READY   the observation is there                  step, reset → BUSY; failure → EMPTY
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.config import WorkerConfig
+from minefleet.errors import FleetError
+from minefleet.schema import Schema
+from minefleet.tree import Tree, flatten
+from minefleet_actor.frames import Command, Ending, Kind, Reply
+from minefleet_actor.layout import private
+
+Slots = NDArray[np.intp]
+
+
+class EnvStartError(FleetError):
+    """An environment failed when it was made for the first time."""
+
+
+class EnvGaveUpError(FleetError):
+    """A slot failed too often in a row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """What has become of some slots' commands; n of them."""
+
+    slots: Slots
+    """[n] intp, rising."""
+    kind: NDArray[np.uint8]
+    """[n] uint8, each a `Kind`."""
+    reward: NDArray[np.float32]
+    """[n] float32; 0 unless a step was done."""
+    terminated: NDArray[np.bool_]
+    """[n] bool; false unless a step was done."""
+    truncated: NDArray[np.bool_]
+    """[n] bool; false unless a step was done."""
+    endings: Mapping[int, Ending]
+    """For each slot whose episode has ended."""
+    failures: Mapping[int, str]
+    """For each slot that failed, why: the traceback, or what the process did."""
+
+
+class State(IntEnum):
+    """Where a slot stands; the legal moves are in the module's docstring."""
+
+    EMPTY = 0
+    BUSY = 1
+    READY = 2
+
+
+class SlotBook:
+    """Keeps the slots' states, the commands to pass on, and the news since the last `take`."""
+
+    def __init__(self, schema: Schema, config: WorkerConfig, *, seed: int, actor_index: int) -> None:
+        num_slots = config.num_envs
+        self.arrays = private(schema, 0)
+        """The pool's; none before it starts and after it has closed."""
+        self.command = np.zeros(num_slots, np.uint8)
+        """[N] uint8, each a `Command` that waits to be passed on."""
+        self._max_restarts = config.max_restarts
+        self._seed = seed
+        self._actor_index = actor_index
+        self._state = np.full(num_slots, State.EMPTY, np.uint8)
+        self._kind = np.zeros(num_slots, np.uint8)
+        self._endings: dict[int, Ending] = {}
+        self._failures: dict[int, str] = {}
+        self._episodes = np.zeros(num_slots, np.int64)
+        self._unseeded = np.ones(num_slots, np.bool_)
+        self._broken = np.zeros(num_slots, np.bool_)
+        self._failures_in_row = np.zeros(num_slots, np.int64)
+
+    def step(self, slots: Slots, action: Tree) -> None:
+        """Wants a step of each slot."""
+        self._demand(slots, State.READY)
+        rows = flatten(self.arrays.action)
+        for path, leaf in flatten(action).items():
+            rows[path][slots] = leaf
+        self._state[slots] = State.BUSY
+        self.command[slots] = Command.STEP
+
+    def reset(self, slots: Slots) -> None:
+        """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
+        self._demand(slots, State.EMPTY, State.READY)
+        self.arrays.seed[slots] = -1
+        for slot in slots[self._unseeded[slots]]:
+            self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, int(slot), int(self._episodes[slot]))
+        self._unseeded[slots] = False
+        self._episodes[slots] += 1
+        self._state[slots] = State.BUSY
+        self.command[slots] = np.where(self._broken[slots], Command.REMAKE, Command.RESET)
+        self._broken[slots] = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self._kind.any())
+
+    def record(self, reply: Reply, slots: range) -> None:
+        """Notes what a process's environments report."""
+        section = self._kind[slots.start : slots.stop]
+        np.maximum(section, np.frombuffer(reply.kinds, np.uint8), out=section)
+        for index, ending in reply.endings.items():
+            self._endings[slots[index]] = ending
+        for index, text in reply.failures.items():
+            self._fail(slots[index], text)
+            self._broken[slots[index]] = True
+            self.count_failure([slots[index]], text)
+
+    def lose(self, slots: range, text: str) -> None:
+        """Notes that a process has gone, with its environments. Slots without an episode have nothing to report."""
+        for slot in slots:
+            if self._state[slot] != State.EMPTY:
+                self._fail(slot, text)
+        section = slice(slots.start, slots.stop)
+        self.command[section] = Command.NONE
+        self._broken[section] = False
+        self._unseeded[section] = True
+
+    def count_failure(self, slots: Sequence[int], text: str) -> int:
+        """Counts a failure of each slot, and returns the longest row of failures.
+
+        Raises:
+            EnvGaveUpError: If a slot has failed `max_restarts` times without finishing an episode in between.
+        """
+        rows = self._failures_in_row
+        for slot in slots:
+            rows[slot] += 1
+            if rows[slot] >= self._max_restarts:
+                raise EnvGaveUpError(
+                    f"slot {slot} failed {rows[slot]} times without finishing an episode; the last time: {text}"
+                )
+        return int(rows[list(slots)].max())
+
+    def take(self) -> Ready:
+        """Returns the news and forgets them."""
+        slots = np.flatnonzero(self._kind)
+        kind = self._kind[slots]
+        self._kind[slots] = Kind.NONE
+        self._state[slots] = np.where(kind == Kind.FAILED, State.EMPTY, State.READY)
+        terminated, truncated = self.arrays.terminated[slots], self.arrays.truncated[slots]
+        over = slots[terminated | truncated]
+        self._failures_in_row[over] = 0
+        endings = {slot: self._endings.pop(slot, Ending()) for slot in over.tolist()}
+        failures, self._failures = self._failures, {}
+        return Ready(
+            slots=slots,
+            kind=kind,
+            reward=self.arrays.reward[slots],
+            terminated=terminated,
+            truncated=truncated,
+            endings=endings,
+            failures=failures,
+        )
+
+    def _demand(self, slots: Slots, *states: State) -> None:
+        wrong = slots[~np.isin(self._state[slots], states)]
+        if len(wrong):
+            names = [State(self._state[slot]).name for slot in wrong]
+            raise ValueError(f"slots {wrong.tolist()} must be {' or '.join(s.name for s in states)}, are {names}")
+
+    def _fail(self, slot: int, text: str) -> None:
+        self._kind[slot] = Kind.FAILED
+        self._failures[slot] = text
+        self._unseeded[slot] = True
+        self._endings.pop(slot, None)
+        self.arrays.reward[slot] = 0.0
+        self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
+
+
+def episode_seed(seed: int, actor_index: int, slot: int, episode: int) -> int:
+    """The seed of an environment whose first episode is the slot's `episode`, counted from 0; in [0, 2³¹)."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(actor_index, slot, episode))
+    return int(sequence.generate_state(1)[0] >> 1)

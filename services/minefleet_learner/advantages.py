@@ -1,0 +1,85 @@
+"""Advantages over fragments that continue each other.
+
+        a/4 ──▶ a/5 ──▶ a/6        one row of three: the recursion crosses the borders
+        b/2       b/4 ──▶ b/5      a gap: two rows
+
+Every step has its own V(sₜ₊₁), so the last step of a fragment is complete without its successor; a chain only lets the
+rewards behind the border into the estimate.
+
+Shape legend: B = fragments in the batch, T = steps in the longest one, R = rows, L = steps in the longest row.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from minefleet_learner.gae import generalized_advantages
+
+PADDING = -1
+
+
+def chain(
+    names: Sequence[tuple[str, int]],
+    *,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    mask: Tensor,
+    discount: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Computes GAE(γ, λ) over rows of contiguous fragments and cuts it back into fragments.
+
+    Args:
+        names: B pairs (stream, sequence), in any order.
+        reward: [B, T] float, as in `generalized_advantages`; so are the next four.
+        value: [B, T] float.
+        next_value: [B, T] float.
+        terminated: [B, T] bool.
+        truncated: [B, T] bool.
+        mask: [B, T] bool, False at padding, which follows the last step.
+        discount: γ per environment step, in [0, 1].
+        gae_lambda: Bias-variance trade-off λ, in [0, 1].
+
+    Returns:
+        [B, T] advantages, 0 at padding.
+
+    Raises:
+        ValueError: If there is not one name per row, or the shapes differ.
+    """
+    if len(names) != len(reward):
+        raise ValueError(f"expected one name per fragment, got {len(names)} for {len(reward)}")
+    steps = _rows(names, mask)
+    present = steps != PADDING
+    advantage = generalized_advantages(
+        *(tensor.flatten()[steps.clamp_min(0)] for tensor in (reward, value, next_value, terminated, truncated)),
+        discount=discount,
+        gae_lambda=gae_lambda,
+        mask=present,
+    )
+    flat = torch.zeros_like(reward).flatten()
+    flat[steps[present]] = advantage[present]
+    return flat.view_as(reward)
+
+
+def contiguous(names: Sequence[tuple[str, int]]) -> list[list[int]]:
+    """Groups the indices of fragments that continue each other: one stream, sequences rising by one."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(names)), key=lambda i: names[i]):
+        stream, sequence = names[index]
+        if groups and names[groups[-1][-1]] == (stream, sequence - 1):
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def _rows(names: Sequence[tuple[str, int]], mask: Tensor) -> Tensor:
+    """[R, L] int64: where each step of each row lies in a flattened [B, T], or `PADDING`."""
+    place = torch.arange(mask.numel(), device=mask.device).view_as(mask)
+    rows = [torch.cat([place[index][mask[index]] for index in group]) for group in contiguous(names)]
+    return pad_sequence(rows, batch_first=True, padding_value=PADDING)

@@ -1,0 +1,152 @@
+"""The PPO objective and the numbers that explain it.
+
+Shape legend: B = fragments in the micro-batch, T = steps. Steps whose mask is False are padding: their content does not
+matter, not even NaN, and no gradient reaches them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PPOLoss:
+    """One micro-batch's objective and the numbers that explain it (all scalars)."""
+
+    total: Tensor
+    """What to minimise; the only one with a gradient."""
+    policy: Tensor
+    """The negated clipped surrogate, before its weight."""
+    value: Tensor
+    """½ mean squared error in normalised units, before its weight."""
+    entropy: Tensor
+    """Mean entropy of the action distribution, nats."""
+    kl_reference: Tensor
+    """Mean KL(current ‖ reference), nats; 0 without a reference."""
+    approx_kl: Tensor
+    """Mean KL(behaviour ‖ current) over the mask, the k3 estimator of http://joschu.net/blog/kl-approx.html."""
+    clip_fraction: Tensor
+    """Share of the mask's steps whose importance ratio left [1 - clip, 1 + clip]."""
+    max_log_ratio: Tensor
+    """Largest |ln ρₜ|, before it is clamped."""
+
+
+def ppo_loss(
+    *,
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    advantage: Tensor,
+    value: Tensor,
+    value_target: Tensor,
+    entropy: Tensor,
+    mask: Tensor,
+    clip: float,
+    policy_coef: float = 1.0,
+    value_coef: float = 0.5,
+    entropy_coef: float = 0.0,
+    anchor_value: Tensor | None = None,
+    kl_reference: Tensor | None = None,
+    rho: float = 0.0,
+    log_ratio_range: float = 50.0,
+    count: float | None = None,
+) -> PPOLoss:
+    """Computes the clipped surrogate, the value loss, the entropy bonus and the pull towards a reference.
+
+        ρₜ = π(aₜ|sₜ) / μ(aₜ|sₜ)
+        L  = -c_p E[min(ρₜ Âₜ, clip(ρₜ, 1-ε, 1+ε) Âₜ)] + c_v ½E[(V - V̂)²] - c_e E[H(π)] + ρ_KL E[KL(π ‖ π_ref)]
+
+    μ is the behaviour policy: the one that acted, whose log-probabilities the actor recorded. With an anchor, the
+    squared error is the larger of that of V and that of V kept within ±ε of the anchor.
+
+    Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 7 and 9.
+
+    Args:
+        logp: [B, T] float, ln π(aₜ|sₜ) under the parameters being trained.
+        behaviour_logp: [B, T] float, ln μ(aₜ|sₜ).
+        advantage: [B, T] float, normalised if wanted.
+        value: [B, T] float, V(sₜ) in normalised units.
+        value_target: [B, T] float, V̂ₜ in normalised units.
+        entropy: [B, T] float, of π in sₜ.
+        mask: [B, T] bool, False at padding.
+        clip: ε, > 0.
+        policy_coef: c_p, >= 0; 0 while only the value is trained.
+        value_coef: c_v, >= 0.
+        entropy_coef: c_e, >= 0.
+        anchor_value: [B, T] float, V(sₜ) before the update, in normalised units; None leaves the value unclipped.
+        kl_reference: [B, T] float, KL(π ‖ π_ref) in sₜ; None without a reference.
+        rho: ρ_KL, >= 0.
+        log_ratio_range: ln ρₜ is clamped to ± this, > 0; steps beyond it have no gradient.
+        count: Divisor of the means in the objective and its parts; None for the steps in this mask. Micro-batches whose
+            gradients are added up take their total number of steps: then every step weighs alike, and parts add up.
+
+    Returns:
+        The objective and its parts.
+
+    Raises:
+        ValueError: If the tensors do not share one [B, T] shape.
+    """
+    anchor_value = value.detach() if anchor_value is None else anchor_value
+    kl_reference = torch.zeros_like(logp) if kl_reference is None else kl_reference
+    tensors = (logp, behaviour_logp, advantage, value, value_target, entropy, anchor_value, kl_reference)
+    _check_shapes(*tensors, mask)
+    # Padding is blanked on entry: blanked only at the end, its NaNs would come back in the gradient as 0 · NaN.
+    logp, behaviour_logp, advantage, value, value_target, entropy, anchor_value, kl_reference = (
+        tensor.masked_fill(~mask, 0.0) for tensor in tensors
+    )
+    full_log_ratio = logp - behaviour_logp
+    log_ratio = full_log_ratio.clamp(-log_ratio_range, log_ratio_range)
+    ratio = log_ratio.exp()
+    surrogate = torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+    policy = -masked_mean(surrogate, mask, count)
+    value_loss = 0.5 * masked_mean(_squared_error(value, value_target, anchor_value, clip), mask, count)
+    mean_entropy = masked_mean(entropy, mask, count)
+    mean_kl = masked_mean(kl_reference, mask, count)
+    return PPOLoss(
+        total=policy_coef * policy + value_coef * value_loss - entropy_coef * mean_entropy + rho * mean_kl,
+        policy=policy.detach(),
+        value=value_loss.detach(),
+        entropy=mean_entropy.detach(),
+        kl_reference=mean_kl.detach(),
+        approx_kl=masked_mean(ratio - 1 - log_ratio, mask).detach(),
+        clip_fraction=masked_mean(((ratio - 1).abs() > clip).to(ratio.dtype), mask),
+        max_log_ratio=full_log_ratio.abs().max().detach(),
+    )
+
+
+def normalize(advantage: Tensor, mask: Tensor) -> Tensor:
+    """Shifts and scales advantages [B, T] to mean 0 and standard deviation 1 over the mask; 0 at padding."""
+    centred = (advantage - masked_mean(advantage, mask)).masked_fill(~mask, 0.0)
+    return centred / (masked_mean(centred.square(), mask).sqrt() + 1e-8)
+
+
+def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """1 - Var(target - value) / Var(target) over the mask: 1 is perfect, 0 is no better than a constant.
+
+    Returns:
+        A scalar; 0 where the targets do not vary, since it is undefined there.
+    """
+    total = _variance(target, mask)
+    return torch.where(total > 0, 1 - _variance(target - value, mask) / total, torch.zeros_like(total))
+
+
+def masked_mean(tensor: Tensor, mask: Tensor, count: float | None = None) -> Tensor:
+    """Sum over the mask divided by `count`, which is the number of steps in the mask unless given."""
+    total = tensor.masked_fill(~mask, 0.0).sum()
+    return total / (mask.sum().clamp_min(1) if count is None else count)
+
+
+def _squared_error(value: Tensor, target: Tensor, anchor: Tensor, clip: float) -> Tensor:
+    clipped = anchor + (value - anchor).clamp(-clip, clip)
+    return torch.max((value - target).square(), (clipped - target).square())
+
+
+def _variance(tensor: Tensor, mask: Tensor) -> Tensor:
+    return masked_mean((tensor - masked_mean(tensor, mask)).square(), mask)
+
+
+def _check_shapes(*tensors: Tensor) -> None:
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise ValueError(f"expected one shared [B, T] shape, got {sorted(shapes)}")

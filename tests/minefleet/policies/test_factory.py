@@ -1,0 +1,60 @@
+"""Policies from generators: found by name, called as they wish, checked."""
+
+from pathlib import Path
+
+import pytest
+
+from minefleet.config import PolicyConfig
+from minefleet.errors import ConfigError
+from minefleet.policies import ActorCritic, build
+from minefleet.schema import Leaf, Schema
+
+SCHEMA = Schema(
+    obs=Leaf(kind="box", shape=(4,), dtype="float32"),
+    action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
+)
+SOURCE = """
+from minefleet.policies import ActorCritic
+from minefleet.schema import Leaf, Schema
+
+def with_schema(schema):
+    return ActorCritic(schema, features=4)
+
+def without(width=4):
+    action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
+    return ActorCritic(Schema(obs=None, action=action), features=width)
+
+class Mine(ActorCritic):
+    def __init__(self, schema):
+        super().__init__(schema, features=4)
+
+def wrong():
+    return "policy"
+
+def greedy(schema, more):
+    return ActorCritic(schema, features=4)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["with_schema", "without", "Mine"])
+def test_a_generator_may_take_the_schema_or_nothing_and_may_be_a_class(source: Path, name: str) -> None:
+    policy = build(PolicyConfig(generator=f"{source}:{name}"), SCHEMA)
+    assert isinstance(policy, ActorCritic)
+    assert policy.value_head.in_features == 4
+
+
+def test_what_is_no_policy_is_refused_by_key_and_type(source: Path) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.generator=.*:wrong made a str"):
+        build(PolicyConfig(generator=f"{source}:wrong"), SCHEMA)
+
+
+def test_a_generator_that_wants_more_is_refused(source: Path) -> None:
+    with pytest.raises(ConfigError, match="needs 2 arguments"):
+        build(PolicyConfig(generator=f"{source}:greedy"), SCHEMA)

@@ -1,0 +1,257 @@
+"""The actor's loop over environments that end, are cut and fail at random, audited step by step."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+from torch import Tensor
+
+from minefleet.config import ReplayBufferConfig, RolloutConfig, WorkerConfig
+from minefleet.policies import Policy, PolicyOutput
+from minefleet.policies.heads import action_head
+from minefleet.policies.value_norm import ValueNorm
+from minefleet.schema import Leaf, Schema
+from minefleet.tree import Tree
+from minefleet.v1 import episode_pb2
+from minefleet_actor.episodes import Episodes
+from minefleet_actor.inference import Inference
+from minefleet_actor.loop import Actor
+from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.pool import Ending, Kind, Ready, Slots
+from minefleet_actor.recorder import Recorder
+from minefleet_actor.shipping import Parcel
+
+SCHEMA = Schema(
+    obs=Leaf(kind="box", shape=(1,), dtype="float32"),
+    action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(3,)),
+)
+SLOTS = 5
+
+
+class NumberedPool:
+    """Every observation is a number of its own, rising in each slot; ends, cuts and failures are drawn."""
+
+    num_slots = SLOTS
+
+    def __init__(self, seed: int) -> None:
+        self.obs: Tree = np.zeros((SLOTS, 1), np.float32)
+        self.steps = 0
+        self._rng = np.random.default_rng(seed)
+        self._number = 1000.0 * np.arange(1, SLOTS + 1)
+        self._wanted: dict[int, Kind] = {}
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def step(self, slots: Slots, action: Tree) -> None:
+        assert action.shape == slots.shape
+        self._want(slots, Kind.STEP)
+
+    def reset(self, slots: Slots) -> None:
+        self._want(slots, Kind.RESET)
+
+    def wait(self, timeout_s: float) -> Ready:
+        """Answers about half of what was asked; now and then a slot fails, asked or not."""
+        kinds: dict[int, Kind] = {}
+        for slot, kind in list(self._wanted.items()):
+            if self._rng.random() < 0.5:
+                kinds[slot] = Kind.FAILED if self._rng.random() < 0.05 else kind
+                del self._wanted[slot]
+        for slot in range(SLOTS):
+            if slot not in self._wanted and slot not in kinds and self.steps and self._rng.random() < 0.01:
+                kinds[slot] = Kind.FAILED
+        return self._ready(dict(sorted(kinds.items())))
+
+    def _want(self, slots: Slots, kind: Kind) -> None:
+        for slot in slots.tolist():
+            assert slot not in self._wanted
+            self._wanted[slot] = kind
+
+    def _ready(self, kinds: dict[int, Kind]) -> Ready:
+        slots = np.array(list(kinds), np.intp)
+        kind = np.array(list(kinds.values()), np.uint8)
+        stepped = kind == Kind.STEP
+        shown = slots[kind != Kind.FAILED]
+        self._number[shown] += 1
+        self.obs[shown, 0] = self._number[shown]
+        self.steps += int(stepped.sum())
+        return Ready(
+            slots=slots,
+            kind=kind,
+            reward=np.where(stepped, self.obs[slots, 0], 0).astype(np.float32),
+            terminated=stepped & (self._rng.random(len(slots)) < 0.1),
+            truncated=stepped & (self._rng.random(len(slots)) < 0.1),
+            endings=defaultdict(Ending),
+            failures={int(slot): "crash" for slot in slots[kind == Kind.FAILED]},
+        )
+
+
+class NumberPolicy(Policy):
+    """Values an observation at its number and counts the steps since the reset in its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_head = action_head(SCHEMA.action, 1)
+        self.value_norm = ValueNorm()
+
+    def initial_state(self, batch: int) -> Tree:
+        return {"count": torch.zeros(batch, 1)}
+
+    def forward(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
+        assert obs.shape[1] == 1
+        count = state["count"].masked_fill(first, 0.0) + 1
+        return PolicyOutput(self.action_head(obs * 0), obs[..., 0]), {"count": count}
+
+
+class Post:
+    """Stands for shipper, grants and follower: keeps what is sent, and grants at random."""
+
+    run_id = ""
+
+    def __init__(self, seed: int) -> None:
+        self.parcels: list[Parcel] = []
+        self.episodes: list[episode_pb2.EpisodeRecord] = []
+        self.wished: set[tuple[str, int]] = set()
+        self._rng = np.random.default_rng(seed)
+
+    def has_room(self) -> bool:
+        return bool(self._rng.random() < 0.7)
+
+    def send(self, parcel: Parcel) -> None:
+        self.parcels.append(parcel)
+
+    def report(self, episode: episode_pb2.EpisodeRecord) -> None:
+        self.episodes.append(episode)
+
+    def wish(self, chunk: tuple[str, int]) -> None:
+        self.wished.add(chunk)
+
+    def may_make(self, chunk: tuple[str, int]) -> bool:
+        return chunk in self.wished and bool(self._rng.random() < 0.5)
+
+    def done(self, chunk: tuple[str, int]) -> None: ...
+
+    def news(self) -> None: ...
+
+    def take(self) -> None: ...
+
+
+def played(seed: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[NumberedPool, Post]:
+    torch.manual_seed(seed)
+    pool, post = NumberedPool(seed), Post(seed)
+    actor = Actor(
+        name="actor",
+        pool=pool,
+        inference=Inference(NumberPolicy(), SLOTS, device=torch.device("cpu"), seed=seed, deterministic=False),
+        recorder=Recorder(SCHEMA, SLOTS, 6),
+        episodes=Episodes(SLOTS, 0.9),
+        grants=post,  # type: ignore[arg-type]  # A stand-in with the methods that the loop calls.
+        shipper=post,  # type: ignore[arg-type]
+        follower=post,  # type: ignore[arg-type]
+        metrics=ActorMetrics(CollectorRegistry(), "actor"),
+        rollout=RolloutConfig(
+            fragment_length=6,
+            worker_config=WorkerConfig(
+                num_envs=SLOTS, batch_size=3, min_batch_size=3, batch_timeout_s=1.0, reset_cut_s=5.0
+            ),
+            replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=2),
+        ),
+        clock=clock,
+    )
+    actor.start()
+    while pool.steps < 1500:
+        actor.turn(0.0)
+    actor.drain()
+    return pool, post
+
+
+def ticking() -> Callable[[], float]:
+    """A clock on which a slow reset is common."""
+    ticks = iter(range(10**9))
+    return lambda: float(next(ticks))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("clock", [lambda: 0.0, ticking()], ids=["fast resets", "slow resets"])
+def test_every_good_step_is_stored_once_in_order_with_its_own_next_value(seed: int, clock: Callable[[], float]) -> None:
+    pool, post = played(seed, clock)
+    assert sum(len(parcel.fragment) for parcel in post.parcels) == pool.steps
+    for slot in range(SLOTS):
+        parcels = [parcel for parcel in post.parcels if parcel.stream == f"actor-{slot}"]
+        assert [parcel.sequence for parcel in parcels] == list(range(len(parcels)))
+        for parcel in parcels:
+            audit(parcel)
+        for parcel, following in pairwise(parcels):
+            audit_border(parcel, following)
+
+
+def audit(parcel: Parcel) -> None:
+    """Checks a fragment against what the numbered observations say."""
+    fragment = parcel.fragment
+    number = fragment.obs[:, 0]
+    after = np.append(number[1:], np.nan)
+    cuts = dict(zip(fragment.cut_index.tolist(), fragment.cut_obs[:, 0].tolist(), strict=True))
+    for t in range(len(fragment)):
+        done = fragment.terminated[t] or fragment.truncated[t]
+        follows = cuts[t] if t in cuts else after[t]
+        assert fragment.behaviour_value[t] == number[t]
+        assert fragment.next_value[t] == (0.0 if fragment.terminated[t] else follows)
+        assert follows == number[t] + 1 or fragment.terminated[t]
+        assert fragment.reward[t] == number[t] + 1
+        assert (t in cuts) == ((t == len(fragment) - 1 or fragment.truncated[t]) and not fragment.terminated[t])
+        assert not (fragment.terminated[t] and fragment.truncated[t])
+        assert fragment.truncated[t] or not fragment.crash[t]
+        if t + 1 < len(fragment):
+            assert fragment.first[t + 1] == done
+            assert number[t + 1] > number[t]
+
+
+def audit_border(parcel: Parcel, following: Parcel) -> None:
+    """Checks that the stored state is the one before the fragment's first step."""
+    before, after = parcel.fragment, following.fragment
+    if after.first[0]:
+        assert after.recurrent_state["count"].tolist() == [0.0]
+    else:
+        starts = np.flatnonzero(before.first)
+        count = len(before) - starts[-1] if len(starts) else len(before) + before.recurrent_state["count"][0]
+        assert after.recurrent_state["count"].tolist() == [float(count)]
+        assert after.obs[0, 0] == before.obs[-1, 0] + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_episode_records_tell_failures_from_endings_and_lose_no_reward(seed: int) -> None:
+    _, post = played(seed)
+    per_slot: dict[str, list[int]] = defaultdict(list)
+    for record in post.episodes:
+        per_slot[record.stream].append(record.episode)
+        assert bool(record.failure) == (not record.terminated and not record.truncated)
+    assert all(numbers == list(range(len(numbers))) for numbers in per_slot.values())
+    stored = sum(float(parcel.fragment.reward.sum()) for parcel in post.parcels)
+    assert sum(record.episode_return for record in post.episodes) <= stored
+    assert any(record.failure for record in post.episodes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drain_closes_every_stream_that_has_an_open_fragment(seed: int) -> None:
+    _, post = played(seed)
+    last: dict[str, Parcel] = {parcel.stream: parcel for parcel in post.parcels}
+    closing = [parcel for parcel in post.parcels if parcel.closes_stream]
+    assert closing
+    assert all(last[parcel.stream] is parcel for parcel in closing)
+
+
+def lengths(post: Post) -> NDArray[np.intp]:
+    return np.array([len(parcel.fragment) for parcel in post.parcels if not parcel.closes_stream])
+
+
+def test_fragments_are_full_unless_a_reset_is_slow() -> None:
+    assert set(lengths(played(0)[1])) == {6}
+    assert lengths(played(0, ticking())[1]).min() < 6
