@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from minefleet.checkpoint import CheckpointState, read_policy, read_state
-from minefleet.envs.crafter_score import score
 
+from minefleet.checkpoint import CheckpointState, read_policy, read_state
 from minefleet.config import WorkerConfig
+from minefleet.crafter_score import score
 from minefleet.errors import FleetError
 from minefleet.policies import build
 from minefleet.run import Run, read_run

@@ -11,10 +11,9 @@ done are asked for again every `renew_s`, which keeps a slow stream's grant aliv
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from minefleet.replay import ReplayClient
-
+from minefleet.replay import Position, ReplayClient
 from minefleet.rpc import StoppedError
 
 Chunk = tuple[str, int]
@@ -43,6 +42,10 @@ class Grants:
         self._grants: dict[Chunk, float] = {}
         self._news = False
         self._closed = False
+
+    def bind(self, run_id: str) -> None:
+        """Names the run that the grants are asked for."""
+        self._replay.position = Position(run_id=run_id)
 
     def wish(self, chunk: Chunk) -> None:
         """Asks for a chunk; idempotent."""
@@ -85,10 +88,10 @@ class Grants:
     def run(self) -> None:
         """Asks until closed."""
         try:
-            for _ in self._turns():
+            while not self._closed:
                 retry_after_s = self.ask()
                 with self._changed:
-                    self._changed.wait_for(self._is_due(), retry_after_s or self._renew_s)
+                    self._changed.wait_for(lambda: self._news or self._closed, retry_after_s or self._renew_s)
         except StoppedError:
             return
 
@@ -103,13 +106,6 @@ class Grants:
         if granted and (chunk in self._wishes or chunk in self._grants):
             self._wishes.pop(chunk, None)
             self._grants[chunk] = self._clock()
-
-    def _turns(self) -> Iterator[None]:
-        while not self._closed:
-            yield
-
-    def _is_due(self) -> Callable[[], bool]:
-        return lambda: self._news or self._closed
 
     def _wake(self) -> None:
         self._news = True

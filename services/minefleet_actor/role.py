@@ -2,10 +2,9 @@
 
 import logging
 
-from minefleet_runtime.context import RoleContext
-
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts
+from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)
 
@@ -15,9 +14,10 @@ def prepare(context: RoleContext, parts: Parts) -> None:
     context.board.set(status_service_pb2.STATE_STARTING, "starting environments")
     parts.pool.start()
     context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first weights")
-    parts.follower.fetch()
+    parts.follower.first()
     context.board.set_run(parts.follower.run_id)
-    parts.grants.run_id = parts.shipper.run_id = parts.follower.run_id
+    parts.grants.bind(parts.follower.run_id)
+    parts.shipper.bind(parts.follower.run_id)
 
 
 def act(context: RoleContext, parts: Parts) -> None:

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minefleet.replay import ReplayClient
-
 from minefleet.codec import encode
 from minefleet.fragment import Fragment
+from minefleet.replay import Position, ReplayClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 
@@ -46,7 +45,6 @@ class Shipper:
         progress: Callable[[], replay_service_pb2.ActorProgress],
         sent: Callable[[], None],
     ) -> None:
-        self.run_id = ""
         self._replay = replay
         self._capacity = capacity
         self._schema_fingerprint = schema_fingerprint
@@ -57,6 +55,10 @@ class Shipper:
         self._parcels: deque[Parcel] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
         self._closed = False
+
+    def bind(self, run_id: str) -> None:
+        """Names the run that the fragments are made for."""
+        self._replay.position = Position(run_id=run_id)
 
     def has_room(self) -> bool:
         """Whether another fragment may be started."""
@@ -109,7 +111,7 @@ class Shipper:
     def _encode(self, parcel: Parcel) -> tuple[fragment_pb2.FragmentHeader, bytes]:
         return encode(
             parcel.fragment,
-            run_id=self.run_id,
+            run_id=self._replay.position.run_id,
             stream=parcel.stream,
             sequence=parcel.sequence,
             schema_fingerprint=self._schema_fingerprint,

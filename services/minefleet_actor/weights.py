@@ -42,6 +42,11 @@ class WeightsFollower:
             staged, self._staged = self._staged, None
         return staged
 
+    def first(self) -> None:
+        """Waits until a version is published, and stages it."""
+        next(self._parameters.watch())
+        self.fetch()
+
     def fetch(self) -> None:
         """Fetches the newest version and stages it.
 

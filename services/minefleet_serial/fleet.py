@@ -1,0 +1,63 @@
+"""Builds all roles in this process and alternates actor and learner."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from minefleet_learner.assembly import build_learner
+from minefleet_parameters.__main__ import body as serve_parameters
+from minefleet_replay.__main__ import body as serve_replay
+from minefleet_runtime.context import RoleContext, StatusBoard
+from prometheus_client import CollectorRegistry
+
+from minefleet.v1 import status_service_pb2
+from minefleet_actor.assembly import Parts, assemble
+from minefleet_actor.role import prepare
+
+
+def run_in_order(context: RoleContext) -> None:
+    """Alternates actor and learner until the run is over or this process is asked to stop."""
+    with ExitStack() as stack:
+        for name, role, serve in (
+            ("replay", status_service_pb2.ROLE_REPLAY, serve_replay),
+            ("parameters", status_service_pb2.ROLE_PARAMETERS, serve_parameters),
+        ):
+            stack.enter_context(in_background(sibling(context, name, role), serve))
+        learner = build_learner(sibling(context, "learner", status_service_pb2.ROLE_LEARNER))
+        parts = assemble(sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR), inline=True)
+        learner.start()
+        prepare(context, parts)
+        stack.callback(parts.pool.close)
+        parts.actor.start()
+        while not learner.is_over and not context.stopping.is_set():
+            act_until_held(parts)
+            learner.iterate()
+            parts.follower.fetch()
+        learner.finish()
+
+
+def act_until_held(parts: Parts) -> None:
+    """Takes turns until every slot waits for a grant and replay refuses them all."""
+    while parts.grants.ask() is None or not parts.actor.is_held():
+        parts.actor.turn(wait_s=0.0)
+        parts.shipper.flush()
+
+
+def sibling(context: RoleContext, name: str, role: status_service_pb2.Role.ValueType) -> RoleContext:
+    """The context of another role of the same run."""
+    return replace(
+        context, name=name, role=role, board=StatusBoard(), registry=CollectorRegistry(), stopping=threading.Event()
+    )
+
+
+@contextmanager
+def in_background(context: RoleContext, serve: Callable[[RoleContext], None]) -> Iterator[None]:
+    """Serves a role in a thread, and drains it at the end."""
+    thread = threading.Thread(target=serve, args=(context,), name=context.name)
+    thread.start()
+    try:
+        yield
+    finally:
+        context.stopping.set()
+        thread.join()
