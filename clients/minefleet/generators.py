@@ -21,7 +21,7 @@ def load(reference: str) -> Callable[..., object]:
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise ConfigError(f"a generator is `module:function` or `file.py:function`, got {reference!r}")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place, reference)
+    module = load_file(Path(place)) if place.endswith(".py") else _load_module(place, reference)
     function = getattr(module, name, None)
     if not callable(function):
         known = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
@@ -29,8 +29,12 @@ def load(reference: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]  # A module's attributes have no type.
 
 
-def _load_file(path: Path) -> ModuleType:
-    """Imports a file once, under a name made from its path, with its folder on the path for its own imports."""
+def load_file(path: Path) -> ModuleType:
+    """Imports a file once, under a name made from its path, with its folder on the path for its own imports.
+
+    Raises:
+        ConfigError: If there is no such file.
+    """
     path = path.resolve()
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")

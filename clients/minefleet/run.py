@@ -24,6 +24,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from minefleet.config import FleetConfig
+from minefleet.config.load import from_data, read
 from minefleet.errors import ConfigError
 from minefleet.rpc import WIRE_VERSION
 from minefleet.schema import Schema
@@ -103,12 +104,12 @@ def read_run(directory: Path) -> Run:
     path = directory.absolute() / RUN_FILE
     if not path.is_file():
         raise ConfigError(f"there is no run in {directory}: {path} does not exist")
-    data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    if not isinstance(data, dict) or not {"config", "schema", "architecture"} <= set(data):
+    data = read(str(path))
+    if not {"config", "schema", "architecture"} <= set(data):
         raise ConfigError(f"{path} is not a whole run file")
     return Run(
         directory=path.parent,
-        config=from_dict(data["config"]),
+        config=from_data(data["config"], str(path)),
         schema=Schema.from_dict(data["schema"]),
         architecture=str(data["architecture"]),
     )
@@ -125,8 +126,7 @@ def from_dict(data: Mapping[str, Any]) -> FleetConfig:
     Raises:
         ConfigError: If a key is unknown or a value impossible.
     """
-    merged = OmegaConf.merge(OmegaConf.structured(FleetConfig), OmegaConf.create(dict(data)))
-    return cast(FleetConfig, OmegaConf.to_object(merged))
+    return from_data(data, "plain data")
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

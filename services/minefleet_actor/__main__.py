@@ -1,9 +1,8 @@
 """The actor role: `python -m minefleet_actor --run-dir DIR [--index N]`."""
 
+from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
-
-from minefleet.v1 import status_service_pb2
 
 
 def body(context: RoleContext) -> None:
@@ -12,15 +11,11 @@ def body(context: RoleContext) -> None:
     Shutdown: stop deciding; close every open fragment with its complete steps; end the environments; send what is
     queued, at most for `drain_s`.
     """
+    from minefleet_actor.role import act, prepare
     from minefleet_runtime.serve import serving
 
-    from minefleet_actor.assembly import assemble
-    from minefleet_actor.role import act, prepare
-
-    parts = assemble(context)
     with serving(context, "127.0.0.1:0"):
-        prepare(context, parts)
-        act(context, parts)
+        act(context, prepare(context))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """Builds the parts of an actor from a run."""
 
+import secrets
 import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from minefleet.parameters import ParametersClient
-from minefleet.replay import ReplayClient
-from minefleet_runtime.context import RoleContext
 
+from minefleet.parameters import ParametersClient
 from minefleet.policies import build
+from minefleet.replay import ReplayClient
 from minefleet.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.crew import Crew
@@ -22,7 +22,9 @@ from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.shipping import Shipper
+from minefleet_actor.slots import episode_seed
 from minefleet_actor.weights import WeightsFollower
+from minefleet_runtime.context import RoleContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,22 +44,24 @@ class Parts:
 
 
 def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
-    """Builds an actor; `inline` plays the environments in this process. Nothing is started or sent yet."""
+    """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
     run, name, abandoned = context.run, uuid.uuid4().hex[:12], threading.Event()
+    follower = WeightsFollower(parameters_client(context, name))
+    seed = choose_seed(run.config.seed, follower.first())
     rollout = run.config.rollout_config
     worker = rollout.worker_config
     torch.set_num_threads(worker.torch_threads)
     make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
-    pool = make_pool(run.config.env, run.schema, worker, seed=run.config.seed, actor_index=context.index)
+    pool = make_pool(run.config.env, run.schema, worker, seed=seed, actor_index=context.index)
     metrics = ActorMetrics(context.registry, name)
     inference = Inference(
         build(run.config.policy, run.schema),
         pool.num_slots,
         device=choose_device(worker.device),
-        seed=hash((run.config.seed, context.index)),
+        seed=episode_seed(seed, context.index, pool.num_slots, 0),
         deterministic=worker.deterministic,
     )
-    follower = WeightsFollower(parameters_client(context, name), staged=pool.wake)
+    follower.on_staged = pool.wake
     buffer = rollout.replay_buffer_config
     grants = Grants(
         replay_client(context, context.stopping),
@@ -65,6 +69,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         granted=pool.wake,
         renew_s=buffer.grant_timeout_s / 3,
     )
+    grants.bind(follower.run_id)
     shipper = Shipper(
         replay_client(context, abandoned),
         capacity=rollout.to_send_queue_size,
@@ -73,6 +78,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         progress=metrics.progress,
         sent=pool.wake,
     )
+    shipper.bind(follower.run_id)
     actor = Actor(
         name=name,
         pool=pool,
@@ -96,6 +102,14 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         crew=Crew(failed=pool.wake),
         abandoned=abandoned,
     )
+
+
+def choose_seed(seed: int, first_version: int) -> int:
+    """The run's seed for an actor that starts with the run; a fresh one for an actor that joins later.
+
+    An actor that takes the place of a dead one would otherwise play the same episodes again.
+    """
+    return seed if first_version <= 1 else secrets.randbits(31)
 
 
 def replay_client(context: RoleContext, stopping: threading.Event) -> ReplayClient:

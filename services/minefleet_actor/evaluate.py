@@ -7,20 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from minefleet.checkpoint import CheckpointState, read_policy, read_state
-from minefleet.config import WorkerConfig
 from minefleet.crafter_score import score
 from minefleet.errors import FleetError
-from minefleet.policies import build
 from minefleet.run import Run, read_run
 from minefleet_actor.film import film
 from minefleet_actor.inference import Inference
-from minefleet_actor.play import Played, Player
-from minefleet_actor.pool import EnvPool
-
-LARGEST_POOL = 8
+from minefleet_actor.play import Played, make_player
 
 
 def main() -> int:
@@ -53,30 +47,17 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def evaluate(run: Run, state: CheckpointState, arguments: argparse.Namespace) -> dict[str, Any]:
     """Plays the episodes and summarises them."""
-    worker = WorkerConfig(num_envs=min(arguments.episodes, LARGEST_POOL), envs_per_process=LARGEST_POOL // 2)
-    pool = EnvPool(run.config.env, run.schema, worker, seed=arguments.seed, actor_index=0)
-    player = Player(pool, load(run, state, arguments, worker.num_envs), run.config.train_config.discount)
-    pool.start()
-    try:
+    sample = arguments.sample or arguments.random
+    player = make_player(run, episodes=arguments.episodes, seed=arguments.seed, deterministic=not sample)
+    take_weights(player.inference, state, arguments)
+    with player:
         return summarise(list(player.play(arguments.episodes, "evaluation")), state)
-    finally:
-        pool.close()
 
 
-def load(run: Run, state: CheckpointState, arguments: argparse.Namespace, slots: int) -> Inference:
-    """Builds the policy with the checkpoint's weights."""
-    torch.manual_seed(arguments.seed)
-    torch.set_num_threads(1)
-    inference = Inference(
-        build(run.config.policy, run.schema),
-        slots,
-        device=torch.device("cpu"),
-        seed=arguments.seed,
-        deterministic=not (arguments.sample or arguments.random),
-    )
+def take_weights(inference: Inference, state: CheckpointState, arguments: argparse.Namespace) -> None:
+    """Gives the policy the checkpoint's weights, unless a random one is wanted."""
     if not arguments.random:
         inference.swap(read_policy(arguments.checkpoint), state.version)
-    return inference
 
 
 def summarise(played: list[Played], state: CheckpointState) -> dict[str, Any]:
@@ -104,7 +85,10 @@ def summarise(played: list[Played], state: CheckpointState) -> dict[str, Any]:
 def record(run: Run, state: CheckpointState, arguments: argparse.Namespace) -> Path:
     """Writes a GIF of one episode."""
     name = "random.gif" if arguments.random else f"version-{state.version}.gif"
-    return film(run.config.env, load(run, state, arguments, 1), arguments.video / name, seed=arguments.seed)
+    sample = arguments.sample or arguments.random
+    inference = make_player(run, episodes=1, seed=arguments.seed, deterministic=not sample).inference
+    take_weights(inference, state, arguments)
+    return film(run.config.env, inference, arguments.video / name, seed=arguments.seed)
 
 
 def describe(summary: dict[str, Any]) -> str:

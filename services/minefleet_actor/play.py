@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from minefleet.config import WorkerConfig
+from minefleet.policies import build
+from minefleet.run import Run
 from minefleet.tree import tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
-from minefleet_actor.pool import Kind, Pool, Ready
+from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
 
 WAIT_S = 1.0
+LARGEST_POOL = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,15 +33,22 @@ class Played:
 
 
 class Player:
-    """Plays episodes with one policy."""
+    """Plays episodes with one policy; a context manager that starts and closes its pool."""
 
     def __init__(self, pool: Pool, inference: Inference, discount: float) -> None:
+        self.inference = inference
         self._pool = pool
-        self._inference = inference
         self._episodes = Episodes(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
         self._left = np.zeros(pool.num_slots, np.int64)
+
+    def __enter__(self) -> "Player":
+        self._pool.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
 
     def play(self, episodes: int, stream: str) -> Iterator[Played]:
         """Yields so many episodes as they end; failed ones are played again."""
@@ -50,7 +62,7 @@ class Player:
 
     def _begin(self, slots: NDArray[np.intp]) -> None:
         for slot in slots:
-            self._inference.reset(int(slot))
+            self.inference.reset(int(slot))
         self._values[slots] = self._steps[slots] = 0
         self._pool.reset(slots)
 
@@ -63,7 +75,7 @@ class Player:
             yield self._end(int(slot), bool(terminated), ready, stream)
         again = over | (ready.kind == Kind.FAILED)
         for slot in ready.slots[ready.kind == Kind.FAILED]:
-            self._episodes.end(int(slot), stream, version=self._inference.version)
+            self._episodes.end(int(slot), stream, version=self.inference.version)
         self._begin(ready.slots[again & (self._left[ready.slots] > 0)])
 
     def _end(self, slot: int, terminated: bool, ready: Ready, stream: str) -> Played:
@@ -72,7 +84,7 @@ class Player:
         record = self._episodes.end(
             slot,
             f"{stream}-{slot}",
-            version=self._inference.version,
+            version=self.inference.version,
             terminated=terminated,
             truncated=not terminated,
             metrics=ending.metrics if ending else None,
@@ -86,7 +98,24 @@ class Player:
         if not len(slots):
             return
         obs = tree_map(lambda leaf: leaf[slots], self._pool.obs)
-        decision = self._inference.decide(slots, obs, np.ones(len(slots), np.bool_))
+        decision = self.inference.decide(slots, obs, np.ones(len(slots), np.bool_))
         self._values[slots] += decision.value
         self._steps[slots] += 1
         self._pool.step(slots, decision.action)
+
+
+def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, deterministic: bool = True) -> Player:
+    """Builds a player with a fresh policy and a pool for so many episodes, both on the CPU."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    slots = min(episodes, LARGEST_POOL)
+    worker = WorkerConfig(num_envs=slots, envs_per_process=LARGEST_POOL // 2)
+    inference = Inference(
+        build(run.config.policy, run.schema),
+        slots,
+        device=torch.device("cpu"),
+        seed=seed,
+        deterministic=deterministic,
+    )
+    pool = EnvPool(run.config.env, run.schema, worker, seed=seed, actor_index=index)
+    return Player(pool, inference, run.config.train_config.discount)

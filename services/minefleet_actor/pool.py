@@ -100,7 +100,8 @@ class EnvPool:
         self._selector = selectors.DefaultSelector()
         self._memory = -1
         self._waker = -1
-        self._waker_lock = threading.Lock()
+        self._waker_lock = threading.RLock()
+        """Reentrant, since a signal's handler may wake the pool while its thread is here."""
         self._awake = False
         self._running = False
 
@@ -257,10 +258,10 @@ class EnvPool:
 
     def _release_waker(self) -> None:
         with self._waker_lock:
-            if self._waker >= 0:
-                self._selector.unregister(self._waker)
-                os.close(self._waker)
-                self._waker = -1
+            waker, self._waker = self._waker, -1
+            if waker >= 0:
+                self._selector.unregister(waker)
+                os.close(waker)
 
     def _release_memory(self) -> None:
         """Lets go of the arrays; who still holds one keeps it alive."""

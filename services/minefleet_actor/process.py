@@ -54,14 +54,14 @@ class EnvProcess:
         """Its process id, which is its group's; 0 when it is down."""
         return self._popen.pid if self._popen else 0
 
-    def fileno(self) -> int:
-        """The channel, for a selector."""
-        return self._channel.fileno() if self._channel else -1
-
     @property
     def made(self) -> bool:
         """Whether its environments are made."""
         return self.alive and self.under_way != Command.MAKE
+
+    def fileno(self) -> int:
+        """The channel, for a selector."""
+        return self._channel.fileno() if self._channel else -1
 
     def send(self, commands: bytes, longest: Command) -> None:
         """Passes commands on. To a dead process that does nothing; `receive` tells of the death."""

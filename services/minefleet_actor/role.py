@@ -3,21 +3,20 @@
 import logging
 
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.assembly import Parts
+from minefleet_actor.assembly import Parts, assemble
 from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)
 
 
-def prepare(context: RoleContext, parts: Parts) -> None:
-    """Starts the environments and takes the first weights."""
+def prepare(context: RoleContext) -> Parts:
+    """Builds the actor and starts its environments."""
+    context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first weights")
+    parts = assemble(context)
+    context.board.set_run(parts.follower.run_id)
     context.board.set(status_service_pb2.STATE_STARTING, "starting environments")
     parts.pool.start()
-    context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first weights")
-    parts.follower.first()
-    context.board.set_run(parts.follower.run_id)
-    parts.grants.bind(parts.follower.run_id)
-    parts.shipper.bind(parts.follower.run_id)
+    return parts
 
 
 def act(context: RoleContext, parts: Parts) -> None:

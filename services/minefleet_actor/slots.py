@@ -83,7 +83,7 @@ class SlotBook:
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Wants a step of each slot."""
-        self._demand(slots, State.READY)
+        self._refuse(slots[self._state[slots] != State.READY], "READY")
         rows = flatten(self.arrays.action)
         for path, leaf in flatten(action).items():
             rows[path][slots] = leaf
@@ -92,7 +92,7 @@ class SlotBook:
 
     def reset(self, slots: Slots) -> None:
         """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
-        self._demand(slots, State.EMPTY, State.READY)
+        self._refuse(slots[self._state[slots] == State.BUSY], "EMPTY or READY")
         self.arrays.seed[slots] = -1
         for slot in slots[self._unseeded[slots]]:
             self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, int(slot), int(self._episodes[slot]))
@@ -126,7 +126,6 @@ class SlotBook:
         section = slice(slots.start, slots.stop)
         self.command[section] = Command.NONE
         self._broken[section] = False
-        self._unseeded[section] = True
 
     def count_failure(self, slots: Sequence[int], text: str) -> int:
         """Counts a failure of each slot, and returns the longest row of failures.
@@ -164,11 +163,10 @@ class SlotBook:
             failures=failures,
         )
 
-    def _demand(self, slots: Slots, *states: State) -> None:
-        wrong = slots[~np.isin(self._state[slots], states)]
+    def _refuse(self, wrong: Slots, expected: str) -> None:
         if len(wrong):
             names = [State(self._state[slot]).name for slot in wrong]
-            raise ValueError(f"slots {wrong.tolist()} must be {' or '.join(s.name for s in states)}, are {names}")
+            raise ValueError(f"slots {wrong.tolist()} must be {expected}, are {names}")
 
     def _fail(self, slot: int, text: str) -> None:
         self._kind[slot] = Kind.FAILED

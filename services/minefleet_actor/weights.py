@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minefleet.parameters import ParametersClient, VersionInfo
 from numpy.typing import NDArray
 
 from minefleet.errors import NotFoundError, RunMismatchError
+from minefleet.parameters import ParametersClient, VersionInfo
 from minefleet.rpc import StoppedError
 
 
@@ -29,10 +29,11 @@ class Staged:
 class WeightsFollower:
     """The newest version, fetched ahead of its use."""
 
-    def __init__(self, parameters: ParametersClient, staged: Callable[[], None]) -> None:
+    def __init__(self, parameters: ParametersClient) -> None:
         self.run_id = ""
+        self.on_staged: Callable[[], None] = lambda: None
+        """Called whenever weights wait to be taken."""
         self._parameters = parameters
-        self._staged_hook = staged
         self._staged: Staged | None = None
         self._lock = threading.Lock()
 
@@ -42,13 +43,13 @@ class WeightsFollower:
             staged, self._staged = self._staged, None
         return staged
 
-    def first(self) -> None:
-        """Waits until a version is published, and stages it."""
+    def first(self) -> int:
+        """Waits until a version is published, stages it and returns its number."""
         next(self._parameters.watch())
-        self.fetch()
+        return self.fetch()
 
-    def fetch(self) -> None:
-        """Fetches the newest version and stages it.
+    def fetch(self) -> int:
+        """Fetches the newest version, stages it and returns its number.
 
         Raises:
             RunMismatchError: If parameters turned to another run.
@@ -59,7 +60,8 @@ class WeightsFollower:
         with self._lock:
             self.run_id = info.run_id
             self._staged = Staged(info, weights)
-        self._staged_hook()
+        self.on_staged()
+        return info.version
 
     def run(self) -> None:
         """Follows until this process is asked to stop."""

@@ -30,6 +30,8 @@ def main() -> None:
     host = _host(os.read(channel, MAX_FRAME_BYTES))
     with contextlib.suppress(SystemExit, BrokenPipeError):
         _serve(channel, host)
+        # Inside, so that a signal that comes now ends the serving and not what follows.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.alarm(CLOSE_S)
     host.close()
     os.killpg(0, signal.SIGKILL)
@@ -47,6 +49,7 @@ def _tie_to(parent_pid: int) -> None:
 
 
 def _exit(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit()
 
 

@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from minefleet_learner.assembly import build_learner
-from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
-from minefleet_runtime.context import RoleContext, StatusBoard
 from prometheus_client import CollectorRegistry
 
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
-from minefleet_actor.role import prepare
+from minefleet_learner.assembly import build_learner
+from minefleet_parameters.__main__ import body as serve_parameters
+from minefleet_runtime.context import RoleContext, StatusBoard
 
 
 def run_in_order(context: RoleContext) -> None:
@@ -25,10 +24,10 @@ def run_in_order(context: RoleContext) -> None:
         ):
             stack.enter_context(in_background(sibling(context, name, role), serve))
         learner = build_learner(sibling(context, "learner", status_service_pb2.ROLE_LEARNER))
-        parts = assemble(sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR), inline=True)
         learner.start()
-        prepare(context, parts)
+        parts = assemble(sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR), inline=True)
         stack.callback(parts.pool.close)
+        parts.pool.start()
         parts.actor.start()
         while not learner.is_over and not context.stopping.is_set():
             act_until_held(parts)

@@ -1,0 +1,261 @@
+"""Checkpoints: directories that are there whole or not at all.
+
+CHECKPOINTS/
+├── 00000120/               one per kept iteration
+│   ├── policy.safetensors      weights, normalisers included
+│   ├── optimizer.safetensors   its moments, by parameter
+│   ├── reference.safetensors   only when a reference is kept
+│   ├── rng.safetensors         the generators of Python, NumPy and torch
+│   ├── run.yaml                the configuration that made it
+│   └── state.json              counters, and size and checksum of every other file
+└── latest -> 00000120      swapped in one step
+
+A checkpoint is written under a name that starts with a dot, synced, and renamed; then `latest` is replaced. A crash
+leaves the old `latest` and at most a dotted directory, which the next write removes. A second one of an iteration gets
+a suffix: `00000120.1`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from minefleet.errors import ConfigError
+
+LATEST = "latest"
+FORMAT = 1
+STATE_FILE = "state.json"
+RUN_FILE = "run.yaml"
+TENSORS = ("policy", "optimizer", "reference", "rng")
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointState:
+    """Where training stood."""
+
+    run_id: str
+    epoch: int = 0
+    """Of the learner that wrote it; 0 before it had one."""
+    version: int = 0
+    """The newest version it had published; 0 before the first."""
+    iteration: int = 0
+    """Iterations done."""
+    env_steps: int = 0
+    trained_steps: int = 0
+    """Unique steps that reached an update."""
+    skipped_steps: int = 0
+    """Optimizer steps left out because something was not finite."""
+    wall_s: float = 0.0
+    """Seconds of training, over all launches."""
+    episode_cursor: int = 0
+    """Where to go on in replay's episode log."""
+    episodes: dict[str, Any] = field(default_factory=dict)
+    """Statistics of the episodes read so far, as the learner keeps them."""
+    stopped_by: str = ""
+    """What ended the run; empty while it goes on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """All that training needs to go on as if it had never stopped."""
+
+    state: CheckpointState
+    policy: Arrays
+    optimizer: Arrays
+    rng: Arrays
+    run: str
+    """Text of `run.yaml`."""
+    reference: Arrays | None = None
+
+
+def write(directory: Path, checkpoint: Checkpoint) -> Path:
+    """Writes a checkpoint below `directory`, makes it `latest`, and returns its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(directory)
+    aside = directory / f".aside-{os.getpid()}"
+    aside.mkdir()
+    for name in TENSORS:
+        arrays = getattr(checkpoint, name)
+        if arrays is not None:
+            _write(aside / f"{name}.safetensors", _to_bytes(arrays))
+    _write(aside / RUN_FILE, checkpoint.run.encode())
+    _write(aside / STATE_FILE, _state_text(aside, checkpoint.state).encode())
+    _sync(aside)
+    place = _free_name(directory, checkpoint.state.iteration)
+    aside.rename(place)
+    _point(directory, place.name)
+    return place
+
+
+def newest(directory: Path) -> Path | None:
+    """The checkpoint that `latest` names, or None where there is none."""
+    path = directory / LATEST
+    return path.resolve() if path.is_symlink() else None
+
+
+def read_state(path: Path) -> CheckpointState:
+    """Reads a checkpoint's state and verifies all its files.
+
+    Raises:
+        ConfigError: If it is missing, incomplete or damaged.
+    """
+    state, files = _read_state_file(path)
+    for name, (size, checksum) in files.items():
+        data = _read_file(path, name)
+        if len(data) != size or _checksum(data) != checksum:
+            raise ConfigError(f"the checkpoint {path} is damaged: {name} is not what was written")
+    return state
+
+
+def read(path: Path) -> Checkpoint:
+    """Reads a whole checkpoint.
+
+    Raises:
+        ConfigError: If it is missing, incomplete or damaged.
+    """
+    state = read_state(path)
+    return Checkpoint(
+        state=state,
+        policy=_read_arrays(path, "policy"),
+        optimizer=_read_arrays(path, "optimizer"),
+        rng=_read_arrays(path, "rng"),
+        reference=_read_arrays(path, "reference") if (path / "reference.safetensors").exists() else None,
+        run=(path / RUN_FILE).read_text(),
+    )
+
+
+def read_policy(path: Path) -> dict[str, NDArray[Any]]:
+    """Reads a checkpoint's weights, in alphabetical order.
+
+    Raises:
+        ConfigError: If it is missing, incomplete or damaged.
+    """
+    read_state(path)
+    return _read_arrays(path, "policy")
+
+
+def prune(directory: Path, *, save_interval: int, keep_interval: int) -> None:
+    """Removes the checkpoints that nobody asked to keep.
+
+    `latest` stays, the newest multiple of `save_interval`, and of those multiples all multiples of `keep_interval`.
+    0 disables an interval. Of several of one iteration only the last stays.
+    """
+    last = {iteration: path for (iteration, _), path in sorted(_numbered(directory).items())}
+    saved = [iteration for iteration in last if save_interval and iteration % save_interval == 0]
+    kept = {last[iteration] for iteration in saved if keep_interval and iteration % keep_interval == 0}
+    kept |= {last[iteration] for iteration in saved[-1:]}
+    for path in _numbered(directory).values():
+        if path not in kept and path.name != (directory / LATEST).readlink().name:
+            shutil.rmtree(path)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what a crash left half written."""
+    for path in directory.glob(".aside-*"):
+        shutil.rmtree(path)
+    for path in directory.glob(f".{LATEST}-*"):
+        path.unlink()
+
+
+def _state_text(directory: Path, state: CheckpointState) -> str:
+    """The state with size and checksum of every file beside it, and a checksum of its own."""
+    files = {}
+    for path in sorted(directory.iterdir()):
+        data = path.read_bytes()
+        files[path.name] = {"bytes": len(data), "xxh3": _checksum(data)}
+    content = {"format": FORMAT, **asdict(state), "files": files}
+    return json.dumps(content | {"xxh3": _checksum(_canonical(content))}, indent=1) + "\n"
+
+
+def _read_state_file(path: Path) -> tuple[CheckpointState, dict[str, tuple[int, str]]]:
+    try:
+        content = json.loads(_read_file(path, STATE_FILE))
+        checksum = content.pop("xxh3")
+        if checksum != _checksum(_canonical(content)):
+            raise ValueError("its checksum differs")
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        files = {name: (entry["bytes"], entry["xxh3"]) for name, entry in content.pop("files").items()}
+        return CheckpointState(**content), files
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"the checkpoint {path} is damaged: {STATE_FILE} cannot be used: {error}") from error
+
+
+def _read_file(path: Path, name: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except OSError as error:
+        what = "is no checkpoint" if name == STATE_FILE else "is incomplete"
+        raise ConfigError(f"{path} {what}: cannot read {name}: {error.strerror}") from error
+
+
+def _read_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
+    from safetensors.numpy import load
+
+    return load((path / f"{name}.safetensors").read_bytes())
+
+
+def _to_bytes(arrays: Arrays) -> bytes:
+    from safetensors.numpy import save
+
+    return save({name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()})
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _checksum(data: bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    """Makes the entries of a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_name(directory: Path, iteration: int) -> Path:
+    place, suffix = directory / f"{iteration:08d}", 0
+    while place.exists():
+        suffix += 1
+        place = directory / f"{iteration:08d}.{suffix}"
+    return place
+
+
+def _point(directory: Path, name: str) -> None:
+    """Lets `latest` name a checkpoint, in one step."""
+    _sync(directory)
+    aside = directory / f".{LATEST}-{os.getpid()}"
+    aside.symlink_to(name)
+    aside.replace(directory / LATEST)
+    _sync(directory)
+
+
+def _numbered(directory: Path) -> dict[tuple[int, int], Path]:
+    """The finished checkpoints, by iteration and suffix."""
+    places = {}
+    for path in directory.iterdir():
+        iteration, _, suffix = path.name.partition(".")
+        if iteration.isdigit():
+            places[int(iteration), int(suffix or 0)] = path
+    return places

@@ -1,0 +1,66 @@
+"""The command line: `minefleet COMMAND ...`.
+
+Every command is a module here with `add_arguments(parser)` and `run(arguments) -> exit code`. It is imported when it is
+chosen, and nothing heavy with it: help and mistakes answer at once.
+
+Exit codes: 0 done, 1 failed, 2 the configuration or the command line cannot work, 130 stopped by a signal.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+COMMANDS = {
+    "train": "train a policy: start all roles, keep them alive, show how it goes",
+    "serve": "run one role of a run in the foreground",
+    "status": "show how all roles of a run fare",
+    "eval": "play whole episodes with a checkpoint",
+    "config": "show a configuration, or resolve it as a run would",
+    "demo": "train Crafter for about three minutes and show what was learned",
+}
+MODULES = {"eval": "evaluate"}
+"""Commands whose module has another name."""
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_SIGNAL = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    chosen = _parser().parse_args(argv)
+    module = importlib.import_module(f"minefleet.cli.{MODULES.get(chosen.command, chosen.command)}")
+    parser = argparse.ArgumentParser(prog=f"minefleet {chosen.command}", description=COMMANDS[chosen.command])
+    module.add_arguments(parser)
+    return _run(module.run, parser.parse_intermixed_args(chosen.arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    listing = "\n".join(f"  {name:8} {purpose}" for name, purpose in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="minefleet",
+        description="Distributed PPO for game agents whose environments are slow and crash-prone.",
+        epilog=f"commands:\n{listing}\n\n`minefleet COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"minefleet {metadata.version('minefleet')}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    return parser
+
+
+def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    from minefleet.errors import ConfigError, FleetError
+
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        print(f"minefleet: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except FleetError as error:
+        print(f"minefleet: {type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_SIGNAL

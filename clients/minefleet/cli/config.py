@@ -1,0 +1,30 @@
+"""`minefleet config`: what a configuration says, without starting anything."""
+
+import argparse
+
+from omegaconf import OmegaConf
+
+from minefleet.cli.settings import add_settings, required, split
+from minefleet.config.load import load
+from minefleet.preflight import preflight
+from minefleet.run import to_dict
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    parser.add_argument(
+        "action", choices=("show", "resolve"), help="show: every key; resolve: what run.yaml would hold"
+    )
+    add_settings(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints YAML."""
+    config, overrides = split(arguments.settings)
+    loaded = load(required(config), overrides)
+    data = to_dict(loaded)
+    if arguments.action == "resolve":
+        schema, architecture = preflight(loaded)
+        data = {"config": data, "schema": schema.to_dict(), "architecture": architecture}
+    print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
+    return 0

@@ -1,0 +1,71 @@
+"""`minefleet demo`: three minutes of Crafter, and what became of them."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from minefleet.checkpoint import newest
+from minefleet.cli import EXIT_FAILED
+from minefleet.cli.evaluate import MODULE
+from minefleet.cli.settings import fresh_directory
+from minefleet.cli.train import finish, train_fleet
+from minefleet.config.load import load
+from minefleet.errors import ConfigError
+from minefleet.launch_prepare import holding, prepare
+from minefleet.plot import CURVE_FILE
+
+PRESET = "crafter"
+MINUTES = 3.0
+EPISODES = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long to train (default: {MINUTES:.0f})")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/demo-TIME)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains, evaluates before and after, and says what to try next."""
+    directory = arguments.run_dir or fresh_directory("demo")
+    prepared = prepare(load(PRESET, [f"stop.minutes={arguments.minutes}"]), directory)
+    with holding(prepared.directory):
+        code = finish(prepared, train_fleet(prepared))
+    checkpoint = newest(prepared.checkpoints)
+    if code != 0 or checkpoint is None:
+        return code or EXIT_FAILED
+    print(f"\nplaying {EPISODES} episodes before and after ...", file=sys.stderr)
+    before, after = (evaluate(checkpoint, prepared.directory / "videos", how) for how in ("--random", "--sample"))
+    print(story(prepared.directory, before, after))
+    return 0
+
+
+def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
+    """Plays some episodes in a process of its own, and films one.
+
+    Raises:
+        ConfigError: If the evaluation failed.
+    """
+    command = [sys.executable, "-m", MODULE, str(checkpoint), "--episodes", str(EPISODES), "--json", how]
+    done = subprocess.run([*command, "--video", str(videos)], stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"the evaluation ended with exit code {done.returncode}; its words are above")
+    return json.loads(done.stdout)  # type: ignore[no-any-return]  # JSON has no types.
+
+
+def story(directory: Path, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What there is to see, and to try next."""
+    shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    return f"""
+return      {after["return_mean"]:.2f} after training, {before["return_mean"]:.2f} of a random policy
+curve       {shown / CURVE_FILE}
+before      {before["video"]}
+after       {after["video"]}
+
+Try next:
+    minefleet train --resume {shown} stop.minutes=30
+    minefleet eval {shown} --episodes 20 --sample
+    minefleet train cartpole"""

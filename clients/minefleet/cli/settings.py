@@ -1,0 +1,62 @@
+"""What several commands share: CONFIG with its overrides, and run directories."""
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+
+from minefleet.config.load import name_of, presets
+from minefleet.errors import ConfigError
+from minefleet.run import RUN_FILE
+
+RUNS = Path("runs")
+"""Run directories lie here unless named, below the current folder."""
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds `CONFIG [key=value ...]`."""
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG key=value",
+        help=f"a preset ({', '.join(presets())}), a .yaml or a .py file; then any keys to override, as in seed=3",
+    )
+
+
+def split(settings: list[str]) -> tuple[str, list[str]]:
+    """Parts CONFIG, empty if there is none, from the overrides.
+
+    Raises:
+        ConfigError: If there are several CONFIGs.
+    """
+    configs = [item for item in settings if "=" not in item]
+    if len(configs) > 1:
+        raise ConfigError(f"give one CONFIG, got {' and '.join(configs)}; overrides are key=value")
+    return (configs or [""])[0], [item for item in settings if "=" in item]
+
+
+def required(config: str) -> str:
+    """Insists on a CONFIG.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if not config:
+        raise ConfigError(f"give a CONFIG: a preset ({', '.join(presets())}), a .yaml or a .py file")
+    return config
+
+
+def fresh_directory(config: str) -> Path:
+    """Where a new run goes by default."""
+    return RUNS / f"{name_of(config)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def newest_run(prefix: str = "") -> Path:
+    """The run that was started last, of those whose directory's name starts with `prefix`.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    files = list(RUNS.glob(f"{prefix}*/{RUN_FILE}"))
+    if not files:
+        raise ConfigError(f"there is no run in {RUNS.absolute()}{f' called {prefix}*' if prefix else ''}; name one")
+    return max(files, key=lambda path: path.stat().st_mtime).parent

@@ -1,0 +1,149 @@
+"""`minefleet train`: one command, one run, one JSON line at the end.
+
+Everything but that line goes to stderr.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from minefleet.checkpoint import newest
+from minefleet.cli import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL
+from minefleet.cli.curve import Curve
+from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
+from minefleet.config.load import load, merge, name_of
+from minefleet.launch import Ending, Supervisor, supervisor
+from minefleet.launch_child import role_command
+from minefleet.launch_prepare import RESULT_FILE, holding, prepare, prepare_resumed
+from minefleet.lifeline import tied
+from minefleet.progress import MetricsTail, Progress
+from minefleet.run import RUN_FILE, Run, read_run, to_dict
+
+SUMMARY = ("episode_return_mean", "env_steps", "trained_steps")
+NEWEST = ""
+"""`--resume` without a directory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a launch ended."""
+
+    ending: Ending
+    wall_s: float
+
+
+Train = Callable[[Run], Outcome]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    add_settings(parser)
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/CONFIG-TIME)")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=NEWEST,
+        metavar="DIR",
+        help="go on with the run in DIR, by default the newest, with its configuration and the overrides",
+    )
+    parser.add_argument("--serial", action="store_true", help="all roles in one process, in order, for the debugger")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepares a new run or an old one, and trains."""
+    train = train_serially if arguments.serial else train_fleet
+    if arguments.resume is not None:
+        return _resume(arguments, train)
+    config, overrides = split(arguments.settings)
+    directory = arguments.run_dir or fresh_directory(required(config))
+    fresh = prepare(load(required(config), overrides), directory)
+    with holding(fresh.directory):
+        return finish(fresh, train(fresh))
+
+
+def train_fleet(run: Run) -> Outcome:
+    """Runs all roles as processes and shows how it goes."""
+    began_s = time.monotonic()
+    progress = Progress(run, Console(stderr=True))
+    curve = Curve(run.directory, progress.say)
+
+    def tick() -> None:
+        progress.tick(_roles(fleet))
+        curve.tick()
+
+    fleet = supervisor(run, tell=progress.say, tick=tick)
+    with progress:
+        progress.say(f"training in {run.directory}")
+        ending = fleet.run()
+    curve.finish()
+    return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
+
+
+def train_serially(run: Run) -> Outcome:
+    """Runs all roles in one process, which has the terminal to itself."""
+    began_s, command = time.monotonic(), role_command("serial", run.directory)
+    with subprocess.Popen(command, env=os.environ | tied()) as child:
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        signal.signal(signal.SIGINT, lambda *_: None)  # The terminal sends it to the child as well.
+        code = child.wait()
+    is_config_error = code == EXIT_CONFIG
+    ending = Ending(stopped_by="learner")
+    if code != 0:
+        ending = Ending(stopped_by="failure", reason=f"it ended with {code}", is_config_error=is_config_error)
+    return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
+
+
+def finish(run: Run, outcome: Outcome) -> int:
+    """Says how it ended: one JSON line on stdout, the reason of a failure on stderr; returns the exit code."""
+    ending, summary = outcome.ending, summarise(run, outcome)
+    if ending.stopped_by == "failure":
+        print(f"minefleet: {ending.reason}", file=sys.stderr)
+    print(json.dumps(summary), flush=True)
+    if ending.stopped_by == "failure":
+        return EXIT_CONFIG if ending.is_config_error else EXIT_FAILED
+    return EXIT_SIGNAL if summary["stopped_by"] == "signal" else 0
+
+
+def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
+    """What a sweep wants to know, from the learner's last word or, without one, its last metrics."""
+    rows, result = MetricsTail(run.metrics).read(), run.directory / RESULT_FILE
+    last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (rows or [{}])[-1]
+    checkpoint = newest(run.checkpoints)
+    failed = outcome.ending.stopped_by == "failure"
+    return {
+        "run_dir": str(run.directory),
+        **{name: last.get(name) for name in SUMMARY},
+        "wall_s": round(outcome.wall_s, 1),
+        "checkpoint": str(checkpoint) if checkpoint is not None else None,
+        "stopped_by": "failure" if failed else last.get("stopped_by", "signal"),
+    }
+
+
+def _resume(arguments: argparse.Namespace, train: Train) -> int:
+    """Goes on with a run. What follows `--resume` may be an override already."""
+    asked, settings = arguments.resume, list(arguments.settings)
+    if "=" in asked:
+        asked, settings = NEWEST, [asked, *settings]
+    config, overrides = split(settings)
+    directory = Path(asked) if asked else arguments.run_dir or newest_run(name_of(config))
+    read_run(directory)
+    with holding(directory):
+        previous = read_run(directory)
+        merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
+        resumed = prepare_resumed(merged, previous)
+        return finish(resumed, train(resumed))
+
+
+def _roles(fleet: Supervisor) -> str:
+    up = [child.name for child in fleet.children if child.is_alive]
+    return ", ".join(up)

@@ -1,0 +1,270 @@
+"""From CONFIG and overrides to one validated `FleetConfig`. Only here, and in `run.yaml`, is there OmegaConf.
+
+CONFIG is the name of a preset, a YAML file, or a Python module (`config.module`). Every mistake is a `ConfigError` that
+says what is wrong, where, and what is near.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from minefleet.config.fleet import FleetConfig
+from minefleet.config.module import read_module
+from minefleet.errors import ConfigError
+
+YAML_SUFFIXES = (".yaml", ".yml")
+COMMAND_LINE = "command line"
+FILE_KEYS = (("env", "generator"), ("policy", "generator"))
+"""Keys whose value may start with a path to a Python file."""
+
+MOST_HINTS = 5
+
+Data = dict[str, Any]
+
+
+def load(config: str, overrides: Sequence[str] = ()) -> FleetConfig:
+    """Reads CONFIG and `key=value` overrides.
+
+    Raises:
+        ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
+    """
+    return merge(read(config), config, overrides)
+
+
+def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
+    """Applies overrides to plain data that came from `source`.
+
+    Raises:
+        ConfigError: If a key or value is wrong.
+    """
+    check_keys(data, source)
+    changes = read_overrides(overrides)
+    check_keys(changes, COMMAND_LINE)
+    tree: Any = OmegaConf.structured(FleetConfig)
+    for place, layer in ((source, data), (COMMAND_LINE, changes)):
+        tree = _layered(tree, OmegaConf.create(layer), place)
+    return _to_object(tree)
+
+
+def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
+    """Turns nested plain data into a configuration; missing keys take their defaults.
+
+    Raises:
+        ConfigError: If a key or value is wrong; names `source`.
+    """
+    return merge(dict(data), source, ())
+
+
+def read(config: str) -> Data:
+    """Reads what CONFIG names, unchecked.
+
+    Raises:
+        ConfigError: If it does not exist, or is no mapping.
+    """
+    path = Path(config)
+    if path.suffix == ".py":
+        return read_module(path)
+    if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
+        return _read_yaml(path.read_text, path, path.absolute().parent)
+    preset = resources.files("minefleet") / "presets" / f"{config}.yaml"
+    if not preset.is_file():
+        raise ConfigError(_unknown_preset(config))
+    return _read_yaml(preset.read_text, path, Path.cwd())
+
+
+def read_overrides(overrides: Sequence[str]) -> Data:
+    """Parses `key=value` arguments; values are YAML, relative paths are taken from the current folder.
+
+    Raises:
+        ConfigError: If one is not `key=value`, or its value is no YAML.
+    """
+    data: Data = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"an override is key=value, got {override!r}")
+        _put(data, key, _parse_value(override, value))
+    _anchor_paths(data, Path.cwd())
+    return data
+
+
+def name_of(config: str) -> str:
+    """A short name for CONFIG, for run directories."""
+    return Path(config).stem
+
+
+def presets() -> list[str]:
+    """Names of all presets."""
+    folder = resources.files("minefleet") / "presets"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def to_yaml(config: FleetConfig) -> str:
+    """Every key with its value."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def check_keys(data: Mapping[str, Any], source: str) -> None:
+    """Refuses keys that the tree does not have, and sections that are none.
+
+    Raises:
+        ConfigError: Names the key in full, and the nearest one.
+    """
+    _check_section(data, FleetConfig, "", source)
+
+
+def all_keys(cls: type = FleetConfig, prefix: str = "") -> Iterator[str]:
+    """Every key in full, sections included."""
+    for name, kind in _fields(cls).items():
+        yield f"{prefix}{name}"
+        if dataclasses.is_dataclass(kind):
+            yield from all_keys(cast(type, kind), f"{prefix}{name}.")
+
+
+def _check_section(data: Any, cls: type, prefix: str, source: str) -> None:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.')} ({source}) must be a section of keys, got {data!r}")
+    fields = _fields(cls)
+    for name, value in data.items():
+        if name not in fields:
+            raise ConfigError(f"unknown key {prefix}{name} ({source}); {_hint(f'{prefix}{name}')}")
+        if dataclasses.is_dataclass(fields[name]):
+            _check_section(value, cast(type, fields[name]), f"{prefix}{name}.", source)
+
+
+def _hint(key: str) -> str:
+    """Names the nearest key: a similar name in the same section, else anywhere; else some of what the section has."""
+    section, _, name = key.rpartition(".")
+    keys = {other: other.rpartition(".") for other in all_keys()}
+    siblings = [last for before, _, last in keys.values() if before == section]
+    near = difflib.get_close_matches(name, siblings, 1)
+    if near:
+        return f"the nearest is {'.'.join(filter(None, (section, near[0])))}"
+    far = difflib.get_close_matches(name, {last for *_, last in keys.values()}, 1, cutoff=0.75)
+    places = [other for other, (*_, last) in keys.items() if last in far]
+    if places:
+        return f"the nearest is {' or '.join(places)}"
+    nearest = difflib.get_close_matches(name, siblings, MOST_HINTS, cutoff=0.0)
+    return f"{section or 'the top'} has {', '.join(nearest) or 'no keys'}{', ...' * (len(siblings) > len(nearest))}"
+
+
+def _unknown_preset(name: str) -> str:
+    known = presets()
+    near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.4)
+    hint = f"the nearest is {near[0]}" if near else f"there are {', '.join(known)}"
+    return f"unknown preset {name!r}; {hint}. CONFIG may also be a .yaml or .py file"
+
+
+def _read_yaml(read_text: Any, path: Path, folder: Path) -> Data:
+    try:
+        data = OmegaConf.to_container(OmegaConf.create(read_text()))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {_first_line(error)}{_place(error)}") from error
+    except (OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no configuration: {_first_line(error)}") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise ConfigError(f"{path} must hold keys and values, as in `seed: 1`")
+    named = cast(Data, data)
+    _anchor_paths(named, folder)
+    return named
+
+
+def _place(error: yaml.YAMLError) -> str:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+
+
+def _parse_value(override: str, text: str) -> Any:
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"the value in {override!r} is no YAML: {_first_line(error)}") from error
+
+
+def _put(data: Data, key: str, value: Any) -> None:
+    """Sets a dotted key. What is no section becomes one, so that the checks can name it."""
+    *sections, name = key.split(".")
+    for section in sections:
+        if not isinstance(data.get(section), dict):
+            data[section] = {}
+        data = data[section]
+    data[name] = value
+
+
+def _anchor_paths(data: Data, folder: Path) -> None:
+    """Makes paths to Python files and checkpoints absolute, so that they mean the same in every role."""
+    for section, key in FILE_KEYS:
+        value = _get(data, section, key)
+        place, _, function = value.rpartition(":")
+        if place.endswith(".py"):
+            data[section][key] = f"{_absolute(place, folder)}:{function}"
+    if _get(data, "train_config", "resume"):
+        data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
+
+
+def _absolute(place: str, folder: Path) -> str:
+    return str((folder / Path(place).expanduser()).absolute())
+
+
+def _get(data: Data, section: str, key: str) -> str:
+    inner = data.get(section)
+    value = inner.get(key) if isinstance(inner, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _layered(tree: Any, layer: Any, place: str) -> Any:
+    try:
+        return OmegaConf.merge(tree, layer)
+    except OmegaConfBaseException as error:
+        key = str(error.full_key or "").partition("[")[0]
+        value = OmegaConf.select(layer, key)
+        raise ConfigError(f"{key} ({place}) must be {_wanted(_kind(key))}, got {value!r}") from error
+
+
+def _to_object(tree: Any) -> FleetConfig:
+    try:
+        return cast(FleetConfig, OmegaConf.to_object(tree))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {_first_line(error)}") from error
+
+
+def _kind(key: str) -> Any:
+    """The declared type of a key, or None where there is none."""
+    kind: Any = FleetConfig
+    for name in key.split("."):
+        kind = _fields(kind).get(name) if dataclasses.is_dataclass(kind) else None
+    return kind
+
+
+def _wanted(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_wanted(argument) for argument in arguments)
+    if origin is list:
+        return f"a list, each of it {_wanted(arguments[0])}"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
+    return words.get(origin or kind, "null")
+
+
+def _fields(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        return error.problem
+    return str(error).partition("\n")[0]

@@ -1,0 +1,202 @@
+"""The local supervisor: starts a run's roles, restarts those that die, and drains them all at the end.
+
+    a process ends      its pidfd becomes readable ─┐
+    Ctrl-C, SIGTERM     the wake-up socket does    ─┼─▶ one selector ─▶ one loop ─▶ reap, restart, drain
+    a restart, a tick   the selector times out     ─┘
+
+Nothing else is waited for, and there is no thread. Each role is a process in a group of its own, so Ctrl-C reaches only
+the supervisor; if the supervisor is killed, the kernel kills its roles.
+
+The run is over when the learner exits with 0. A role that exits with 2 has a configuration that cannot work, and one
+that dies fast several times in a row will not do better: both end the run with the reason.
+
+Shutdown: the learner first, since it writes a checkpoint for which it needs the others; then the actors, which send
+what they hold; then replay; then parameters. Each gets SIGTERM and, after `grace_s`, SIGKILL. A second Ctrl-C kills at
+once.
+"""
+
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from minefleet.launch_child import Child, Death, role_command
+from minefleet.run import Run
+
+LEARNER = "learner"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXIT_CONFIG = 2
+FAST_DEATHS = 5
+"""Fast deaths in a row that end the run."""
+TICK_S = 0.5
+DRAIN_MARGIN_S = 10.0
+"""What a role gets beyond `services.drain_s`: to end its environments, or its iteration."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """Why a run ended."""
+
+    stopped_by: Literal["learner", "signal", "failure"]
+    reason: str = ""
+    """In one line, with last words below it; empty for the learner's own end."""
+    is_config_error: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Supervisor:
+    """Runs a table of children, stage by stage in the order in which they are drained."""
+
+    stages: Sequence[Sequence[Child]]
+    grace_s: float
+    """Longest drain of one stage, seconds."""
+    tell: Callable[[str], None]
+    """Told of every death and every decision, for people."""
+    tick: Callable[[], None] = lambda: None
+    """Called every `TICK_S`."""
+    clock: Callable[[], float] = time.monotonic
+    _selector: selectors.BaseSelector = field(init=False, default_factory=selectors.DefaultSelector)
+    _asked: int = field(init=False, default=0)
+    """Signals received."""
+    _next_tick_s: float = field(init=False, default=0.0)
+
+    @property
+    def children(self) -> list[Child]:
+        """All of them."""
+        return [child for stage in self.stages for child in stage]
+
+    def run(self) -> Ending:
+        """Starts all children, keeps them alive until the run is over, and drains them."""
+        with self._listening():
+            try:
+                for child in reversed(self.children):
+                    self._start(child)
+                ending = self._watch()
+                self._drain()
+            finally:
+                self._kill()
+        return ending
+
+    def _watch(self) -> Ending:
+        while True:
+            for child, death in self._wait(self._idle_s()):
+                ending = self._judge(child, death)
+                if ending is not None:
+                    return ending
+            if self._asked:
+                self.tell("stopping: the learner writes a checkpoint, then the others drain (once more to kill)")
+                return Ending(stopped_by="signal", reason="asked to stop")
+            for child in self.children:
+                if child.due_s is not None and self.clock() >= child.due_s:
+                    self._start(child)
+
+    def _judge(self, child: Child, death: Death) -> Ending | None:
+        """Puts a dead child off, or says why the run ends."""
+        if child.name == LEARNER and death.code == 0:
+            return Ending(stopped_by="learner")
+        obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
+        if death.code == EXIT_CONFIG:
+            reason = f"{child.name} cannot work with this configuration:{_quoted(death)}"
+            return Ending(stopped_by="failure", reason=reason, is_config_error=True)
+        if child.fast_deaths >= FAST_DEATHS:
+            reason = f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death)}"
+            return Ending(stopped_by="failure", reason=reason)
+        self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{_quoted(death)}")
+        return None
+
+    def _drain(self) -> None:
+        for stage in self.stages:
+            for child in stage:
+                child.due_s = None
+                child.terminate()
+            self._await_end(stage)
+
+    def _await_end(self, stage: Sequence[Child]) -> None:
+        deadline_s = self.clock() + self.grace_s
+        while alive := [child for child in stage if child.is_alive]:
+            left_s = deadline_s - self.clock()
+            if left_s <= 0 or self._asked > 1:
+                self.tell(f"killing {', '.join(child.name for child in alive)}")
+                return self._kill(alive)
+            for child, death in self._wait(min(left_s, self._idle_s())):
+                self.tell(f"{child.name} has ended ({death.how})")
+        return None
+
+    def _kill(self, children: Sequence[Child] | None = None) -> None:
+        for child in self.children if children is None else children:
+            if child.is_alive:
+                child.kill()
+                self._reap(child)
+
+    def _start(self, child: Child) -> None:
+        child.start()
+        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+
+    def _reap(self, child: Child) -> Death:
+        self._selector.unregister(child.pidfd)
+        return child.reap()
+
+    def _wait(self, timeout_s: float) -> list[tuple[Child, Death]]:
+        """Waits for something to happen; returns who has died."""
+        deaths = []
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, Child):
+                deaths.append((key.data, self._reap(key.data)))
+            else:
+                self._asked += len(key.data.recv(4096))
+        if self.clock() >= self._next_tick_s:
+            self._next_tick_s = self.clock() + TICK_S
+            self.tick()
+        return deaths
+
+    def _idle_s(self) -> float:
+        """Until the next restart or tick."""
+        due = [self._next_tick_s, *(child.due_s for child in self.children if child.due_s is not None)]
+        return max(0.0, min(due) - self.clock())
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Lets signals wake the selector."""
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        before = {signum: signal.signal(signum, lambda *_: None) for signum in STOP_SIGNALS}
+        descriptor = signal.set_wakeup_fd(writer.fileno())
+        self._selector.register(reader, selectors.EVENT_READ, reader)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+            self._selector.close()
+            reader.close()
+            writer.close()
+
+
+def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) -> Supervisor:
+    """The supervisor of a run's own roles."""
+    actors = range(run.config.rollout_config.num_rollout_workers)
+    return Supervisor(
+        stages=[
+            [_child(run, LEARNER, LEARNER)],
+            [_child(run, "actor", f"actor-{index}", index) for index in actors],
+            [_child(run, "replay", "replay")],
+            [_child(run, "parameters", "parameters")],
+        ],
+        grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
+        tell=tell,
+        tick=tick,
+    )
+
+
+def _child(run: Run, role: str, name: str, index: int = 0) -> Child:
+    return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log")
+
+
+def _quoted(death: Death) -> str:
+    lines = death.last_words.splitlines() or ["(it said nothing)"]
+    return "".join(f"\n    {line}" for line in lines)

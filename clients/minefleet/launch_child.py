@@ -1,0 +1,130 @@
+"""One role of a local fleet: the process that plays it now, and what became of the ones before."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minefleet.lifeline import tied
+
+FAST_S = 20.0
+"""A process that lives shorter than this has died fast: it will hardly do better next time."""
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0
+LAST_LINES = 3
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""One thread each, unless set outside: the roles share the cores. torch's own threads are in the configuration."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Death:
+    """How a process ended."""
+
+    code: int
+    """Exit code; negative is the signal that killed it."""
+    lived_s: float
+    last_words: str
+    """The end of its log, one line each."""
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
+
+
+class Child:
+    """A role's process: started, dead and due again, or stopped for good."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        first_delay_s: float = FIRST_DELAY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log = log
+        self.fast_deaths = 0
+        """In a row."""
+        self.due_s: float | None = None
+        """When to start it again, on the clock."""
+        self._first_delay_s = first_delay_s
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._began_s = 0.0
+        self._log_start = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process that has not been reaped."""
+        return self._process is not None
+
+    @property
+    def pidfd(self) -> int:
+        """Becomes readable when the process ends."""
+        return self._pidfd
+
+    def start(self) -> None:
+        """Starts the process in a group of its own, with its output at the end of its log."""
+        self.due_s = None
+        self._began_s = self._clock()
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, **tied()},
+                process_group=0,
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    def reap(self) -> Death:
+        """Collects the ended process and whatever is left of its group."""
+        assert self._process is not None
+        self.kill()
+        code = self._process.wait()
+        os.close(self._pidfd)
+        self._process, self._pidfd = None, -1
+        lived_s = self._clock() - self._began_s
+        self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_S else 0
+        return Death(code=code, lived_s=lived_s, last_words=self._last_words())
+
+    def put_off(self) -> float:
+        """Makes it due again after a delay that doubles with every fast death; returns the delay in seconds."""
+        doublings = max(self.fast_deaths - 1, 0)
+        delay_s = min(self._first_delay_s * float(2**doublings), LONGEST_DELAY_S)
+        self.due_s = self._clock() + delay_s
+        return delay_s
+
+    def terminate(self) -> None:
+        """Asks the process to drain."""
+        if self._process is not None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the process and its group. Until it is reaped, its number cannot name another one."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _last_words(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        return "\n".join(lines[-LAST_LINES:])
+
+
+def role_command(role: str, run_directory: Path, index: int = 0) -> list[str]:
+    """The command line of a role."""
+    return [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run_directory), "--index", str(index)]

@@ -1,0 +1,92 @@
+"""Addresses of a local fleet: free ports where none is given, and the check of those that are."""
+
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from minefleet.config import EndpointConfig, ServicesConfig
+from minefleet.errors import ConfigError
+
+SERVICES = ("replay", "parameters", "learner")
+KEYS = ("address", "metrics_address")
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST_PORT = 10_000
+TRIES = 200
+
+
+def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> ServicesConfig:
+    """Gives every endpoint an address that is free now.
+
+    Args:
+        services: What is asked for; port 0 means any free port.
+        previous: Addresses of an earlier launch of the run. One that is kept from there moves when it is in use.
+
+    Raises:
+        ConfigError: If an address that is asked for is in use, is given twice, or is not this machine's.
+    """
+    claimed: dict[str, str] = {}
+    for service, key in _endpoints():
+        name, address = f"services.{service}.{key}", _get(services, service, key)
+        is_kept = previous is not None and address == _get(previous, service, key)
+        claimed[name] = _claim(name, address, claimed, may_move=is_kept)
+    endpoints = {
+        service: EndpointConfig(**{key: claimed[f"services.{service}.{key}"] for key in KEYS}) for service in SERVICES
+    }
+    return replace(
+        services,
+        replay=endpoints["replay"],
+        parameters=endpoints["parameters"],
+        learner=endpoints["learner"],
+    )
+
+
+def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) -> str:
+    host, _, port = address.rpartition(":")
+    if port == "0":
+        return _free(host, claimed)
+    if address in claimed.values():
+        other = next(key for key, value in claimed.items() if value == address)
+        raise ConfigError(f"{name}={address} is taken by {other}; port 0 takes a free one")
+    error = _error(host, int(port))
+    if error is None:
+        return address
+    if may_move:
+        return _free(host, claimed)
+    free = _free(host, claimed)
+    raise ConfigError(f"{name}: cannot listen on {address}: {error.strerror}. {free} is free; port 0 takes a free one")
+
+
+def _free(host: str, claimed: dict[str, str]) -> str:
+    """A free address below the ports from which the kernel serves outgoing connections.
+
+    One from among those could be lost, while its service restarts, to a client that tries to connect to it.
+    """
+    first_ephemeral = int(EPHEMERAL_RANGE.read_text().split()[0])
+    ports = range(FIRST_PORT, first_ephemeral) or range(FIRST_PORT, 65536)
+    for port in random.sample(ports, TRIES):
+        address = f"{host}:{port}"
+        if address not in claimed.values() and _error(host, port) is None:
+            return address
+    error = _error(host, 0)
+    raise ConfigError(f"no port is free on {host}" + (f": {error.strerror}" if error else ""))
+
+
+def _error(host: str, port: int) -> OSError | None:
+    """Why nobody can listen there now, if so."""
+    try:
+        with socket.create_server((host, port)):
+            return None
+    except OSError as error:
+        return error
+
+
+def _get(services: ServicesConfig, service: str, key: str) -> str:
+    return str(getattr(getattr(services, service), key))
+
+
+def _endpoints() -> Iterator[tuple[str, str]]:
+    for service in SERVICES:
+        for key in KEYS:
+            yield service, key

@@ -1,0 +1,173 @@
+"""Finds what is wrong with a launch before a role starts. Only when nothing is, the run directory is written.
+
+The cheap checks come first, then the environment and the policy are tried in a child process.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from minefleet.checkpoint import newest, read_state
+from minefleet.config import FleetConfig
+from minefleet.errors import ConfigError
+from minefleet.launch_ports import claim
+from minefleet.preflight import preflight
+from minefleet.run import RUN_FILE, Run, read_run
+from minefleet.schema import Schema
+
+IDENTITY_FILE = "identity.json"
+"""In each store: {"run_id": ...}."""
+RESULT_FILE = "result.json"
+"""Written by the learner when a run ends."""
+
+
+def prepare(config: FleetConfig, directory: Path) -> Run:
+    """Makes the directory of a new run.
+
+    Raises:
+        ConfigError: If the configuration cannot work or the directory cannot be used. Nothing has been written then.
+    """
+    draft = Run(directory=directory.absolute(), config=config, schema=Schema(obs={}, action={}), architecture="")
+    check_vacant(draft)
+    check_writable(draft.directory)
+    if config.train_config.resume is not None:
+        read_state(Path(config.train_config.resume))
+    services = claim(config.services)
+    schema, architecture = preflight(config)
+    return _create(replace(draft, config=replace(config, services=services), schema=schema, architecture=architecture))
+
+
+def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
+    """Rewrites a run's `run.yaml` for its next launch, by whoever holds its directory.
+
+    Raises:
+        ConfigError: If the run cannot go on with this configuration. Nothing has been written then.
+    """
+    check_checkpoint(previous)
+    check_writable(previous.directory)
+    services = claim(config.services, previous.config.services)
+    schema, architecture = preflight(config)
+    if schema.fingerprint != previous.schema.fingerprint:
+        raise ConfigError(f"{previous.directory} was trained on other spaces than this environment has")
+    if architecture != previous.architecture:
+        raise ConfigError(f"{previous.directory} was trained with another architecture than this policy's")
+    run = replace(previous, config=replace(config, services=services))
+    (run.directory / RESULT_FILE).unlink(missing_ok=True)
+    run.write()
+    return run
+
+
+def join(config: FleetConfig, directory: Path) -> Run:
+    """The run in a directory that several processes set up with one configuration; the first one makes it.
+
+    Raises:
+        ConfigError: If the configuration cannot work, or the run in there has another one; names the keys.
+    """
+    is_there = (directory / RUN_FILE).exists()
+    run = read_run(directory) if is_there else prepare(config, directory)
+    ours, theirs = replace(run, config=config).contract(), run.contract()
+    differing = [key for key in ours if ours[key] != theirs[key]]
+    if differing:
+        pairs = "; ".join(f"{key} is {theirs[key]} there and {ours[key]} here" for key in differing)
+        raise ConfigError(f"{directory} holds a run with another configuration: {pairs}")
+    return run
+
+
+@contextmanager
+def holding(directory: Path) -> Iterator[None]:
+    """Holds a run directory against other launchers on this machine.
+
+    Raises:
+        ConfigError: If another one holds it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_vacant(run: Run) -> None:
+    """Refuses a directory that holds a run, or stores that do.
+
+    Raises:
+        ConfigError: Says what is there.
+    """
+    if (run.directory / RUN_FILE).exists():
+        raise ConfigError(f"{run.directory} already holds a run; continue it with --resume, or give another --run-dir")
+    for store in (run.store, run.parameters):
+        holder = stored_run(store)
+        if holder:
+            raise ConfigError(f"{store} holds run {holder}; give another directory")
+    if newest(run.checkpoints) is not None:
+        raise ConfigError(f"{run.checkpoints} holds another run's checkpoints; give another directory")
+
+
+def check_checkpoint(run: Run) -> None:
+    """Refuses to resume from a broken checkpoint, or with stores of another run.
+
+    Raises:
+        ConfigError: Says what is broken, or names both runs.
+    """
+    checkpoint = newest(run.checkpoints)
+    expected = read_state(checkpoint).run_id if checkpoint is not None else ""
+    for store in (run.store, run.parameters):
+        holder = stored_run(store)
+        if holder and holder != expected:
+            whose = f"the checkpoint {checkpoint} is of run {expected}" if checkpoint else "there is no checkpoint"
+            raise ConfigError(f"{store} holds run {holder}, but {whose}")
+
+
+def stored_run(store: Path) -> str:
+    """The run that a store holds; empty for none.
+
+    Raises:
+        ConfigError: If the store does not say.
+    """
+    path = store / IDENTITY_FILE
+    try:
+        return str(json.loads(path.read_text())["run_id"])
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"cannot tell which run {store} holds: {path} is damaged: {error}") from error
+
+
+def check_writable(directory: Path) -> None:
+    """Refuses a directory that cannot be made, or not be written.
+
+    Raises:
+        ConfigError: Names the folder in the way.
+    """
+    place = directory
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise ConfigError(f"cannot write the run directory {directory}: {place} is a file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write the run directory {directory}: no permission to write in {place}")
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(f"{directory} is in use by another launcher; wait until it ends, or stop it") from error
+
+
+def _create(run: Run) -> Run:
+    """Writes the run directory, unless somebody else has just done so; returns what is there."""
+    try:
+        run.logs.mkdir(parents=True, exist_ok=True)
+        with holding(run.directory):
+            if (run.directory / RUN_FILE).exists():
+                return read_run(run.directory)
+            run.write()
+    except OSError as error:
+        raise ConfigError(f"cannot write the run directory {run.directory}: {error.strerror}") from error
+    return run

@@ -1,0 +1,181 @@
+"""Weights as a manifest: names, dtypes, shapes and digests of tensors; and the checks that both ends make of one.
+
+The digest is xxh3-128: it runs at the speed of memory, and guards against faults, not against forgers.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from minefleet.errors import ContractError, RejectedError
+from minefleet.v1 import tensor_pb2, weights_pb2
+
+Weights: TypeAlias = Mapping[str, NDArray[Any]]
+"""Name to array, in the policy's order."""
+
+MAX_TENSORS = 100_000
+MAX_WISHES = 100
+MAX_NAME_LENGTH = 500
+
+NUMPY_DTYPES: dict[tensor_pb2.Dtype.ValueType, np.dtype[Any]] = {
+    tensor_pb2.DTYPE_BOOL: np.dtype("|b1"),
+    tensor_pb2.DTYPE_UINT8: np.dtype("|u1"),
+    tensor_pb2.DTYPE_INT8: np.dtype("|i1"),
+    tensor_pb2.DTYPE_UINT16: np.dtype("<u2"),
+    tensor_pb2.DTYPE_INT16: np.dtype("<i2"),
+    tensor_pb2.DTYPE_UINT32: np.dtype("<u4"),
+    tensor_pb2.DTYPE_INT32: np.dtype("<i4"),
+    tensor_pb2.DTYPE_UINT64: np.dtype("<u8"),
+    tensor_pb2.DTYPE_INT64: np.dtype("<i8"),
+    tensor_pb2.DTYPE_FLOAT16: np.dtype("<f2"),
+    tensor_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
+    tensor_pb2.DTYPE_FLOAT64: np.dtype("<f8"),
+}
+_WIRE_DTYPES = {dtype.str: number for number, dtype in NUMPY_DTYPES.items()}
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Something that some actors shall do once."""
+
+    name: str
+    """Unique in the run."""
+    kind: str = "video"
+    count: int = 1
+    """How many actors may claim it."""
+
+
+def digest_of(data: NDArray[np.uint8]) -> str:
+    """Returns the xxh3-128 of some bytes as 32 hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(data.data)
+
+
+def wire_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Returns an array's little-endian bytes in C order; copies only what is laid out otherwise."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+
+
+def from_wire(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> NDArray[Any]:
+    """Views a tensor's bytes as the array they are."""
+    return data.view(NUMPY_DTYPES[entry.dtype]).reshape(tuple(entry.shape))
+
+
+def describe(
+    weights: Weights, *, iteration: int = 0, wishes: Sequence[Wish] = ()
+) -> tuple[weights_pb2.Manifest, dict[str, NDArray[np.uint8]]]:
+    """Returns the manifest of some weights, and their bytes by digest.
+
+    Raises:
+        RejectedError: If an array's dtype has no wire type.
+    """
+    manifest = weights_pb2.Manifest(iteration=iteration)
+    parts: dict[str, NDArray[np.uint8]] = {}
+    for name, array in weights.items():
+        data = wire_bytes(array)
+        digest = digest_of(data)
+        parts[digest] = data
+        manifest.tensors.add(
+            name=name, dtype=_wire_dtype(name, array), shape=array.shape, digest=digest, size_bytes=data.nbytes
+        )
+    manifest.architecture_fingerprint = architecture_fingerprint(manifest.tensors)
+    manifest.wishes.extend(weights_pb2.Wish(name=wish.name, kind=wish.kind, count=wish.count) for wish in wishes)
+    return manifest, parts
+
+
+def architecture_fingerprint(tensors: Iterable[weights_pb2.TensorEntry]) -> str:
+    """Equal for equal names, dtypes and shapes in equal order; what `minefleet.policies` says of the policy itself."""
+    rows = [[entry.name, NUMPY_DTYPES[entry.dtype].name, list(entry.shape)] for entry in tensors]
+    return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
+
+
+def check_architecture(held: weights_pb2.Manifest, offered: weights_pb2.Manifest) -> None:
+    """Refuses weights of another architecture.
+
+    Raises:
+        ContractError: Names the tensors that differ.
+    """
+    before, after = _architecture(held), _architecture(offered)
+    if list(before.items()) == list(after.items()):
+        if held.architecture_fingerprint == offered.architecture_fingerprint:
+            return
+        raise ContractError(
+            f"the run's architecture is {held.architecture_fingerprint}, "
+            f"the offered weights say {offered.architecture_fingerprint}"
+        )
+    lines = [
+        f"{name} is {before.get(name, 'missing')} in the run and {after.get(name, 'missing')} here"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
+    ] or ["the same tensors come in another order"]
+    more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+    raise ContractError(f"the policy's architecture differs: {'; '.join(lines[:5])}{more}")
+
+
+def check_manifest(manifest: weights_pb2.Manifest) -> None:
+    """Refuses manifests that cannot be one set of weights. Looks at no tensor and allocates nothing.
+
+    Raises:
+        RejectedError: Names the first fault.
+    """
+    if not 1 <= len(manifest.tensors) <= MAX_TENSORS:
+        raise RejectedError(f"a manifest has 1 to {MAX_TENSORS} tensors, got {len(manifest.tensors)}")
+    sizes: dict[str, int] = {}
+    for entry in manifest.tensors:
+        _check_entry(entry)
+        if sizes.setdefault(entry.digest, entry.size_bytes) != entry.size_bytes:
+            raise RejectedError(f"tensor {entry.name!r} shares its digest with one of another size")
+    _check_unique("tensor", [entry.name for entry in manifest.tensors])
+    if len(manifest.wishes) > MAX_WISHES:
+        raise RejectedError(f"a manifest has at most {MAX_WISHES} wishes, got {len(manifest.wishes)}")
+    for wish in manifest.wishes:
+        _check_name("wish", wish.name)
+        if wish.kind != "video" or wish.count < 1:
+            raise RejectedError(f"wish {wish.name!r} must be for >= 1 video, got {wish.count} of {wish.kind!r}")
+    _check_unique("wish", [wish.name for wish in manifest.wishes])
+
+
+def _check_entry(entry: weights_pb2.TensorEntry) -> None:
+    _check_name("tensor", entry.name)
+    if entry.dtype not in NUMPY_DTYPES or any(extent < 0 for extent in entry.shape):
+        raise RejectedError(f"tensor {entry.name!r} has dtype {entry.dtype} and shape {list(entry.shape)}")
+    needed = math.prod(entry.shape) * NUMPY_DTYPES[entry.dtype].itemsize
+    if entry.size_bytes != needed:
+        raise RejectedError(f"tensor {entry.name!r} has {entry.size_bytes} bytes, its shape needs {needed}")
+    if not _DIGEST.fullmatch(entry.digest):
+        raise RejectedError(f"tensor {entry.name!r} has the malformed digest {entry.digest!r}")
+
+
+def _check_name(kind: str, name: str) -> None:
+    parts = name.replace("\\", "/").split("/")
+    if len(name) > MAX_NAME_LENGTH or not name.isprintable() or {"", ".", ".."} & set(parts):
+        raise RejectedError(f"{name[:80]!r} is no name for a {kind}")
+
+
+def _check_unique(kind: str, names: Sequence[str]) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise RejectedError(f"{kind} {twice[0]!r} comes twice in one manifest")
+
+
+def _architecture(manifest: weights_pb2.Manifest) -> dict[str, str]:
+    return {
+        entry.name: f"{NUMPY_DTYPES[entry.dtype].name}{list(entry.shape)}"
+        for entry in manifest.tensors
+        if entry.dtype in NUMPY_DTYPES
+    }
+
+
+def _wire_dtype(name: str, array: NDArray[Any]) -> tensor_pb2.Dtype.ValueType:
+    dtype = array.dtype.newbyteorder("<").str
+    if dtype not in _WIRE_DTYPES:
+        raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
+    return _WIRE_DTYPES[dtype]

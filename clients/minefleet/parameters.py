@@ -1,0 +1,293 @@
+"""A client of parameters: the learner publishes weights, actors follow them.
+
+Weights are NumPy arrays by name. Every call has a deadline and is repeated until it is answered: a publish is known by
+its epoch and expected version, a fetch goes on where it was cut, and a lost epoch only leaves a gap in the numbers.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.downloads import Downloads
+from minefleet.errors import DeadlineError, FleetError, NotFoundError, UnavailableError, translated
+from minefleet.manifest import Weights, Wish, check_manifest, describe, from_wire
+from minefleet.missing import MissingTensorsError, missing_digests
+from minefleet.rpc import CALL_TIMEOUT_S, PIECE_BYTES, Retrier, StoppedError, connect, shake_hands
+from minefleet.v1 import parameters_service_pb2 as pb
+from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
+
+__all__ = ["Epoch", "ParametersClient", "VersionInfo", "Wish"]
+
+WATCH_TIMEOUT_S = 60.0
+"""A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything."""
+
+SLOWEST_BYTES_PER_S = 1e6
+"""Transfers get a deadline that this rate meets."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What parameters issued to a learner."""
+
+    epoch: int
+    newest_version: int
+    """The first publish becomes this plus one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionInfo:
+    """A version without its tensors."""
+
+    version: int
+    epoch: int
+    run_id: str
+    iteration: int
+    """Training iterations done when it was published."""
+    architecture: str
+    """Fingerprint of the policy's architecture."""
+    wishes: tuple[Wish, ...]
+    """From `watch`: the wishes that are pending now. From `fetch`: those that were published with the version."""
+
+
+class ParametersClient:
+    """Talks to one parameters service. One thread may publish while another follows.
+
+    Args:
+        address: `host:port`.
+        identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
+        watcher: Names this process in metrics and claims.
+        stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
+        patience_s: Give up on an unanswered call after so long, seconds; None never.
+        report: Told what is waited for, and None when the wait is over.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        identity: status_service_pb2.Identity | None = None,
+        watcher: str = "",
+        stopping: threading.Event | None = None,
+        patience_s: float | None = None,
+        report: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        self._identity = identity
+        self._watcher = watcher
+        self._stopping = stopping or threading.Event()
+        self._retrier = Retrier(
+            peer=f"parameters at {address}", stopping=self._stopping, patience_s=patience_s, report=report
+        )
+        self._channel = connect(address)
+        self._stub = parameters_service_pb2_grpc.ParametersServiceStub(self._channel)
+        self._greeted = identity is None
+        self._next = pb.PublishHeader()
+        self._held: frozenset[str] = frozenset()
+        self._downloads = Downloads()
+        self._running_version = 0
+        self._watch: Any = None
+
+    def open_epoch(self, run_id: str, epoch: int = 0, version: int = 0) -> Epoch:
+        """Starts a learner on a run, from a checkpoint's epoch and version (0 for a fresh run). Fences earlier ones.
+
+        Raises:
+            ContractError: If parameters holds another run; names both.
+        """
+        request = pb.OpenEpochRequest(run_id=run_id, epoch=epoch, version=version)
+        opened = self._repeat(lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S))
+        self._next = pb.PublishHeader(run_id=run_id, epoch=opened.epoch, expected_version=opened.newest_version)
+        self._held = self._digests_of_newest()
+        return Epoch(opened.epoch, opened.newest_version)
+
+    def publish(self, weights: Weights, *, iteration: int, wishes: Sequence[Wish] = ()) -> int:
+        """Publishes weights as the next version and returns it. Sends only tensors that changed.
+
+        The arrays must stay as they are until this returns.
+
+        Raises:
+            FencedError: If a newer epoch was opened, or this one has published elsewhere.
+            RejectedError: If the weights hold NaN or infinity.
+            ContractError: If the architecture is not the run's.
+        """
+        manifest, parts = describe(weights, iteration=iteration, wishes=wishes)
+        self._next.manifest.CopyFrom(manifest)
+        sending = parts.keys() - self._held
+        while True:
+            try:
+                version = self._repeat(functools.partial(self._send, {digest: parts[digest] for digest in sending}))
+                break
+            except MissingTensorsError as error:
+                if error.digests <= sending:
+                    raise
+                sending |= error.digests
+        self._next.expected_version = version
+        self._held = frozenset(parts)
+        return version
+
+    def watch(self) -> Generator[VersionInfo, None, None]:
+        """Yields the newest version, then newer ones as they come, for ever; the slow miss some.
+
+        Raises:
+            StoppedError: When this process is asked to stop.
+            ContractError: If the published policy has another architecture than this process's.
+        """
+        threading.Thread(target=self._hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
+        announced = 0
+        try:
+            while True:
+                version = self._repeat(self._next_announcement)
+                if version is not None and version.version != announced:
+                    announced = version.version
+                    yield version
+        finally:
+            self._hang_up()
+
+    def fetch(self, version: int = 0) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
+        """Returns a version, 0 for the newest, and its weights as read-only arrays. Fetches only tensors that changed.
+
+        Raises:
+            NotFoundError: If the version has expired or was never published. Names the oldest available.
+            CorruptError: If a tensor does not match its digest.
+        """
+        fetched = self._repeat(lambda: self._fetch(version))
+        self._downloads.keep(fetched.manifest)
+        self._running_version = fetched.version
+        weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
+        return _info(fetched, fetched.manifest.wishes), weights
+
+    def claim(self, wish: str, *, done: bool = False) -> bool:
+        """Claims a pending wish, or reports it done; false if it is not this process's.
+
+        Raises:
+            NotFoundError: If there is no such wish.
+        """
+        request = pb.ClaimRequest(wish=wish, actor=self._watcher, done=done)
+        return self._repeat(lambda: self._stub.Claim(request, timeout=CALL_TIMEOUT_S)).claimed
+
+    def close(self) -> None:
+        """Ends every call and closes the channel."""
+        self._channel.close()
+
+    def _repeat(self, attempt: Callable[[], Result]) -> Result:
+        def greeted() -> Result:
+            if not self._greeted and self._identity is not None:
+                shake_hands(self._channel, self._identity)
+                self._greeted = True
+            try:
+                with translated():
+                    return attempt()
+            except (UnavailableError, DeadlineError):
+                # Another process may answer next time.
+                self._greeted = self._identity is None
+                raise
+
+        return self._retrier(greeted)
+
+    def _digests_of_newest(self) -> frozenset[str]:
+        try:
+            newest = self._repeat(lambda: self._manifest(0))
+        except NotFoundError:
+            return frozenset()
+        return frozenset(entry.digest for entry in newest.manifest.tensors)
+
+    def _send(self, parts: Mapping[str, NDArray[np.uint8]]) -> int:
+        timeout_s = _transfer_timeout_s(sum(part.nbytes for part in parts.values()))
+        try:
+            return self._stub.Publish(_messages(self._next, parts), timeout=timeout_s).version
+        except grpc.RpcError as error:
+            missing = missing_digests(error)
+            if missing:
+                raise MissingTensorsError(sorted(missing)) from error
+            raise
+
+    def _next_announcement(self) -> VersionInfo | None:
+        """Reads the open watch, or opens one; None when it is time to open another."""
+        if self._watch is None:
+            architecture = self._identity.contract.get("architecture", "") if self._identity is not None else ""
+            request = pb.WatchRequest(watcher=self._watcher, architecture_fingerprint=architecture)
+            self._watch = self._stub.Watch(request, timeout=WATCH_TIMEOUT_S)
+        try:
+            if self._stopping.is_set():
+                raise StoppedError("stopped while watching parameters")
+            with translated():
+                response = next(self._watch, None)
+            if response is None:
+                raise UnavailableError("parameters ended a watch")
+            return _info(response.version, response.pending)
+        except DeadlineError:
+            # Introduced again, so that a server that hangs is found out by the deadline of that.
+            self._greeted = self._identity is None
+            self._watch = None
+            return None
+        except FleetError:
+            self._hang_up()
+            self._watch = None
+            raise
+
+    def _hang_up_when_stopped(self) -> None:
+        # A blocked read cannot wait for `stopping` as well. The reader looks at `stopping` after it has opened a
+        # watch, so one of the two sees the other.
+        self._stopping.wait()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        watch = self._watch
+        if watch is not None:
+            watch.cancel()
+
+    def _manifest(self, number: int) -> weights_pb2.Version:
+        request = pb.FetchRequest(version=number, watcher=self._watcher, running_version=self._running_version)
+        (response,) = self._stub.Fetch(request, timeout=CALL_TIMEOUT_S)
+        check_manifest(response.version.manifest)
+        return response.version
+
+    def _fetch(self, number: int) -> weights_pb2.Version:
+        version = self._manifest(number)
+        ranges = self._downloads.want(version.manifest)
+        if ranges:
+            self._receive(version, ranges)
+        self._downloads.check_whole(version.manifest)
+        return version
+
+    def _receive(self, version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> None:
+        request = pb.FetchRequest(
+            version=version.version, ranges=ranges, watcher=self._watcher, running_version=self._running_version
+        )
+        size_bytes = sum(entry.size_bytes for entry in version.manifest.tensors)
+        call = self._stub.Fetch(request, timeout=_transfer_timeout_s(size_bytes))
+        try:
+            for response in call:
+                if response.WhichOneof("part") == "piece":
+                    self._downloads.add(response.piece)
+        finally:
+            call.cancel()
+
+
+def _messages(header: pb.PublishHeader, parts: Mapping[str, NDArray[np.uint8]]) -> Iterator[pb.PublishRequest]:
+    yield pb.PublishRequest(header=header)
+    for digest, part in parts.items():
+        for offset in range(0, part.nbytes, PIECE_BYTES):
+            data = part[offset : offset + PIECE_BYTES].tobytes()
+            yield pb.PublishRequest(piece=weights_pb2.TensorPiece(digest=digest, offset=offset, data=data))
+
+
+def _transfer_timeout_s(size_bytes: int) -> float:
+    return CALL_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
+
+
+def _info(version: weights_pb2.Version, wishes: Iterable[weights_pb2.Wish]) -> VersionInfo:
+    return VersionInfo(
+        version=version.version,
+        epoch=version.epoch,
+        run_id=version.run_id,
+        iteration=version.manifest.iteration,
+        architecture=version.manifest.architecture_fingerprint,
+        wishes=tuple(Wish(wish.name, wish.kind, wish.count) for wish in wishes),
+    )

@@ -1,0 +1,88 @@
+"""Tries a configuration before any role starts: makes the environment and the policy once and fits them together.
+
+Both may be heavy, and either may be somebody else's code, so a child process does it: `python -m minefleet.preflight
+CONFIG`, with the whole configuration as JSON.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from minefleet.child import ask, describe, reply
+from minefleet.config import FleetConfig
+from minefleet.errors import ConfigError, FleetError
+from minefleet.lifeline import die_with_launcher
+from minefleet.run import from_dict, to_dict
+from minefleet.schema import Schema
+
+if TYPE_CHECKING:
+    from minefleet.policies import Policy
+
+
+def preflight(config: FleetConfig) -> tuple[Schema, str]:
+    """Returns the environment's schema and the fingerprint of the policy's architecture.
+
+    Raises:
+        ConfigError: If there is no such environment or policy, or the two do not fit together.
+    """
+    found = ask("minefleet.preflight", json.dumps(to_dict(config)))
+    return Schema.from_dict(found["schema"]), str(found["architecture"])
+
+
+def answer(config: FleetConfig) -> dict[str, Any]:
+    """What the child finds out."""
+    from minefleet.policies import build
+    from minefleet.policies.weights import architecture, architecture_fingerprint
+
+    with naming(f"the environment {config.env.generator or config.env.id!r} fails"):
+        schema = _read_schema(config)
+    with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
+        policy = build(config.policy, schema)
+    with naming("the policy does not fit the environment's spaces"):
+        _act_once(policy, schema)
+    return {"schema": schema.to_dict(), "architecture": architecture_fingerprint(architecture(policy))}
+
+
+def _read_schema(config: FleetConfig) -> Schema:
+    from minefleet import envs
+    from minefleet.envs.spaces import schema_of
+
+    env = envs.make(config.env)
+    try:
+        schema = schema_of(env)
+        env.reset(seed=config.seed)
+    finally:
+        env.close()
+    return schema
+
+
+def _act_once(policy: "Policy", schema: Schema) -> None:
+    """One step of one environment that shows zeros."""
+    import torch
+
+    from minefleet.schema import zeros
+    from minefleet.tree import tree_map
+
+    obs = tree_map(torch.as_tensor, zeros(schema.obs, 1, 1))
+    with torch.no_grad():
+        output, _ = policy(obs, policy.initial_state(1), torch.ones(1, 1, dtype=torch.bool))
+        action = policy.action_head.sample(output.params)
+        policy.action_head.logp(output.params, action)
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turns what somebody else's code raises into a `ConfigError` that begins with `what`."""
+    try:
+        yield
+    except FleetError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what}: {describe(error)}") from error
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    reply(lambda: answer(from_dict(json.loads(sys.argv[1]))))

@@ -1,0 +1,396 @@
+"""The client of replay: actors reserve and append, the learner leases, reads and acks.
+
+Every call has a deadline and is repeated by name until replay answers, so a caller sees a slow replay, never a lost or
+doubled call. The channel is shared by threads; `position` is replaced whole, never changed in place.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from minefleet.errors import InternalError, UnavailableError, translated
+from minefleet.rpc import CALL_TIMEOUT_S, Retrier, connect, pieces, shake_hands
+from minefleet.v1 import (
+    episode_pb2,
+    fragment_pb2,
+    replay_service_pb2,
+    replay_service_pb2_grpc,
+    status_service_pb2,
+)
+
+logger = logging.getLogger(__name__)
+
+READ_TIMEOUT_S = 300.0
+"""Deadline of one Read; a reader that is slower resumes where it stood."""
+
+SLOWEST_BYTES_PER_S = 1_000_000
+"""An upload that is slower misses its deadline."""
+
+Order = Literal["least_used", "uniform", "oldest"]
+Outcome = Literal["none", "stored", "duplicate", "expired"]
+Name = tuple[str, int]
+"""A stream, and the number of a chunk or fragment in it."""
+
+_ORDERS: dict[Order, replay_service_pb2.LeaseOrder.ValueType] = {
+    "least_used": replay_service_pb2.LEASE_ORDER_LEAST_USED,
+    "uniform": replay_service_pb2.LEASE_ORDER_UNIFORM,
+    "oldest": replay_service_pb2.LEASE_ORDER_OLDEST,
+}
+_OUTCOMES: dict[replay_service_pb2.AppendOutcome.ValueType, Outcome] = {
+    replay_service_pb2.APPEND_OUTCOME_UNSPECIFIED: "none",
+    replay_service_pb2.APPEND_OUTCOME_STORED: "stored",
+    replay_service_pb2.APPEND_OUTCOME_DUPLICATE: "duplicate",
+    replay_service_pb2.APPEND_OUTCOME_EXPIRED: "expired",
+}
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Who calls: the run and, for the learner, where it stands in it."""
+
+    run_id: str = ""
+    epoch: int = 0
+    """Fencing token, issued by parameters; 0 for actors."""
+    version: int = 0
+    """The newest version that the learner has published."""
+    resumed_version: int = 0
+    """The version of the checkpoint that the epoch started from."""
+    first_version: int = 0
+    """The first version that the epoch published; 0 before it has."""
+
+
+NOWHERE = Position()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """Replay's answer to a Reserve."""
+
+    granted: list[bool]
+    """One per asked chunk, in its order."""
+    retry_after_s: float
+    """When to ask again for what was not granted."""
+    newest_version: int
+    """The newest policy version that replay has heard of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppendResult:
+    """What became of a fragment. It is durable."""
+
+    outcome: Outcome
+    """`none` when the call carried no fragment."""
+    newest_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeasedChunk:
+    """One chunk of a lease."""
+
+    stream: str
+    chunk: int
+    fragments: int
+    """Fragments in it; fewer than `fragments_per_chunk` when its stream closed early."""
+    payload_bytes: int
+    uses: int
+    """Uses acked before this lease."""
+    oldest_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Leased chunks; none when the wait ran out, and then nothing was charged."""
+
+    number: int
+    chunks: list[LeasedChunk]
+    env_steps: int
+    """Environment steps that actors have reported, in total."""
+    env_failures: int
+    """Environment failures that actors have reported, in total."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodePage:
+    """A page of the episode log."""
+
+    episodes: list[episode_pb2.EpisodeRecord]
+    next_cursor: int
+    """Where to go on."""
+
+
+class ReplayClient:
+    """A connection to one replay service."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        identity: status_service_pb2.Identity | None = None,
+        position: Position = NOWHERE,
+        stopping: threading.Event | None = None,
+        patience_s: float | None = None,
+        report: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        """Opens a channel; nothing is sent yet.
+
+        Args:
+            address: `host:port`.
+            identity: Who calls; the two introduce themselves before the first call. None for tools that only look.
+            position: Goes along with every call; assign a new one whenever it changes.
+            stopping: Set when this process is asked to stop: calls that wait for replay then raise `StoppedError`.
+            patience_s: Give up after so long, seconds; None never.
+            report: Told what is waited for when a wait starts, and None when it is over.
+        """
+        self.position = position
+        self._identity = identity
+        self._acquainted = identity is None
+        self._channel = connect(address)
+        self._stub = replay_service_pb2_grpc.ReplayServiceStub(self._channel)
+        self._retry = Retrier(
+            peer=f"replay at {address}", stopping=stopping or threading.Event(), patience_s=patience_s, report=report
+        )
+
+    def __enter__(self) -> "ReplayClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; calls in flight fail."""
+        self._channel.close()
+
+    def describe(self) -> status_service_pb2.DescribeResponse:
+        """Asks replay who it is and how it fares."""
+        return self._call(lambda: shake_hands(self._channel, self._identity or status_service_pb2.Identity()))
+
+    def reserve(self, policy_version: int, chunks: Sequence[Name]) -> Reservation:
+        """Asks whether these chunks may be made with these weights. Asking again renews a grant."""
+        request = replay_service_pb2.ReserveRequest(
+            run_id=self.position.run_id,
+            policy_version=policy_version,
+            chunks=[fragment_pb2.ChunkName(stream=stream, chunk=chunk) for stream, chunk in chunks],
+        )
+        response = self._call(lambda: self._stub.Reserve(request, timeout=CALL_TIMEOUT_S))
+        return Reservation(
+            granted=list(response.granted),
+            retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
+            newest_version=response.newest_version,
+        )
+
+    def append(
+        self,
+        header: fragment_pb2.FragmentHeader | None,
+        payload: bytes = b"",
+        *,
+        episodes: Sequence[episode_pb2.EpisodeRecord] = (),
+        progress: replay_service_pb2.ActorProgress | None = None,
+    ) -> AppendResult:
+        """Stores at most one fragment, any number of episode records and the actor's progress.
+
+        Raises:
+            ConflictError: If the fragment's name is known with other bytes.
+            RejectedError: If the header is malformed or the payload does not match it.
+        """
+        timeout_s = CALL_TIMEOUT_S + len(payload) / SLOWEST_BYTES_PER_S
+        response = self._call(
+            lambda: self._stub.Append(_append_parts(header, payload, episodes, progress), timeout=timeout_s)
+        )
+        return AppendResult(outcome=_OUTCOMES[response.outcome], newest_version=response.newest_version)
+
+    def lease(
+        self, number: int, *, fragments: int, use_version: int, wait_s: float, order: Order = "least_used"
+    ) -> Lease:
+        """Leases whole chunks worth `fragments` fragments; waits up to `wait_s` until there are enough.
+
+        Args:
+            number: Chosen by the caller, unique in its epoch; asking again with it returns the same chunks.
+            fragments: A multiple of `fragments_per_chunk`.
+            use_version: The version that the learner will have published when it uses the chunks.
+            wait_s: Longest wait, seconds.
+            order: Which chunks to prefer.
+
+        Raises:
+            FencedError: If a newer epoch has taken over.
+        """
+        request = replay_service_pb2.LeaseRequest(
+            learner=self._learner(),
+            lease=number,
+            fragments=fragments,
+            use_version=use_version,
+            wait=_duration(wait_s),
+            order=_ORDERS[order],
+        )
+        response = self._call(lambda: self._stub.Lease(request, timeout=wait_s + CALL_TIMEOUT_S))
+        return Lease(
+            number=number,
+            chunks=[_leased_chunk(chunk) for chunk in response.chunks],
+            env_steps=response.env_steps,
+            env_failures=response.env_failures,
+        )
+
+    def read(
+        self,
+        number: int,
+        chunks: Iterable[LeasedChunk] = (),
+        *,
+        missing: Callable[[Name], None] = lambda _: None,
+    ) -> Iterator[tuple[fragment_pb2.FragmentHeader, bytes]]:
+        """Yields the fragments of an open lease, chunk by chunk in the order of the lease; resumes by itself.
+
+        Args:
+            number: The lease.
+            chunks: Which of its chunks; none means all.
+            missing: Told the name of each fragment that was found corrupt and is not yielded.
+
+        Raises:
+            NotFoundError: If no such lease is open.
+        """
+        names = [fragment_pb2.ChunkName(stream=chunk.stream, chunk=chunk.chunk) for chunk in chunks]
+        request = replay_service_pb2.ReadRequest(learner=self._learner(), lease=number, chunks=names)
+        reading = _Reading(lambda: self._stub.Read(request, timeout=READ_TIMEOUT_S))
+        try:
+            while (item := self._call(reading.advance)) is not None:
+                if isinstance(item, fragment_pb2.FragmentName):
+                    logger.warning("fragment %s/%d is corrupt and was left out", item.stream, item.sequence)
+                    missing((item.stream, item.sequence))
+                else:
+                    yield item
+        finally:
+            reading.close()
+
+    def ack(self, number: int) -> int:
+        """Says that a lease was trained on. Returns the environment steps that actors have reported.
+
+        Raises:
+            NotFoundError: If the lease was never open in this epoch, or was released.
+        """
+        request = replay_service_pb2.AckRequest(learner=self._learner(), lease=number)
+        return self._call(lambda: self._stub.Ack(request, timeout=CALL_TIMEOUT_S)).env_steps
+
+    def release(self, number: int) -> None:
+        """Gives a lease back unused.
+
+        Raises:
+            NotFoundError: If the lease was never open in this epoch, or was acked.
+        """
+        request = replay_service_pb2.ReleaseRequest(learner=self._learner(), lease=number)
+        self._call(lambda: self._stub.Release(request, timeout=CALL_TIMEOUT_S))
+
+    def read_episodes(self, cursor: int, limit: int) -> EpisodePage:
+        """Returns finished episodes from a cursor on, in the order in which replay stored them."""
+        request = replay_service_pb2.ReadEpisodesRequest(learner=self._learner(), cursor=cursor, limit=limit)
+        response = self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
+        return EpisodePage(episodes=list(response.episodes), next_cursor=response.next_cursor)
+
+    def _learner(self) -> replay_service_pb2.Learner:
+        position = self.position
+        return replay_service_pb2.Learner(
+            run_id=position.run_id,
+            epoch=position.epoch,
+            version=position.version,
+            resumed_version=position.resumed_version,
+            first_version=position.first_version,
+        )
+
+    def _call(self, attempt: Callable[[], Result]) -> Result:
+        """Repeats `attempt` until replay answers; the two shake hands first, and again after replay was away."""
+
+        def once() -> Result:
+            self._meet()
+            try:
+                with translated():
+                    return attempt()
+            except UnavailableError:
+                self._acquainted = self._identity is None
+                raise
+
+        return self._retry(once)
+
+    def _meet(self) -> None:
+        if not self._acquainted and self._identity is not None:
+            shake_hands(self._channel, self._identity)
+            self._acquainted = True
+
+
+class _Reading:
+    """One Read that is opened again where it stood when it breaks off."""
+
+    def __init__(self, start: Callable[[], Iterator[replay_service_pb2.ReadResponse]]) -> None:
+        self._start = start
+        self._responses: Iterator[replay_service_pb2.ReadResponse] | None = None
+        self._done: set[Name] = set()
+
+    def advance(self) -> tuple[fragment_pb2.FragmentHeader, bytes] | fragment_pb2.FragmentName | None:
+        """Returns the next fragment that was not returned before, or the name of a missing one; None at the end."""
+        responses = self._responses or self._start()
+        self._responses = responses
+        try:
+            for response in responses:
+                item = _item(response, responses)
+                name = item if isinstance(item, fragment_pb2.FragmentName) else item[0].name
+                if (name.stream, name.sequence) not in self._done:
+                    self._done.add((name.stream, name.sequence))
+                    return item
+        except grpc.RpcError:
+            self._responses = None
+            raise
+        return None
+
+    def close(self) -> None:
+        """Ends a Read that was not read to its end."""
+        if isinstance(self._responses, grpc.RpcContext):
+            self._responses.cancel()
+
+
+def _item(
+    response: replay_service_pb2.ReadResponse, rest: Iterator[replay_service_pb2.ReadResponse]
+) -> tuple[fragment_pb2.FragmentHeader, bytes] | fragment_pb2.FragmentName:
+    if response.WhichOneof("part") == "missing":
+        return response.missing
+    header, parts, received_bytes = response.header, [], 0
+    while received_bytes < header.payload_bytes:
+        piece = next(rest, replay_service_pb2.ReadResponse()).payload
+        if not piece:
+            raise InternalError(f"replay broke off fragment {header.name.stream}/{header.name.sequence}")
+        parts.append(piece)
+        received_bytes += len(piece)
+    return header, b"".join(parts)
+
+
+def _append_parts(
+    header: fragment_pb2.FragmentHeader | None,
+    payload: bytes,
+    episodes: Sequence[episode_pb2.EpisodeRecord],
+    progress: replay_service_pb2.ActorProgress | None,
+) -> Iterator[replay_service_pb2.AppendRequest]:
+    if header is not None:
+        yield replay_service_pb2.AppendRequest(header=header)
+        for piece in pieces(payload):
+            yield replay_service_pb2.AppendRequest(payload=piece)
+    for episode in episodes:
+        yield replay_service_pb2.AppendRequest(episode=episode)
+    if progress is not None:
+        yield replay_service_pb2.AppendRequest(progress=progress)
+
+
+def _leased_chunk(chunk: replay_service_pb2.LeasedChunk) -> LeasedChunk:
+    return LeasedChunk(
+        stream=chunk.name.stream,
+        chunk=chunk.name.chunk,
+        fragments=chunk.fragments,
+        payload_bytes=chunk.payload_bytes,
+        uses=chunk.uses,
+        oldest_version=chunk.oldest_version,
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))

@@ -1,0 +1,138 @@
+"""How a run fares: every role is asked, and the stage that limits throughput is named with the knob to turn."""
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from minefleet.errors import ConfigError, FleetError, translated
+from minefleet.progress import MetricsTail
+from minefleet.rpc import connect
+from minefleet.run import RUN_FILE
+from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
+
+ROLES_DIRECTORY = "roles"
+TIMEOUT_S = 2.0
+WAITING_SHARE = 0.2
+"""A learner that waits more than this share of its time is held up by the actors."""
+STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting": "cyan", "draining": "cyan"}
+SHOWN = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
+"""Numbers of the last line of metrics on the screen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleStatus:
+    """One role's answer, or why there is none."""
+
+    name: str
+    pid: int
+    address: str
+    metrics_address: str
+    state: str = "unreachable"
+    detail: str = ""
+    run_id: str = ""
+    uptime_s: float = 0.0
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """All roles of a run, its newest numbers, and what limits it."""
+
+    run_dir: str
+    roles: list[RoleStatus]
+    metrics: Mapping[str, Any]
+    """The last line of `metrics.jsonl`; empty before the first."""
+    limit: str
+    """Empty while unknown."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def look(directory: Path) -> RunStatus:
+    """Asks every role of a run.
+
+    Raises:
+        ConfigError: If there is no run in the directory.
+    """
+    if not (directory / RUN_FILE).exists():
+        raise ConfigError(f"there is no run in {directory}")
+    cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
+    with ThreadPoolExecutor(max(1, len(cards))) as pool:
+        roles = list(pool.map(ask, cards))
+    rows = MetricsTail(directory / "metrics.jsonl").read()
+    metrics = rows[-1] if rows else {}
+    return RunStatus(run_dir=str(directory), roles=roles, metrics=metrics, limit=limit_of(metrics) if roles else "")
+
+
+def ask(card: Mapping[str, Any]) -> RoleStatus:
+    """Asks the role that left this card."""
+    known = RoleStatus(**{key: card[key] for key in ("name", "pid", "address", "metrics_address")})
+    if not known.address:
+        return replace(known, state="starting", detail="no port yet")
+    try:
+        with connect(known.address) as channel, translated():
+            stub = status_service_pb2_grpc.StatusServiceStub(channel)
+            answer = stub.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S)
+    except FleetError as error:
+        return replace(known, state="unreachable", detail=str(error))
+    return replace(
+        known,
+        state=status_service_pb2.State.Name(answer.state).removeprefix("STATE_").lower(),
+        detail=answer.detail,
+        run_id=answer.run_id,
+        uptime_s=answer.uptime.ToTimedelta().total_seconds(),
+        figures=dict(answer.figures),
+    )
+
+
+def limit_of(metrics: Mapping[str, Any]) -> str:
+    """Names the stage that limits throughput and the knobs to turn; empty before the first iteration."""
+    if not metrics:
+        return ""
+    share = metrics["learner_wait_ratio"]
+    if share > WAITING_SHARE:
+        return (
+            f"the actors limit: the learner waits {share:.0%} of its time. More actors "
+            "(rollout_config.num_rollout_workers) or environments (rollout_config.worker_config.num_envs) help"
+        )
+    return (
+        f"the learner limits: it waits only {share:.0%} of its time. Fewer train_config.epochs_per_iteration, more "
+        "train_config.torch_threads or a GPU (train_config.device) help"
+    )
+
+
+def render(status: RunStatus) -> RenderableType:
+    """The status as one screen."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("role", "state", "up", "pid", "address", "metrics", "figures"):
+        table.add_column(column, overflow="fold")
+    for role in status.roles:
+        table.add_row(*_cells(role))
+    numbers = "  ".join(
+        f"{name} {_plain(status.metrics[name])}" for name in SHOWN if status.metrics.get(name) is not None
+    )
+    lines = [Text(text) for text in (numbers, status.limit) if text]
+    body = table if status.roles else Text("no role is up", style="yellow")
+    return Group(Text(status.run_dir, style="bold"), body, *lines)
+
+
+def _cells(role: RoleStatus) -> list[Text]:
+    state = Text(role.state, style=STYLES.get(role.state, "red"))
+    if role.detail:
+        state.append(f": {role.detail}", style="dim")
+    figures = "  ".join(f"{name} {_plain(value)}" for name, value in sorted(role.figures.items()))
+    rest = (f"{role.uptime_s:.0f} s", str(role.pid), role.address, role.metrics_address, figures)
+    return [Text(role.name), state, *(Text(text) for text in rest)]
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"

@@ -1,0 +1,40 @@
+"""The evaluator: `python -m minefleet_actor.evaluator --run-dir DIR`, an actor whose steps are not trained on.
+
+Every `eval_interval` iterations it plays `eval_episodes` whole episodes with the version that is the newest then, with
+the likeliest action, on environments of its own. The records ride the episode log to the learner, marked as evaluation.
+"""
+
+import uuid
+
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.main import run_role
+
+EVALUATOR_INDEX = 2**16
+"""Its environments are seeded as those of an actor with this index, which no actor has."""
+
+
+def body(context: RoleContext) -> None:
+    """Evaluates until asked to stop."""
+    from minefleet_actor.assembly import parameters_client, replay_client
+    from minefleet_actor.play import make_player
+    from minefleet_runtime.serve import serving
+
+    name, config = uuid.uuid4().hex[:12], context.run.config
+    parameters, replay = parameters_client(context, name), replay_client(context, context.stopping)
+    player = make_player(context.run, episodes=config.eval_episodes, seed=config.seed, index=EVALUATOR_INDEX)
+    with serving(context, "127.0.0.1:0"), player:
+        context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")
+        evaluated = 0
+        for announced in parameters.watch():
+            if announced.iteration // config.eval_interval > evaluated:
+                evaluated = announced.iteration // config.eval_interval
+                info, weights = parameters.fetch()
+                context.board.set(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
+                player.inference.swap(weights, info.version)
+                records = [played.record for played in player.play(config.eval_episodes, f"{name}-{info.version}")]
+                replay.append(None, episodes=records)
+
+
+if __name__ == "__main__":
+    run_role(status_service_pb2.ROLE_ACTOR, body, name="evaluator")

@@ -1,0 +1,110 @@
+"""Builds the parts of a learner from a run."""
+
+import copy
+import os
+
+import torch
+
+from minefleet.config import TrainConfig
+from minefleet.parameters import ParametersClient
+from minefleet.policies import Policy, build
+from minefleet.replay import ReplayClient
+from minefleet.run import Run
+from minefleet_learner.feed import Feed
+from minefleet_learner.loop import Learner, Parts
+from minefleet_learner.metrics import LearnerMetrics
+from minefleet_learner.parity import ParityProbe
+from minefleet_learner.saving import CheckpointWriter
+from minefleet_learner.snapshot import seed_everything
+from minefleet_learner.update import Updater
+from minefleet_runtime.context import RoleContext
+
+
+def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
+    """Builds a learner; nothing is started or sent yet.
+
+    Args:
+        context: The role.
+        background: Fetch and save beside the training; otherwise all is done in order, on the caller's thread.
+    """
+    run, config = context.run, context.run.config.train_config
+    torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
+    device = choose_device(config.device)
+    updater = build_updater(run, device)
+    replay = ReplayClient(
+        run.config.services.replay.address,
+        identity=run.identity(context.role),
+        stopping=context.stopping,
+        report=context.board.waiting,
+    )
+    buffer = run.config.rollout_config.replay_buffer_config
+    return Learner(
+        Parts(
+            run=run,
+            updater=updater,
+            probe=ParityProbe(updater.policy, versions=buffer.max_staleness + 2, context_length=config.context_length),
+            feed=build_feed(context, replay, device, ahead=background),
+            replay=replay,
+            parameters=ParametersClient(
+                run.config.services.parameters.address,
+                identity=run.identity(context.role),
+                watcher=context.name,
+                stopping=context.stopping,
+                report=context.board.waiting,
+            ),
+            writer=CheckpointWriter(
+                run.checkpoints,
+                save_interval=config.save_interval,
+                keep_interval=config.keep_interval,
+                background=background,
+            ),
+            metrics=LearnerMetrics(context.registry),
+            board=context.board,
+            stopping=context.stopping,
+        )
+    )
+
+
+def build_updater(run: Run, device: torch.device) -> Updater:
+    """Builds policy, optimizer and reference with fresh weights. Seeds the process."""
+    config = run.config.train_config
+    seed_everything(run.config.seed)
+    policy = build(run.config.policy, run.schema).to(device)
+    policy.value_norm.enabled = config.use_normalized_vf
+    reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
+    return Updater(policy, build_optimizer(policy, config), config, reference)
+
+
+def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW over all parameters, in one kernel per step."""
+    return torch.optim.AdamW(
+        policy.parameters(),
+        lr=config.learning_rate,
+        eps=config.adam_eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def build_feed(context: RoleContext, replay: ReplayClient, device: torch.device, *, ahead: bool) -> Feed:
+    """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0."""
+    config, rollout = context.run.config.train_config, context.run.config.rollout_config
+    buffer = rollout.replay_buffer_config
+    return Feed(
+        replay,
+        fragments=config.fragments_per_iteration,
+        fragments_per_chunk=buffer.fragments_per_chunk,
+        order=buffer.order,
+        readers=config.num_readers,
+        device=device,
+        ahead=ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0,
+        stopping=context.stopping,
+        report=context.board.waiting,
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA when there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

@@ -1,0 +1,191 @@
+"""Brings leased fragments to the loop, one iteration ahead where that is allowed.
+
+    replay ── lease ─▶ names ── read ─▶ bytes ── decode ─▶ fragments ── collate ─▶ batch ──▶ loop
+    replay ◀────────────────────────── ack, release ──────────────────────────────────────── loop
+
+With `ahead`, one thread fetches the batch of the next iteration while this one trains: it asks for chunks that may
+still be used one version later, holds at most one batch, and is started again when the loop takes it. It waits for
+replay to have enough; the loop waits for it. Training never waits for it, so the chunks that it waits for are made.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from minefleet.codec import decode
+from minefleet.errors import FencedError, NotFoundError
+from minefleet.fragment import Fragment
+from minefleet.replay import LeasedChunk, Order, ReplayClient
+from minefleet.rpc import StoppedError
+from minefleet.v1 import fragment_pb2
+from minefleet_learner.batch import Batch, Name, collate
+
+logger = logging.getLogger(__name__)
+
+LEASE_WAIT_S = 1.0
+"""How long one Lease waits; bounds how late a stop is noticed."""
+WAITING = "waiting for fragments"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leased:
+    """One iteration's fragments."""
+
+    number: int
+    """Of the lease."""
+    batch: Batch
+    staleness: list[int]
+    """Of each fragment's chunk when it is used, in versions."""
+    uses: list[int]
+    """Of each fragment's chunk, this one included."""
+    new_steps: int
+    """Steps that were never leased and acked before."""
+
+
+class Feed:
+    """The leases of one epoch."""
+
+    def __init__(
+        self,
+        replay: ReplayClient,
+        *,
+        fragments: int,
+        fragments_per_chunk: int,
+        order: Order,
+        readers: int,
+        device: torch.device,
+        ahead: bool,
+        stopping: threading.Event,
+        report: Callable[[str | None], None],
+    ) -> None:
+        """Stores its arguments; nothing is leased yet.
+
+        Args:
+            replay: Its `position` goes with every call.
+            fragments: Per iteration.
+            fragments_per_chunk: As replay counts them.
+            order: Which chunks to prefer.
+            readers: Threads that decode.
+            device: Where batches go.
+            ahead: Whether the next batch is fetched while one is trained on.
+            stopping: Ends every wait.
+            report: Told that fragments are waited for, and None when they have come.
+        """
+        self._replay = replay
+        self._fragments = fragments
+        self._fragments_per_chunk = fragments_per_chunk
+        self._order = order
+        self._device = device
+        self._stopping = stopping
+        self._report = report
+        self._decoders = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed") if ahead else None
+        self._next: Future[Leased] | None = None
+        self._numbers = 0
+        self._open: set[int] = set()
+
+    def take(self, version: int) -> Leased:
+        """Returns fragments to use at `version`, and starts to fetch those for the version after it.
+
+        Raises:
+            StoppedError: If asked to stop while waiting.
+        """
+        if self._thread is None:
+            return self._fetch(version, self._report)
+        leased = self._wait(self._next or self._thread.submit(self._fetch, version))
+        self._next = self._thread.submit(self._fetch, version + 1)
+        return leased
+
+    def ack(self, leased: Leased) -> int:
+        """Says that they were trained on. Returns the environment steps taken so far."""
+        env_steps = self._replay.ack(leased.number)
+        self._open.discard(leased.number)
+        return env_steps
+
+    def close(self) -> None:
+        """Gives back what was not acked. `stopping` is set by now."""
+        for pool in (self._thread, self._decoders):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+        for number in sorted(self._open):
+            self._release(number)
+        self._open.clear()
+
+    def _release(self, number: int) -> None:
+        try:
+            self._replay.release(number)
+        except (NotFoundError, FencedError):
+            return  # Nothing was charged, or a newer epoch has given it back already.
+        except StoppedError:
+            logger.info("lease %d is left to the next epoch, which gives it back", number)
+
+    def _wait(self, future: Future[Leased]) -> Leased:
+        waiting = False
+        while True:
+            try:
+                leased = future.result(LEASE_WAIT_S)
+            except TimeoutError:
+                self._report(WAITING)
+                waiting = True
+            else:
+                if waiting:
+                    self._report(None)
+                return leased
+
+    def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> Leased:
+        """Leases until at least one fragment could be read."""
+        while True:
+            number, chunks = self._lease(use_version, report)
+            named = list(self._read(number))
+            if named:
+                return self._leased(number, chunks, named, use_version)
+            logger.warning("every fragment of lease %d is corrupt", number)
+            self._replay.ack(number)
+            self._open.discard(number)
+
+    def _lease(self, use_version: int, report: Callable[[str | None], None]) -> tuple[int, list[LeasedChunk]]:
+        self._numbers += 1
+        self._open.add(self._numbers)
+        waiting = False
+        while not self._stopping.is_set():
+            lease = self._replay.lease(
+                self._numbers,
+                fragments=self._fragments,
+                use_version=use_version,
+                wait_s=LEASE_WAIT_S,
+                order=self._order,
+            )
+            if lease.chunks:
+                if waiting:
+                    report(None)
+                return lease.number, lease.chunks
+            report(WAITING)
+            waiting = True
+        raise StoppedError("stopped while waiting for fragments")
+
+    def _read(self, number: int) -> Iterator[tuple[Name, Fragment]]:
+        items = self._replay.read(number)
+        return map(_decode, items) if self._decoders is None else self._decoders.map(_decode, items)
+
+    def _leased(
+        self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, Fragment]], use_version: int
+    ) -> Leased:
+        chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
+        mine = [chunk_of[stream, sequence // self._fragments_per_chunk] for (stream, sequence), _ in named]
+        fresh = (len(fragment) for (_, fragment), chunk in zip(named, mine, strict=True) if chunk.uses == 0)
+        return Leased(
+            number=number,
+            batch=collate(named).to(self._device),
+            staleness=[use_version - chunk.oldest_version for chunk in mine],
+            uses=[chunk.uses + 1 for chunk in mine],
+            new_steps=sum(fresh),
+        )
+
+
+def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, Fragment]:
+    header, payload = item
+    return (header.name.stream, header.name.sequence), decode(header, payload)

@@ -1,0 +1,86 @@
+"""Forward passes over parts of a batch.
+
+A policy with memory runs over whole rows from their stored states, in pieces of `context_length`; gradients stop at the
+borders of the pieces. For a policy without memory the real steps are lined up, so that padding costs nothing.
+
+Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one; b = selected rows,
+X = T or S, n = entries of the selected rows that are not padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minefleet.policies import Policy, PolicyOutput
+from minefleet.tree import Tree, flatten, tree_map
+from minefleet_learner.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The observations that one pass takes: those of whole rows [b, X], or n real ones [n, 1]."""
+
+    rows: Tensor
+    """[b] int64."""
+    seen: Tensor
+    """[b, X] or [n, 1] int64, into a flattened [B, S]."""
+    mask: Tensor
+    """Likewise, bool, False at padding."""
+    steps: Tensor
+    """Likewise, into a flattened [B, T] where the selection is one of steps; else the same as `seen`."""
+
+
+def has_memory(policy: Policy) -> bool:
+    """Whether the policy carries state from step to step."""
+    return bool(flatten(policy.initial_state(1)))
+
+
+def select_steps(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:
+    """Selects the steps of some fragments."""
+    steps = _flat_index(rows, batch.mask.shape[1])
+    return _selection(rows, batch.position[rows], steps, batch.mask[rows], whole_rows)
+
+
+def select_seen(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:
+    """Selects all that was seen in some fragments, the observations after cuts included."""
+    seen = _flat_index(rows, batch.seen_mask.shape[1])
+    return _selection(rows, seen, seen, batch.seen_mask[rows], whole_rows)
+
+
+def gather(tree: Tree, index: Tensor) -> Tree:
+    """Takes entries of leaves [B, X, ...] at an index into a flattened [B, X]."""
+    return tree_map(lambda leaf: leaf.flatten(0, 1)[index], tree)
+
+
+def evaluate(policy: Policy, batch: Batch, selection: Selection, context_length: int) -> PolicyOutput:
+    """Runs the policy over a selection, from the stored states where it has memory."""
+    obs, first = gather(batch.seen, selection.seen), gather(batch.seen_first, selection.seen)
+    if not has_memory(policy):
+        return policy(obs, {}, first)[0]  # type: ignore[no-any-return]  # A module's result has no type.
+    state = tree_map(lambda leaf: leaf[selection.rows], batch.recurrent_state)
+    outputs: list[PolicyOutput] = []
+    for start in range(0, first.shape[1], context_length):
+        piece = slice(start, start + context_length)
+        output, state = policy(tree_map(lambda leaf, at=piece: leaf[:, at], obs), state, first[:, piece])
+        state = tree_map(torch.detach, state)
+        outputs.append(output)
+    return outputs[0] if len(outputs) == 1 else _concatenate(outputs)
+
+
+def _flat_index(rows: Tensor, width: int) -> Tensor:
+    """[b, width]: where the entries of the rows lie in a flattened [B, width]."""
+    return rows.unsqueeze(1) * width + torch.arange(width, device=rows.device)
+
+
+def _selection(rows: Tensor, seen: Tensor, steps: Tensor, mask: Tensor, whole_rows: bool) -> Selection:
+    if not whole_rows:
+        seen, steps, mask = (index[mask].unsqueeze(1) for index in (seen, steps, mask))
+    return Selection(rows=rows, seen=seen, mask=mask, steps=steps)
+
+
+def _concatenate(outputs: Sequence[PolicyOutput]) -> PolicyOutput:
+    """Joins pieces along time."""
+    params = tree_map(lambda *leaves: torch.cat(leaves, 1), outputs[0].params, *(one.params for one in outputs[1:]))
+    return PolicyOutput(params, torch.cat([one.value for one in outputs], 1))

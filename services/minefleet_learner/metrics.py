@@ -1,0 +1,60 @@
+"""What the learner exports to Prometheus."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+GAUGES = {
+    "iteration": "Iterations done.",
+    "policy_version": "Newest version published.",
+    "env_steps": "Environment steps taken by the actors, as replay reports them.",
+    "trained_steps": "Unique steps that reached an update.",
+    "episodes": "Finished training episodes.",
+    "episode_return_mean": "Mean return of the last 100 training episodes.",
+    "episode_length_mean": "Mean length of the last 100 training episodes, in steps.",
+    "eval_return_mean": "Mean return of the evaluation of the newest evaluated version.",
+    "sps": "Environment steps per second, over the last iterations.",
+    "staleness_mean": "Mean staleness of the last iteration's fragments, in versions.",
+    "staleness_max": "Largest staleness of the last iteration's fragments, in versions.",
+    "reuse_mean": "Mean use of the last iteration's chunks, this one included.",
+    "policy_loss": "Clipped surrogate, before its weight.",
+    "value_loss": "Half the mean squared error of the value, in normalised units.",
+    "entropy": "Mean entropy of the policy, in nats.",
+    "approx_kl": "Mean KL of the behaviour policy from the current one, in nats.",
+    "reference_kl": "Mean KL of the current policy from the reference, in nats.",
+    "clip_fraction": "Share of steps whose importance ratio left the clip range.",
+    "explained_variance": "Of the values before the update.",
+    "grad_norm": "Gradient norm before clipping.",
+    "ratio_max": "Largest importance ratio, or inverse of one.",
+    "advantage_std": "Standard deviation of the advantages, in reward units.",
+    "value_mean": "Mean value, in reward units.",
+    "learning_rate": "Step size.",
+    "rho": "Weight of the pull towards the reference.",
+    "learner_wait_ratio": "Share of the last iteration spent waiting for fragments.",
+    "parity_logp": "Largest difference between a recorded and a recomputed log-probability.",
+    "parity_value": "Largest difference between a recorded and a recomputed value, in normalised units.",
+}
+
+
+class LearnerMetrics:
+    """The gauges above, and two counters."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauges = {
+            name: Gauge(f"minefleet_learner_{name}", text, registry=registry) for name, text in GAUGES.items()
+        }
+        self._skipped = Counter(
+            "minefleet_learner_skipped_steps", "Optimizer steps left out as not finite.", registry=registry
+        )
+        self._probed = Counter(
+            "minefleet_learner_parity_steps", "Steps compared by the parity probe.", registry=registry
+        )
+
+    def observe(self, row: Mapping[str, Any], *, skipped_steps: int) -> None:
+        """Takes the numbers of an iteration; those it lacks keep their value."""
+        for name, gauge in self._gauges.items():
+            if row.get(name) is not None:
+                gauge.set(row[name])
+        self._skipped.inc(skipped_steps)
+        self._probed.inc(row.get("parity_steps") or 0)

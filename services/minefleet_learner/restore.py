@@ -1,0 +1,89 @@
+"""Where a learner starts: from its run's newest checkpoint, from another run's weights, or afresh."""
+
+import logging
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from minefleet.checkpoint import Arrays, Checkpoint, CheckpointState, newest, read
+from minefleet.config import TrainConfig
+from minefleet.policies import zero_value_head
+from minefleet.policies.weights import load_numpy, to_numpy
+from minefleet.run import Run
+from minefleet_learner.snapshot import load_optimizer, optimizer_arrays, restore_rng, rng_arrays
+from minefleet_learner.update import Updater
+
+logger = logging.getLogger(__name__)
+
+
+def restore(run: Run, updater: Updater) -> CheckpointState:
+    """Fills the updater and says where training stands.
+
+    A run that has a checkpoint goes on from it: everything is as it was. Otherwise `train_config.resume` may name
+    another one, from whose weights (and optimizer, by `resume_optimizer`) a new run starts, counting from 0.
+
+    Raises:
+        ConfigError: If the checkpoint is missing or damaged.
+        ContractError: If it holds another policy's weights.
+    """
+    config = run.config.train_config
+    path = newest(run.checkpoints)
+    if path is not None:
+        return _go_on(path, updater)
+    state = CheckpointState(run_id=uuid.uuid4().hex)
+    if config.resume is not None:
+        _take_weights(run.directory / config.resume, config, updater)
+    elif config.zero_initial_vf:
+        zero_value_head(updater.policy)
+    _refer_to_current(updater)
+    return state
+
+
+def take_snapshot(updater: Updater, state: CheckpointState, run_text: str, policy: Arrays | None = None) -> Checkpoint:
+    """Copies everything into a checkpoint.
+
+    Args:
+        updater: What is trained.
+        state: Where training stands.
+        run_text: Text of `run.yaml`.
+        policy: The weights, when they have been copied already.
+    """
+    return Checkpoint(
+        state=state,
+        policy=to_numpy(updater.policy) if policy is None else policy,
+        optimizer=optimizer_arrays(updater.policy, updater.optimizer),
+        rng=rng_arrays(),
+        reference=None if updater.reference is None else to_numpy(updater.reference),
+        run=run_text,
+    )
+
+
+def load_snapshot(updater: Updater, checkpoint: Checkpoint) -> None:
+    """Inverts `take_snapshot`. Without a reference in the checkpoint, its weights become the reference."""
+    load_numpy(updater.policy, checkpoint.policy)
+    load_optimizer(updater.policy, updater.optimizer, checkpoint.optimizer)
+    _refer_to_current(updater)
+    if updater.reference is not None and checkpoint.reference is not None:
+        load_numpy(updater.reference, checkpoint.reference)
+    restore_rng(checkpoint.rng)
+
+
+def _go_on(path: Path, updater: Updater) -> CheckpointState:
+    checkpoint = read(path)
+    load_snapshot(updater, checkpoint)
+    state = checkpoint.state
+    logger.info("goes on with run %s from %s: iteration %d", state.run_id, path, state.iteration)
+    return replace(state, stopped_by="")
+
+
+def _take_weights(path: Path, config: TrainConfig, updater: Updater) -> None:
+    checkpoint = read(path)
+    load_numpy(updater.policy, checkpoint.policy)
+    if config.resume_optimizer:
+        load_optimizer(updater.policy, updater.optimizer, checkpoint.optimizer)
+    logger.info("starts a new run from the weights of %s", path)
+
+
+def _refer_to_current(updater: Updater) -> None:
+    if updater.reference is not None:
+        updater.reference.load_state_dict(updater.policy.state_dict())

@@ -1,0 +1,82 @@
+"""Optimizer moments and random generators as named arrays, and back."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minefleet.errors import ConfigError
+from minefleet.policies import Policy
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def optimizer_arrays(policy: Policy, optimizer: torch.optim.Optimizer) -> Arrays:
+    """Copies the optimizer's state, under `parameter/moment`. The optimizer holds `policy.parameters()` in order."""
+    names = [name for name, _ in policy.named_parameters()]
+    return {
+        f"{names[index]}/{key}": np.array(tensor.detach().cpu().numpy())
+        for index, moments in optimizer.state_dict()["state"].items()
+        for key, tensor in moments.items()
+    }
+
+
+def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Inverts `optimizer_arrays`; the hyper-parameters stay those of the optimizer.
+
+    Raises:
+        ConfigError: If there is state for a parameter that the policy lacks.
+    """
+    index_of = {name: index for index, (name, _) in enumerate(policy.named_parameters())}
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for path, array in arrays.items():
+        name, _, key = path.rpartition("/")
+        if name not in index_of:
+            raise ConfigError(f"the checkpoint's optimizer has state for {name}, which the policy lacks")
+        state.setdefault(index_of[name], {})[key] = torch.tensor(array)
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the generators of Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def rng_arrays() -> Arrays:
+    """Copies the states of the generators of Python, NumPy and torch."""
+    _, words, gauss = random.getstate()
+    numpy_state: Any = np.random.get_state(legacy=False)
+    arrays = {
+        "python": np.array(words, np.uint32),
+        "python_gauss": np.array([] if gauss is None else [gauss], np.float64),
+        "numpy": numpy_state["state"]["key"].copy(),
+        "numpy_position": np.array(numpy_state["state"]["pos"], np.int64),
+        "numpy_has_gauss": np.array(numpy_state["has_gauss"], np.int64),
+        "numpy_gauss": np.array(numpy_state["gauss"], np.float64),
+        "torch": torch.get_rng_state().numpy().copy(),
+    }
+    if torch.cuda.is_available():
+        arrays["cuda"] = torch.cuda.get_rng_state().numpy().copy()
+    return arrays
+
+
+def restore_rng(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Inverts `rng_arrays`."""
+    gauss = arrays["python_gauss"].tolist()
+    random.setstate((3, tuple(arrays["python"].tolist()), gauss[0] if gauss else None))
+    np.random.set_state(
+        {
+            "bit_generator": "MT19937",
+            "state": {"key": arrays["numpy"], "pos": int(arrays["numpy_position"])},
+            "has_gauss": int(arrays["numpy_has_gauss"]),
+            "gauss": float(arrays["numpy_gauss"]),
+        }
+    )
+    torch.set_rng_state(torch.tensor(arrays["torch"]))
+    if "cuda" in arrays and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.tensor(arrays["cuda"]))

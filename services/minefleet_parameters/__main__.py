@@ -1,0 +1,15 @@
+"""The parameters role: `python -m minefleet_parameters --run-dir DIR`."""
+
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.main import run_role
+
+
+def body(context: RoleContext) -> None:
+    from minefleet_parameters.role import serve_run
+
+    serve_run(context)
+
+
+if __name__ == "__main__":
+    run_role(status_service_pb2.ROLE_PARAMETERS, body)

@@ -1,0 +1,44 @@
+"""Serves the versions of one run until the role is asked to stop.
+
+Shutdown: every watch ends with UNAVAILABLE, so that watchers look for the server that comes next; publishes and
+fetches in flight may finish within `services.drain_s`; then the store is closed. Nothing needs flushing: what was
+answered is on disk.
+"""
+
+import asyncio
+import time
+
+import grpc
+
+from minefleet.v1 import parameters_service_pb2_grpc
+from minefleet_parameters.metrics import parameters_metrics
+from minefleet_parameters.service import ParametersService
+from minefleet_parameters.store import open_store
+from minefleet_parameters.wishes import WishBook
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.serve import serve_aio
+
+MIN_KEPT_VERSIONS = 8
+
+
+def serve_run(context: RoleContext) -> None:
+    """Opens the store below the run directory and serves it."""
+    max_staleness = context.run.config.rollout_config.replay_buffer_config.max_staleness
+    with open_store(context.run.parameters, keep=max(MIN_KEPT_VERSIONS, max_staleness + 2)) as store:
+        wishes, metrics = WishBook(time.monotonic), parameters_metrics(context.registry)
+        service = ParametersService(store, wishes, metrics, context.board)
+        service.start()
+        asyncio.run(_serve(context, service))
+
+
+async def _serve(context: RoleContext, service: ParametersService) -> None:
+    def register(server: grpc.aio.Server) -> None:
+        parameters_service_pb2_grpc.add_ParametersServiceServicer_to_server(service, server)
+
+    draining = asyncio.create_task(service.drain_when(context.stopping))
+    try:
+        await serve_aio(context, context.run.config.services.parameters.address, register)
+    finally:
+        # Set already, unless serving failed: then nothing else would end the wait for it.
+        context.stopping.set()
+        await draining

@@ -1,0 +1,254 @@
+"""The ParametersService: what the proto promises, on top of the store.
+
+An aio server, so that a thousand watches hold no thread. Whatever waits for the disk runs in `asyncio.to_thread`.
+
+    learner ── Publish ──▶ upload ── commit ──▶ store ── Fetch ──▶ actors
+                                       │                             ▲
+                                       └──▶ announcement ── Watch ───┘
+
+There is no queue: a publish is read as fast as the disk takes it, a fetch is sent as fast as its actor takes it, and
+there is one announcement, replaced by each commit, on which every watch waits. A slow watch misses some.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import grpc
+from google.protobuf import duration_pb2
+
+from minefleet.errors import ContractError, CorruptError, NotFoundError, RejectedError, UnavailableError
+from minefleet.missing import MissingTensorsError
+from minefleet.rpc import PIECE_BYTES
+from minefleet.v1 import parameters_service_pb2 as pb
+from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
+from minefleet_parameters.files import refusing_when_full, write_whole
+from minefleet_parameters.metrics import ParametersMetrics
+from minefleet_parameters.store import ParameterStore
+from minefleet_parameters.upload import Upload
+from minefleet_parameters.wishes import CLAIM_TIMEOUT_S, WishBook
+from minefleet_runtime.context import StatusBoard
+
+PublishContext: TypeAlias = "grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse]"
+Asked: TypeAlias = "Sequence[tuple[weights_pb2.TensorEntry, int]]"
+
+
+class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
+    """Serves one store."""
+
+    def __init__(self, store: ParameterStore, wishes: WishBook, metrics: ParametersMetrics, board: StatusBoard) -> None:
+        self._store = store
+        self._wishes = wishes
+        self._metrics = metrics
+        self._board = board
+        self._running: dict[str, int] = {}
+        self._draining = False
+        self._changed = asyncio.Event()
+        self._saving = asyncio.Lock()
+        self._announcement: pb.WatchResponse | None = None
+
+    def start(self) -> None:
+        """Takes up where the last process left off."""
+        if self._store.wishes_path.exists():
+            self._wishes.read(self._store.wishes_path.read_text())
+        for number in self._store.kept:
+            self._wishes.add(self._store.version(number).manifest.wishes)
+        self._announce()
+
+    async def drain_when(self, stopping: threading.Event) -> None:
+        """Ends every watch when this process is asked to stop."""
+        await asyncio.to_thread(stopping.wait)
+        self._draining = True
+        self._wake()
+
+    async def OpenEpoch(self, request: pb.OpenEpochRequest, context: object) -> pb.OpenEpochResponse:  # noqa: N802
+        """Answers as the proto says."""
+        if not request.run_id:
+            raise RejectedError("an epoch is opened for a run; the request names none")
+        opened = await asyncio.to_thread(self._store.open_epoch, request.run_id, request.epoch, request.version)
+        self._report()
+        return pb.OpenEpochResponse(epoch=opened.epoch, newest_version=opened.newest_version)
+
+    async def Publish(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.PublishRequest], context: PublishContext
+    ) -> pb.PublishResponse:
+        """Answers as the proto says."""
+        requests = aiter(request_iterator)
+        header = await _header(requests)
+        began = time.monotonic()
+        repeated = await asyncio.to_thread(self._store.check, header)
+        if repeated is not None:
+            return pb.PublishResponse(version=repeated)
+        upload = self._store.begin(header)
+        try:
+            await asyncio.to_thread(upload.start)
+            async for request in requests:
+                await asyncio.to_thread(upload.write, _piece(request))
+            # Shielded: a caller that hangs up now must not keep a visible version from being announced.
+            number = await asyncio.shield(self._commit(upload))
+        except MissingTensorsError as error:
+            await context.abort(*_status(error))
+        finally:
+            await asyncio.to_thread(upload.close)
+        self._metrics.publish_s.observe(time.monotonic() - began)
+        return pb.PublishResponse(version=number)
+
+    async def Watch(self, request: pb.WatchRequest, context: object) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
+        """Answers as the proto says."""
+        with self._watching(request.watcher):
+            announced = 0
+            while not self._draining:
+                changed, newest = self._changed, self._announcement
+                if newest is None or newest.version.version == announced:
+                    await changed.wait()
+                    continue
+                _check_fingerprint(request.architecture_fingerprint, newest.version)
+                announced = newest.version.version
+                yield newest
+        raise UnavailableError("parameters is draining")
+
+    async def Fetch(self, request: pb.FetchRequest, context: object) -> AsyncIterator[pb.FetchResponse]:  # noqa: N802
+        """Answers as the proto says."""
+        version = self._store.version(request.version)
+        asked = _asked(version, request.ranges)
+        self._runs(request.watcher, request.running_version)
+        yield pb.FetchResponse(version=version)
+        if not asked:
+            return
+        self._metrics.fetch_saved_bytes.inc(_unique_bytes(version.manifest) - sum(e.size_bytes - o for e, o in asked))
+        with self._metrics.fetch_s.time():
+            pieces = self._pieces(version.version, asked)
+            while batch := await asyncio.to_thread(_batch, pieces):
+                for piece in batch:
+                    yield pb.FetchResponse(piece=piece)
+                    self._metrics.fetch_bytes.inc(len(piece.data))
+
+    async def Claim(self, request: pb.ClaimRequest, context: object) -> pb.ClaimResponse:  # noqa: N802
+        """Answers as the proto says."""
+        act = self._wishes.done if request.done else self._wishes.claim
+        claimed = act(request.wish, request.actor)
+        self._renew_announcement()
+        if request.done and claimed:
+            await self._save_wishes()
+        return pb.ClaimResponse(claimed=claimed, claim_timeout=duration_pb2.Duration(seconds=round(CLAIM_TIMEOUT_S)))
+
+    async def _commit(self, upload: Upload) -> int:
+        number = await asyncio.to_thread(self._store.commit, upload)
+        manifest = upload.header.manifest
+        self._metrics.publishes.inc()
+        self._metrics.publish_bytes.inc(upload.received_bytes)
+        self._metrics.publish_saved_bytes.inc(_unique_bytes(manifest) - upload.received_bytes)
+        self._wishes.add(manifest.wishes)
+        self._announce()
+        if manifest.wishes:
+            await self._save_wishes()
+        return number
+
+    def _announce(self) -> None:
+        self._renew_announcement()
+        self._report()
+        self._wake()
+
+    def _renew_announcement(self) -> None:
+        pending = self._wishes.pending()
+        self._metrics.pending_wishes.set(len(pending))
+        if self._store.kept:
+            self._announcement = pb.WatchResponse(version=self._store.version(), pending=pending)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _save_wishes(self) -> None:
+        async with self._saving:
+            with refusing_when_full():
+                await asyncio.to_thread(write_whole, self._store.wishes_path, self._wishes.to_json())
+
+    def _pieces(self, number: int, asked: Asked) -> Iterator[weights_pb2.TensorPiece]:
+        try:
+            for entry, start in asked:
+                for offset, data in self._store.read(number, entry, start):
+                    yield weights_pb2.TensorPiece(digest=entry.digest, offset=offset, data=data)
+        except CorruptError:
+            self._metrics.corrupt_reads.inc()
+            raise
+
+    @contextmanager
+    def _watching(self, watcher: str) -> Iterator[None]:
+        self._running.setdefault(watcher, 0)
+        self._metrics.watchers.inc()
+        try:
+            yield
+        finally:
+            self._metrics.watchers.dec()
+            self._running.pop(watcher, None)
+            self._runs(watcher, 0)
+
+    def _runs(self, watcher: str, version: int) -> None:
+        if watcher in self._running:
+            self._running[watcher] = version
+        self._metrics.oldest_running_version.set(min(filter(None, self._running.values()), default=0))
+
+    def _report(self) -> None:
+        kept, identity = self._store.kept, self._store.identity
+        self._board.set_run(identity.run_id)
+        self._board.figures({"newest_version": max(kept, default=0), "kept_versions": len(kept)})
+        self._metrics.newest_version.set(max(kept, default=0))
+        self._metrics.kept_versions.set(len(kept))
+        self._metrics.stored_bytes.set(self._store.tensors.stored_bytes)
+        self._metrics.epoch.set(identity.epoch)
+
+
+async def _header(requests: AsyncIterator[pb.PublishRequest]) -> pb.PublishHeader:
+    async for request in requests:
+        if request.WhichOneof("part") == "header":
+            return request.header
+        break
+    raise RejectedError("a publish begins with its header")
+
+
+def _piece(request: pb.PublishRequest) -> weights_pb2.TensorPiece:
+    if request.WhichOneof("part") != "piece":
+        raise RejectedError("after its header, a publish consists of pieces")
+    return request.piece
+
+
+def _status(error: MissingTensorsError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
+    status = error.to_status()
+    return status.code, status.details, tuple(status.trailing_metadata)
+
+
+def _asked(version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> list[tuple[weights_pb2.TensorEntry, int]]:
+    entries = {entry.digest: entry for entry in version.manifest.tensors}
+    if len({wanted.digest for wanted in ranges}) < len(ranges):
+        raise RejectedError("a fetch asks for each tensor once")
+    for wanted in ranges:
+        if wanted.digest not in entries:
+            raise NotFoundError(f"version {version.version} has no tensor with the digest {wanted.digest[:32]!r}")
+        if wanted.offset > entries[wanted.digest].size_bytes:
+            raise RejectedError(f"tensor {entries[wanted.digest].name!r} ends before {wanted.offset}")
+    return [(entries[wanted.digest], wanted.offset) for wanted in ranges]
+
+
+def _check_fingerprint(watcher: str, newest: weights_pb2.Version) -> None:
+    published = newest.manifest.architecture_fingerprint
+    if watcher and watcher != published:
+        raise ContractError(f"the published policy has the architecture {published}, the watcher's has {watcher}")
+
+
+def _unique_bytes(manifest: weights_pb2.Manifest) -> int:
+    return sum({entry.digest: entry.size_bytes for entry in manifest.tensors}.values())
+
+
+def _batch(pieces: Iterator[weights_pb2.TensorPiece]) -> list[weights_pb2.TensorPiece]:
+    """Takes pieces worth about one full piece, so that small tensors do not cost a thread's time each."""
+    batch, size_bytes = [], 0
+    for piece in pieces:
+        batch.append(piece)
+        size_bytes += piece.ByteSize()
+        if size_bytes >= PIECE_BYTES:
+            break
+    return batch

@@ -1,0 +1,293 @@
+"""Versions on disk.
+
+DIRECTORY/
+├── lock             held by the process that serves the directory
+├── identity.json    the run, the newest epoch and version that were issued, the pinned versions
+├── wishes.json      what actors are asked for, and who has done it
+├── versions/        VERSION.json: run, epoch and manifest of one version
+├── tensors/         DIGEST.safetensors: one tensor under its digest
+└── incoming/        publishes under way; emptied at start
+
+One file per tensor: versions share a file by naming its digest, dropping a version frees exactly the tensors that no
+other one needs, and a publish is renames of files that were written aside. A file per version would spare an fsync
+per new tensor, but to free a part of it, the rest would have to be copied. A version is read without minefleet by
+
+    tensors = json.load(open("versions/12.json"))["manifest"]["tensors"]
+    {t["name"]: load_file(f"tensors/{t['digest']}.safetensors")[t["digest"]] for t in tensors}
+
+Tensors of equal bytes share a file even if dtype or shape differ; then the manifest's are right.
+
+A publish becomes visible when its manifest is renamed into versions/. What a crash leaves of an earlier moment is
+removed at the next start; what it left undone after it, the removal of expired versions, is done then.
+"""
+
+import fcntl
+import itertools
+import json
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from minefleet.errors import (
+    ConfigError,
+    CorruptError,
+    FencedError,
+    NotFoundError,
+    OverloadedError,
+    RunMismatchError,
+)
+from minefleet.manifest import check_architecture, check_manifest
+from minefleet.missing import MissingTensorsError
+from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet_parameters.files import refusing_when_full, remove_asides, write_whole
+from minefleet_parameters.tensors import TensorFiles
+from minefleet_parameters.upload import Upload
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Whose versions these are. The numbers only rise."""
+
+    run_id: str = ""
+    """Empty until a learner opens an epoch."""
+    epoch: int = 0
+    newest_version: int = 0
+    """Not below the newest version; above it when a checkpoint knew a higher one."""
+    pinned: tuple[int, ...] = ()
+    """Versions that are kept whatever their age."""
+
+
+@contextmanager
+def open_store(directory: Path, *, keep: int) -> Iterator["ParameterStore"]:
+    """Opens a directory for this process alone and removes what a crash has left.
+
+    Args:
+        directory: Made when it does not exist.
+        keep: How many of the newest versions to keep, >= 1.
+
+    Raises:
+        ConfigError: If another process serves the directory.
+        CorruptError: If one of its files cannot be read.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process serves the parameters in {directory}") from error
+        store = ParameterStore(directory, keep)
+        store.recover()
+        yield store
+
+
+class ParameterStore:
+    """Publishes versions and reads them. Thread-safe; reading takes no lock."""
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self.identity = Identity()
+        self.tensors = TensorFiles(directory / "tensors")
+        self.wishes_path = directory / "wishes.json"
+        self._keep = keep
+        self._directory = directory
+        self._identity_path = directory / "identity.json"
+        self._versions_path = directory / "versions"
+        self._incoming_path = directory / "incoming"
+        self._lock = threading.Lock()
+        self._uploads = itertools.count()
+        # Replaced, never changed, so that readers need no lock.
+        self._versions: Mapping[int, weights_pb2.Version] = {}
+
+    @property
+    def kept(self) -> list[int]:
+        """The versions that can be read, oldest first."""
+        return sorted(self._versions)
+
+    def recover(self) -> None:
+        """Reads the directory and removes what a crash has left in it."""
+        shutil.rmtree(self._incoming_path, ignore_errors=True)
+        self._incoming_path.mkdir()
+        self._versions_path.mkdir(exist_ok=True)
+        remove_asides(self._directory)
+        remove_asides(self._versions_path)
+        versions = [_read_version(path) for path in self._versions_path.iterdir()]
+        self._versions = {version.version: version for version in versions}
+        self.identity = _read_identity(self._identity_path)
+        if versions and not self.identity.run_id:
+            raise CorruptError(f"{self._versions_path} holds versions, but {self._identity_path} is gone")
+        self.tensors.recover(self._entries())
+        self._expire()
+
+    def open_epoch(self, run_id: str, epoch: int, version: int) -> Identity:
+        """Fences every earlier epoch; the answer's numbers are above the store's and the checkpoint's.
+
+        Raises:
+            RunMismatchError: If the store holds another run.
+        """
+        with self._lock:
+            if self.identity.run_id not in ("", run_id):
+                raise RunMismatchError(f"parameters holds run {self.identity.run_id}, the learner is of run {run_id}")
+            opened = replace(
+                self.identity,
+                run_id=run_id,
+                epoch=max(self.identity.epoch, epoch) + 1,
+                newest_version=max(self._newest, version),
+            )
+            self._write_identity(opened)
+            return opened
+
+    def version(self, number: int = 0) -> weights_pb2.Version:
+        """Returns a version; 0 means the newest.
+
+        Raises:
+            NotFoundError: If it has expired or was never published. Names what is there.
+        """
+        versions = self._versions
+        if not versions:
+            raise NotFoundError("no version has been published yet")
+        if number not in versions and number != 0:
+            raise NotFoundError(
+                f"version {number} is not there; the oldest available is {min(versions)}, the newest {max(versions)}"
+            )
+        return versions[number or max(versions)]
+
+    def read(self, number: int, entry: weights_pb2.TensorEntry, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yields a tensor of a version from an offset on, as (offset, piece); the last only if the whole is sound.
+
+        Raises:
+            CorruptError: If the tensor is damaged.
+            NotFoundError: If the version has expired meanwhile.
+        """
+        try:
+            yield from self.tensors.read(entry, offset)
+        except FileNotFoundError as error:
+            self.version(number)
+            raise CorruptError(f"tensor {entry.name!r} is gone from the disk of parameters") from error
+
+    def check(self, header: parameters_service_pb2.PublishHeader) -> int | None:
+        """Refuses a publish that cannot succeed. Returns its version if it has gone through before.
+
+        Raises:
+            RejectedError: If the manifest is malformed.
+            RunMismatchError: If the store holds another run.
+            FencedError: If the epoch is not the newest, or another version was published first.
+            ContractError: If the architecture differs.
+        """
+        check_manifest(header.manifest)
+        with self._lock:
+            return self._check(header)
+
+    def begin(self, header: parameters_service_pb2.PublishHeader) -> Upload:
+        """Returns what receives a publish that `check` has let through; nothing is written yet."""
+        return Upload(self._incoming_path / str(next(self._uploads)), header)
+
+    def commit(self, upload: Upload) -> int:
+        """Makes an upload the newest version, durable and visible, and returns its number.
+
+        Raises:
+            MissingTensorsError: If a tensor was neither sent nor held.
+            FencedError: If another publish or a newer epoch has overtaken it.
+            OverloadedError: If the disk is full; nothing is left behind.
+        """
+        header = upload.header
+        with upload.handing_over() as whole, self._lock:
+            repeated = self._check(header)
+            if repeated is not None:
+                return repeated
+            needed = {entry.digest for entry in header.manifest.tensors}
+            lacking = needed - self.tensors.held - whole.keys()
+            if lacking:
+                raise MissingTensorsError(sorted(lacking))
+            self._install(header, whole)
+            return self._newest
+
+    def pin(self, number: int) -> None:
+        """Keeps a version whatever its age, until it is unpinned."""
+        with self._lock:
+            pinned = {*self.identity.pinned, self.version(number).version}
+            self._write_identity(replace(self.identity, pinned=tuple(sorted(pinned))))
+
+    def unpin(self, number: int) -> None:
+        """Lets a version expire again."""
+        with self._lock:
+            pinned = tuple(pin for pin in self.identity.pinned if pin != number)
+            self._write_identity(replace(self.identity, pinned=pinned))
+            self._expire()
+
+    @property
+    def _newest(self) -> int:
+        return max((self.identity.newest_version, *self._versions))
+
+    def _version_path(self, number: int) -> Path:
+        return self._versions_path / f"{number}.json"
+
+    def _entries(self) -> Iterator[weights_pb2.TensorEntry]:
+        return (entry for version in self._versions.values() for entry in version.manifest.tensors)
+
+    def _write_identity(self, identity: Identity) -> None:
+        with refusing_when_full():
+            write_whole(self._identity_path, json.dumps(asdict(identity)))
+        self.identity = identity
+
+    def _check(self, header: parameters_service_pb2.PublishHeader) -> int | None:
+        ours = self.identity
+        if header.run_id != ours.run_id:
+            raise RunMismatchError(
+                f"parameters holds {f'run {ours.run_id}' if ours.run_id else 'no run yet'}, "
+                f"the learner publishes for run {header.run_id or '(none)'}"
+            )
+        if header.epoch != ours.epoch:
+            raise FencedError(f"epoch {header.epoch} may not publish: epoch {ours.epoch} is the newest")
+        repeated = self._versions.get(header.expected_version + 1)
+        if repeated is not None and repeated.epoch == header.epoch and repeated.manifest == header.manifest:
+            return repeated.version
+        if header.expected_version != self._newest:
+            raise FencedError(f"version {self._newest} is the newest, the publish expected {header.expected_version}")
+        if self._versions:
+            check_architecture(self.version().manifest, header.manifest)
+        return None
+
+    def _install(self, header: parameters_service_pb2.PublishHeader, whole: Mapping[str, Path]) -> None:
+        version = weights_pb2.Version(
+            version=self._newest + 1, epoch=header.epoch, run_id=header.run_id, manifest=header.manifest
+        )
+        path = self._version_path(version.version)
+        try:
+            with refusing_when_full():
+                self.tensors.take_over(whole, header.manifest.tensors)
+                write_whole(path, json_format.MessageToJson(version, preserving_proto_field_name=True))
+        except (OSError, OverloadedError):
+            path.unlink(missing_ok=True)
+            self.tensors.keep(self._entries())
+            raise
+        self._versions = {**self._versions, version.version: version}
+        self._expire()
+
+    def _expire(self) -> None:
+        keep = {*self.kept[-self._keep :], *self.identity.pinned}
+        expired = self._versions.keys() - keep
+        self._versions = {number: version for number, version in self._versions.items() if number in keep}
+        for number in expired:
+            self._version_path(number).unlink()
+        self.tensors.keep(self._entries())
+
+
+def _read_version(path: Path) -> weights_pb2.Version:
+    try:
+        return json_format.Parse(path.read_text(), weights_pb2.Version())
+    except (json_format.ParseError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{path} is damaged: {error}. Remove it to go on without this version") from error
+
+
+def _read_identity(path: Path) -> Identity:
+    if not path.exists():
+        return Identity()
+    try:
+        data = json.loads(path.read_text())
+        return Identity(**{**data, "pinned": tuple(data["pinned"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{path} is damaged: {error}") from error

@@ -1,0 +1,44 @@
+"""Replay as a process: `python -m minefleet_replay --run-dir DIR`.
+
+Shutdown: the server refuses new calls, the ticker ends the waits of learners, calls in flight finish, and the store is
+flushed and closed.
+"""
+
+from contextlib import ExitStack
+
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.main import run_role
+
+HANDLERS = 32
+"""Threads that serve calls. A waiting Lease and an upload in flight hold one each."""
+
+
+def body(context: RoleContext) -> None:
+    """Opens the store and serves it until asked to stop."""
+    from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
+    from minefleet_replay.limits import limits_of
+    from minefleet_replay.metrics import make_metrics
+    from minefleet_replay.opening import open_replay
+    from minefleet_replay.service import ReplayServicer
+    from minefleet_replay.ticker import Ticker
+    from minefleet_runtime.serve import serve
+
+    limits, metrics = limits_of(context.run), make_metrics(context.registry)
+    with ExitStack() as stack:
+        replay = open_replay(context.run.store, limits, metrics, bound=context.board.set_run)
+        stack.callback(replay.close)
+        ticker = Ticker(replay, metrics, context.board, context.stopping)
+        stack.callback(ticker.close)
+        ticker.start()
+        servicer = ReplayServicer(replay, limits, metrics)
+        serve(
+            context,
+            context.run.config.services.replay.address,
+            lambda server: add_ReplayServiceServicer_to_server(servicer, server),
+            max_workers=HANDLERS,
+        )
+
+
+if __name__ == "__main__":
+    run_role(status_service_pb2.ROLE_REPLAY, body)

@@ -1,0 +1,114 @@
+"""All that replay keeps in memory, and how it is read back from the store."""
+
+from dataclasses import dataclass
+from struct import error as StructError  # noqa: N812  # It is a class.
+
+from minefleet.errors import CorruptError
+from minefleet_replay.index import Chunk, Index
+from minefleet_replay.leases import Leases, read_rows
+from minefleet_replay.ledger import Ledger
+from minefleet_replay.limits import Limits
+from minefleet_replay.names import ChunkName, Names
+from minefleet_replay.progress import Counts, Progress
+from minefleet_replay.rows import (
+    ACTOR,
+    AFTER_ACTORS,
+    GONE_ACTORS,
+    LEDGER,
+    STANDING,
+    Meta,
+    number_of,
+    read_names,
+    read_uses,
+)
+from minefleet_replay.standing import Standing
+from minefleet_replay.store import Store
+
+
+@dataclass(slots=True)
+class Books:
+    """The memory. Every change of it follows rows that are written."""
+
+    limits: Limits
+    index: Index
+    names: Names
+    leases: Leases
+    progress: Progress
+    standing: Standing
+    ledger: Ledger
+    next_episode: int
+    horizon: int
+    """The newest version that any use is meant for: heard of, or asked for by a lease."""
+
+    @property
+    def oldest_version(self) -> int:
+        """What is older can never be used again."""
+        return self.horizon - self.limits.max_staleness
+
+    def chunk_name(self, stream: str, sequence: int) -> ChunkName:
+        """The chunk that a fragment lies in."""
+        return ChunkName(stream, sequence // self.limits.fragments_per_chunk)
+
+    def is_begun(self, name: ChunkName) -> bool:
+        """Whether a fragment of the chunk has ever arrived."""
+        first = name.number * self.limits.fragments_per_chunk
+        return self.names[name.stream].knows_any(first, first + self.limits.fragments_per_chunk)
+
+    def is_stale(self, oldest_version: int) -> bool:
+        """Whether what a version acted in can never be used again."""
+        return oldest_version < self.oldest_version
+
+    def is_abandoned(self, chunk: Chunk) -> bool:
+        """Whether versions of an abandoned lineage may have acted in it."""
+        return self.standing.is_abandoned(chunk.oldest_version, chunk.newest_version)
+
+
+def read_books(store: Store, limits: Limits) -> Books:
+    """Rebuilds the memory from the store.
+
+    Raises:
+        CorruptError: If rows contradict each other.
+    """
+    try:
+        return _read_books(store, limits)
+    except (KeyError, ValueError, StructError) as error:
+        raise CorruptError(f"the store's rows contradict each other: {error!r}") from error
+
+
+def _read_books(store: Store, limits: Limits) -> Books:
+    standing_row, ledger_row = store.get("system", STANDING), store.get("system", LEDGER)
+    standing = Standing.from_row(standing_row) if standing_row else Standing()
+    leases = read_rows({number_of(key): row for key, row in store.scan("leases")})
+    last_episode = store.last_key("episodes")
+    return Books(
+        limits=limits,
+        index=_read_index(store, limits, leases),
+        names=Names({key.decode(): read_names(row) for key, row in store.scan("names")}),
+        leases=leases,
+        progress=_read_progress(store),
+        standing=standing,
+        ledger=Ledger.from_row(ledger_row) if ledger_row else Ledger(),
+        next_episode=number_of(last_episode) + 1 if last_episode else 0,
+        horizon=max([standing.newest_version, *(lease.use_version for lease in leases.open.values())]),
+    )
+
+
+def _read_index(store: Store, limits: Limits, leases: Leases) -> Index:
+    index = Index(fragments_per_chunk=limits.fragments_per_chunk, max_reuse=limits.max_reuse)
+    for key, row in store.scan("meta"):
+        meta = Meta.from_row(number_of(key), row)
+        index.add(ChunkName(meta.stream, meta.fragment.sequence // limits.fragments_per_chunk), meta.fragment)
+    for key, row in store.scan("uses"):
+        index.charge(index[number_of(key)], uses=read_uses(row))
+    for lease in leases.open.values():
+        for chunk_id, _ in lease.chunks:
+            index.charge(index[chunk_id], leases=1)
+    return index
+
+
+def _read_progress(store: Store) -> Progress:
+    actors = {key.removeprefix(ACTOR).decode(): row for key, row in store.scan("system", ACTOR, AFTER_ACTORS)}
+    gone = store.get("system", GONE_ACTORS)
+    return Progress(
+        {actor: Counts.from_row(row) for actor, row in actors.items()}, Counts.from_row(gone) if gone else Counts()
+    )

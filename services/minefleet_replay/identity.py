@@ -1,0 +1,59 @@
+"""`identity.json`: whose store it is, readable without RocksDB."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from minefleet.errors import CorruptError
+
+FILE = "identity.json"
+
+FORMAT = 1
+"""Format of the store; others are refused."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Whose store it is."""
+
+    run_id: str = ""
+    """Empty until a first call names the run."""
+    format: int = FORMAT
+    appended: int = 0
+    """Fragments that had been appended, and synced to disk, when this was written: a store with fewer has lost some."""
+
+
+def read_identity(directory: Path) -> Identity | None:
+    """Reads a store's identity; None where there is no store.
+
+    Raises:
+        CorruptError: If it is unreadable or of another format.
+    """
+    path = directory / FILE
+    if not path.exists():
+        return None
+    try:
+        identity = Identity(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise CorruptError(
+            f"{path} is unreadable: {error}. Restore it, or move the store away to begin anew"
+        ) from error
+    if identity.format != FORMAT:
+        raise CorruptError(f"{directory} has format {identity.format}, this version reads format {FORMAT}")
+    return identity
+
+
+def write_identity(directory: Path, identity: Identity) -> None:
+    """Writes a store's identity whole and durably."""
+    aside = directory / f".{FILE}"
+    with aside.open("w") as file:
+        json.dump(asdict(identity), file)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(directory / FILE)
+    folder = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

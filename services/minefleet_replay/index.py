@@ -1,0 +1,199 @@
+"""Which chunks there are and which may be leased. Pure, in memory; rebuilt from the store at start.
+
+A chunk is known by its id, the append number of the fragment of it that arrived first: ids rise with age. It may be
+leased when it is whole and `uses + leases < max_reuse`; then its id stands, in order, in the list of its charge:
+
+    ready[0]  never leased            ── take ──▶ ready[1] ── take ──▶ ...
+    ready[1]  used or leased once    ◀── give back unused ──
+
+so that the fewest uses, then the oldest, are at hand without a search.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from random import Random
+from typing import Literal, NamedTuple
+
+from minefleet_replay.names import ChunkName
+
+Order = Literal["least_used", "uniform", "oldest"]
+
+
+class Fragment(NamedTuple):
+    """One stored fragment."""
+
+    sequence: int
+    number: int
+    """Its append number: the key of its bytes."""
+    payload_bytes: int
+    oldest_version: int
+    newest_version: int
+    closes_stream: bool
+    corrupt: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Consecutive fragments of one stream."""
+
+    name: ChunkName
+    id: int
+    uses: int = 0
+    """Acked uses."""
+    leases: int = 0
+    """Open leases that hold it."""
+    fragments: list[Fragment] = field(default_factory=list)
+    """By sequence."""
+    whole: bool = False
+    """Nothing can be added to it any more."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether bytes of it are corrupt, so that it may not be leased again."""
+        return any(fragment.corrupt for fragment in self.fragments)
+
+    @property
+    def charge(self) -> int:
+        """Uses that are spent or may be."""
+        return self.uses + self.leases
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest version that acted in it."""
+        return min(fragment.oldest_version for fragment in self.fragments)
+
+    @property
+    def newest_version(self) -> int:
+        """The newest version that acted in it."""
+        return max(fragment.newest_version for fragment in self.fragments)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its payloads."""
+        return sum(fragment.payload_bytes for fragment in self.fragments)
+
+    @property
+    def sound(self) -> int:
+        """Fragments whose bytes are not known to be corrupt."""
+        return sum(not fragment.corrupt for fragment in self.fragments)
+
+
+class Index:
+    """All chunks in the store."""
+
+    def __init__(self, *, fragments_per_chunk: int, max_reuse: int) -> None:
+        self._fragments_per_chunk = fragments_per_chunk
+        self._chunks: dict[int, Chunk] = {}
+        self._by_name: dict[ChunkName, Chunk] = {}
+        self._by_version: dict[int, dict[int, Chunk]] = {}
+        self._ready: list[list[int]] = [[] for _ in range(max_reuse)]
+        self.payload_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """All chunks, the oldest first."""
+        return iter(self._chunks.values())
+
+    def __getitem__(self, chunk_id: int) -> Chunk:
+        return self._chunks[chunk_id]
+
+    def find(self, name: ChunkName) -> Chunk | None:
+        """The chunk of that name, if any of it is stored."""
+        return self._by_name.get(name)
+
+    def add(self, name: ChunkName, fragment: Fragment) -> Chunk:
+        """Adds a fragment to its chunk."""
+        chunk = self._by_name.get(name)
+        if chunk is None:
+            chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)
+        else:
+            self._unlist(chunk)
+        insort(chunk.fragments, fragment)
+        chunk.whole = self._is_whole(chunk)
+        self.payload_bytes += fragment.payload_bytes
+        self._list(chunk)
+        return chunk
+
+    def remove(self, chunk: Chunk) -> None:
+        """Forgets a chunk."""
+        self._unlist(chunk)
+        self.payload_bytes -= chunk.payload_bytes
+        del self._by_name[chunk.name], self._chunks[chunk.id]
+
+    def charge(self, chunk: Chunk, *, uses: int = 0, leases: int = 0) -> None:
+        """Changes a chunk's acked uses and open leases by so many."""
+        self._unlist(chunk)
+        chunk.uses += uses
+        chunk.leases += leases
+        self._list(chunk)
+
+    def mark_corrupt(self, chunk: Chunk, fragment: Fragment) -> None:
+        """Notes that a fragment's bytes are corrupt: its chunk is not leased again."""
+        self._unlist(chunk)
+        chunk.fragments[chunk.fragments.index(fragment)] = fragment._replace(corrupt=True)
+        self._list(chunk)
+
+    def older_than(self, version: int) -> list[Chunk]:
+        """Unleased chunks in which a version before this one acted."""
+        buckets = (chunks for oldest, chunks in self._by_version.items() if oldest < version)
+        return [chunk for chunks in buckets for chunk in chunks.values() if not chunk.leases]
+
+    def oldest_unleased(self, spared: Chunk | None) -> Chunk | None:
+        """The oldest chunk that no lease holds, other than `spared`."""
+        return next((chunk for chunk in self if not chunk.leases and chunk is not spared), None)
+
+    def choose(self, count: int, order: Order, oldest_version: int, rng: Random) -> list[Chunk]:
+        """Chooses chunks to lease; fewer than `count` when there are not enough.
+
+        Args:
+            count: Chunks wanted.
+            order: `least_used`: the fewest uses first, then the oldest, shuffled. `uniform`: all alike. `oldest`: the
+                oldest first, in order.
+            oldest_version: Chunks in which an older one acted are passed over.
+            rng: Decides.
+        """
+        if sum(map(len, self._ready)) < count:
+            return []
+        if order == "uniform":
+            return self._sample(count, oldest_version, rng)
+        ids: Iterable[int] = chain(*self._ready) if order == "least_used" else sorted(chain(*self._ready))
+        chosen = list(islice(self._fresh(ids, oldest_version), count))
+        if order == "least_used":
+            rng.shuffle(chosen)
+        return chosen
+
+    def _sample(self, count: int, oldest_version: int, rng: Random) -> list[Chunk]:
+        fresh = list(self._fresh(chain(*self._ready), oldest_version))
+        return rng.sample(fresh, min(count, len(fresh)))
+
+    def _fresh(self, ids: Iterable[int], oldest_version: int) -> Iterator[Chunk]:
+        chunks = (self._chunks[chunk_id] for chunk_id in ids)
+        return (chunk for chunk in chunks if chunk.oldest_version >= oldest_version)
+
+    def _is_whole(self, chunk: Chunk) -> bool:
+        first = chunk.name.number * self._fragments_per_chunk
+        sequences = [fragment.sequence for fragment in chunk.fragments]
+        if sequences != list(range(first, first + len(sequences))):
+            return False
+        return len(sequences) == self._fragments_per_chunk or chunk.fragments[-1].closes_stream
+
+    def _list(self, chunk: Chunk) -> None:
+        self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
+        if self._is_ready(chunk):
+            insort(self._ready[chunk.charge], chunk.id)
+
+    def _unlist(self, chunk: Chunk) -> None:
+        bucket = self._by_version[chunk.oldest_version]
+        del bucket[chunk.id]
+        if not bucket:
+            del self._by_version[chunk.oldest_version]
+        if self._is_ready(chunk):
+            ready = self._ready[chunk.charge]
+            del ready[bisect_left(ready, chunk.id)]
+
+    def _is_ready(self, chunk: Chunk) -> bool:
+        return chunk.whole and not chunk.broken and chunk.charge < len(self._ready)

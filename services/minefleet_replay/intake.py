@@ -1,0 +1,193 @@
+"""What actors do: reserve chunks, and append fragments, episode records and their progress."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from minefleet.errors import RejectedError
+from minefleet.v1 import episode_pb2, fragment_pb2
+from minefleet_replay.books import Books
+from minefleet_replay.index import Chunk
+from minefleet_replay.keeper import Change, Keeper
+from minefleet_replay.ledger import Reason, bucket_of
+from minefleet_replay.names import ChunkName, StreamNames
+from minefleet_replay.progress import NO_COUNTS, Counts
+from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["none", "stored", "duplicate", "expired"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Upload:
+    """What one Append carries, all of it checked."""
+
+    header: fragment_pb2.FragmentHeader | None = None
+    payload: bytes = b""
+    episodes: list[episode_pb2.EpisodeRecord] = field(default_factory=list)
+    actor: str = ""
+    """The incarnation that `progress` is of; empty when there is none."""
+    progress: Counts = NO_COUNTS
+
+
+class Intake:
+    """Takes in what actors send. Not thread-safe."""
+
+    def __init__(self, keeper: Keeper, clock: Callable[[], float]) -> None:
+        self._keeper = keeper
+        self._clock = clock
+
+    @property
+    def _books(self) -> Books:
+        return self._keeper.books
+
+    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> list[bool]:
+        """Says for each chunk whether it may be made with these weights."""
+        if self._is_too_old(policy_version):
+            for name in names:
+                self._keeper.pacing.revoke(name)
+            return [False] * len(names)
+        return [self._reserve(name) for name in names]
+
+    def append(self, upload: Upload) -> Outcome:
+        """Stores what is new in an upload, as one change.
+
+        Raises:
+            ConflictError: If the fragment's name is known with other bytes.
+            RejectedError: If its stream was closed before it.
+            OverloadedError: If there is no room, or the store would stall.
+        """
+        outcome, reason = self._judge(upload.header) if upload.header is not None else ("none", None)
+        change, names = self._keeper.change(), dict[str, StreamNames]()
+        if upload.header is not None and outcome != "duplicate":
+            self._take_fragment(change, names, upload.header, upload.payload, reason)
+        self._take_episodes(change, names, upload.episodes)
+        self._take_progress(change, upload.actor, upload.progress)
+        self._take_names(change, names)
+        if change.effects:
+            self._keeper.commit(change)
+        if upload.header is not None:
+            self._count(outcome, upload.header)
+        return outcome
+
+    def _is_too_old(self, policy_version: int) -> bool:
+        books = self._books
+        return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
+
+    def _reserve(self, name: ChunkName) -> bool:
+        pacing, now = self._keeper.pacing, self._clock()
+        if self._books.is_begun(name):
+            # Its room is taken already, or it is lost: refusing would only make its stream wait.
+            pacing.renew(name, now)
+            return True
+        return pacing.reserve(name, len(self._books.index), now)
+
+    def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
+        """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""
+        name = self._books.chunk_name(header.name.stream, header.name.sequence)
+        if self._books.names[name.stream].knows_fragment(header.name.sequence, header.checksum):
+            return "duplicate", None
+        reason = self._reason_to_refuse(name, header)
+        if reason is not None:
+            return "expired", reason
+        self._keeper.make_room(header.payload_bytes, self._books.index.find(name))
+        return "stored", None
+
+    def _reason_to_refuse(self, name: ChunkName, header: fragment_pb2.FragmentHeader) -> Reason | None:
+        """Why a fragment could not be used, if it could not."""
+        chunk = self._books.index.find(name)
+        if chunk is not None and chunk.whole:
+            raise RejectedError(f"stream {name.stream} was closed before fragment {header.name.sequence}")
+        if self._books.is_stale(header.oldest_version):
+            return "stale"
+        if self._books.standing.is_abandoned(header.oldest_version, header.newest_version):
+            return "abandoned"
+        return "late" if chunk is None and self._books.is_begun(name) else None
+
+    def _take_fragment(
+        self,
+        change: Change,
+        names: dict[str, StreamNames],
+        header: fragment_pb2.FragmentHeader,
+        payload: bytes,
+        reason: Reason | None,
+    ) -> None:
+        stream, sequence = header.name.stream, header.name.sequence
+        meta = Meta.of(self._books.ledger.appended, header)
+        names[stream] = self._books.names[stream].with_fragment(sequence, header.checksum, meta.fragment.number)
+        name = self._books.chunk_name(stream, sequence)
+        if reason is None:
+            self._store(change, name, meta, payload)
+        else:
+            self._expire(change, name, meta, reason)
+
+    def _store(self, change: Change, name: ChunkName, meta: Meta, payload: bytes) -> None:
+        key = number_key(meta.fragment.number)
+        change.put("data", key, payload)
+        change.put("meta", key, meta.to_row())
+        change.ledger = change.ledger.added("live")
+        change.then(partial(self._add, name, meta))
+
+    def _add(self, name: ChunkName, meta: Meta) -> None:
+        chunk = self._books.index.add(name, meta.fragment)
+        if chunk.whole:
+            self._keeper.pacing.settle(name)
+        else:
+            self._keeper.pacing.begin(name, self._clock())
+
+    def _expire(self, change: Change, name: ChunkName, meta: Meta, reason: Reason) -> None:
+        """Drops a fragment on arrival, and with it what there is of its chunk, which can never be whole now."""
+        change.ledger = change.ledger.added(bucket_of(reason, 0))
+        self._keeper.explain(change, name, [meta.fragment], reason)
+        chunk: Chunk | None = self._books.index.find(name)
+        if chunk is not None:
+            self._keeper.drop(change, chunk, reason, chunk.uses)
+        change.then(partial(self._keeper.pacing.settle, name))
+
+    def _take_episodes(
+        self, change: Change, names: dict[str, StreamNames], episodes: list[episode_pb2.EpisodeRecord]
+    ) -> None:
+        number = self._books.next_episode
+        for record in episodes:
+            known = names.get(record.stream, self._books.names[record.stream])
+            if not known.knows_episode(record.episode):
+                names[record.stream] = known.with_episode(record.episode, change.ledger.appended)
+                change.put("episodes", number_key(number), record.SerializeToString())
+                number += 1
+        if number > self._books.next_episode:
+            change.then(partial(self._keeper.metrics.episodes.inc, number - self._books.next_episode))
+            change.then(partial(setattr, self._books, "next_episode", number))
+
+    def _take_progress(self, change: Change, actor: str, progress: Counts) -> None:
+        known = self._books.progress[actor]
+        joined = known.joined(progress)
+        if not actor or joined == known:
+            return
+        gone = self._books.progress.surplus(actor)
+        if gone is not None:
+            change.delete("system", ACTOR + gone.encode())
+            change.put("system", GONE_ACTORS, self._books.progress.gone.plus(self._books.progress[gone]).to_row())
+            change.then(partial(self._books.progress.fold, gone))
+        change.put("system", ACTOR + actor.encode(), joined.to_row())
+        change.then(partial(self._books.progress.take, actor, joined))
+
+    def _take_names(self, change: Change, names: dict[str, StreamNames]) -> None:
+        newcomers = sum(stream not in self._books.names for stream in names)
+        for stream in list(self._books.names.surplus(newcomers)):
+            change.delete("names", stream.encode())
+            change.then(partial(self._books.names.forget, stream))
+        for stream, known in names.items():
+            change.put("names", stream.encode(), names_row(known))
+            change.then(partial(self._books.names.remember, stream, known))
+
+    def _count(self, outcome: Outcome, header: fragment_pb2.FragmentHeader) -> None:
+        metrics, every = self._keeper.metrics, self._books.limits.fragments_per_report
+        metrics.appended.labels(outcome).inc()
+        if outcome == "stored":
+            metrics.payload_bytes.inc(header.payload_bytes)
+            metrics.raw_bytes.inc(header.raw_bytes)
+        if every and outcome != "duplicate" and self._books.ledger.appended % every == 0:
+            logger.info("%s", self._books.ledger)

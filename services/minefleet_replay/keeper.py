@@ -1,0 +1,148 @@
+"""Changes: rows first, in one batch with the ledger, then the memory."""
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from minefleet.errors import OverloadedError, RejectedError
+from minefleet_replay.books import Books
+from minefleet_replay.index import Chunk, Fragment
+from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.metrics import ReplayMetrics
+from minefleet_replay.names import ChunkName
+from minefleet_replay.pacing import Pacing
+from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
+from minefleet_replay.standing import Standing
+from minefleet_replay.store import Batch, Family, Store
+
+FULL_RETRY_S = 0.5
+
+
+class Change:
+    """Rows that are written together, and what follows in memory once they are."""
+
+    def __init__(self, store: Store, ledger: Ledger) -> None:
+        self.batch = Batch(store)
+        self.ledger = ledger
+        self.effects: list[Callable[[], None]] = []
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        """Sets a row."""
+        self.batch.put(family, key, value)
+
+    def delete(self, family: Family, key: bytes) -> None:
+        """Removes a row."""
+        self.batch.delete(family, key)
+
+    def move(self, source: Bucket, target: Bucket, fragments: int) -> None:
+        """Moves fragments between buckets."""
+        self.ledger = self.ledger.moved(source, target, fragments)
+
+    def then(self, effect: Callable[[], None]) -> None:
+        """Adds what follows in memory."""
+        self.effects.append(effect)
+
+
+class Keeper:
+    """The store, the books and the pacing, which change together. Not thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        books: Books,
+        pacing: Pacing,
+        metrics: ReplayMetrics,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.books = books
+        self.pacing = pacing
+        self.metrics = metrics
+        self.dead_bytes = 0
+        """Payload bytes that were deleted since their space was last reclaimed."""
+        self._wall_clock = wall_clock
+
+    def change(self) -> Change:
+        """Begins a change."""
+        return Change(self.store, self.books.ledger)
+
+    def commit(self, change: Change) -> None:
+        """Writes a change and follows it in memory; neither when the store refuses.
+
+        Raises:
+            OverloadedError: If the disk is full or the store would stall.
+        """
+        change.put("system", LEDGER, change.ledger.to_row())
+        self.store.write(change.batch)
+        self.books.ledger = change.ledger
+        for effect in change.effects:
+            effect()
+
+    def stand(self, change: Change, standing: Standing) -> None:
+        """Changes where the run stands."""
+        change.put("system", STANDING, standing.to_row())
+        change.then(partial(setattr, self.books, "standing", standing))
+
+    def reason_to_leave(self, chunk: Chunk, uses: int) -> Reason | None:
+        """Why a chunk that no lease holds must leave, if it must."""
+        if uses >= self.books.limits.max_reuse:
+            return "trained"
+        if chunk.broken:
+            return "corrupt"
+        if self.books.is_stale(chunk.oldest_version):
+            return "stale"
+        return "abandoned" if self.books.is_abandoned(chunk) else None
+
+    def drop(self, change: Change, chunk: Chunk, reason: Reason, uses: int) -> None:
+        """Drops a chunk that no lease holds after so many acked uses."""
+        for fragment in chunk.fragments:
+            change.delete("data", number_key(fragment.number))
+            change.delete("meta", number_key(fragment.number))
+        change.delete("uses", number_key(chunk.id))
+        self.explain(change, chunk.name, chunk.fragments, reason, uses)
+        change.move("live", bucket_of(reason, uses), chunk.sound)
+        change.then(partial(self._forget, chunk))
+
+    def explain(
+        self, change: Change, name: ChunkName, fragments: list[Fragment], reason: Reason, uses: int = 0
+    ) -> None:
+        """Records why fragments of a chunk leave, for `why-dropped`."""
+        row = drop_row(name, fragments, reason, uses, self._wall_clock())
+        change.put("drops", number_key(min(fragment.number for fragment in fragments)), row)
+        change.then(partial(self.metrics.dropped.labels(reason).inc, len(fragments)))
+
+    def drop_all(self, chunks: Iterable[Chunk], reason: Reason) -> None:
+        """Drops unleased chunks as one change."""
+        change = self.change()
+        for chunk in chunks:
+            self.drop(change, chunk, reason, chunk.uses)
+        if change.effects:
+            self.commit(change)
+
+    def make_room(self, payload_bytes: int, growing: Chunk | None) -> None:
+        """Evicts the oldest unleased chunks until a fragment fits.
+
+        Args:
+            payload_bytes: Of the fragment.
+            growing: The chunk that it belongs to, if that is there already; it is spared.
+
+        Raises:
+            RejectedError: If it could never fit.
+            OverloadedError: If all that could make room is leased.
+        """
+        limits, index = self.books.limits, self.books.index
+        if payload_bytes > limits.payload_bytes:
+            raise RejectedError(
+                f"a fragment of {payload_bytes} bytes exceeds the {limits.payload_bytes} that max_bytes leaves for all"
+            )
+        chunks = limits.max_chunks if growing is not None else limits.max_chunks - 1
+        while len(index) > chunks or index.payload_bytes + payload_bytes > limits.payload_bytes:
+            victim = index.oldest_unleased(growing)
+            if victim is None:
+                raise OverloadedError("replay is full, and all of it is leased", FULL_RETRY_S)
+            self.drop_all([victim], "evicted")
+
+    def _forget(self, chunk: Chunk) -> None:
+        self.books.index.remove(chunk)
+        self.pacing.settle(chunk.name)
+        self.dead_bytes += chunk.payload_bytes

@@ -1,0 +1,75 @@
+"""The learner's leases in the current epoch."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+MAX_OPEN = 4
+"""Leases that may be open at once: one in training, the others read ahead."""
+
+CLOSED_KEPT = 256
+"""Closed leases that are remembered, so that a repeated Ack or Release is recognised."""
+
+Ending = Literal["acked", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An open lease. Its row is the charge of one use of each of its chunks."""
+
+    number: int
+    use_version: int
+    chunks: tuple[tuple[int, int], ...]
+    """(chunk id, uses acked before)"""
+
+    def to_row(self) -> bytes:
+        """Packs it."""
+        return json.dumps({"use_version": self.use_version, "chunks": self.chunks}).encode()
+
+
+@dataclass(slots=True)
+class Leases:
+    """Open leases, and how the latest others ended."""
+
+    open: dict[int, Lease] = field(default_factory=dict)
+    closed: dict[int, Ending] = field(default_factory=dict)
+
+    def grant(self, lease: Lease) -> None:
+        """Opens a lease."""
+        self.open[lease.number] = lease
+
+    def close(self, number: int, ending: Ending) -> None:
+        """Closes a lease."""
+        del self.open[number]
+        self.closed[number] = ending
+
+    def surplus(self) -> list[int]:
+        """Closed leases to forget when one more is closed, the earliest first."""
+        return list(self.closed)[: len(self.closed) + 1 - CLOSED_KEPT]
+
+    def forget(self, number: int) -> None:
+        """Forgets a closed lease."""
+        del self.closed[number]
+
+    def clear(self) -> None:
+        """Forgets all: another epoch begins."""
+        self.open.clear()
+        self.closed.clear()
+
+
+def ending_row(ending: Ending) -> bytes:
+    """Packs how a lease ended."""
+    return json.dumps({"ending": ending}).encode()
+
+
+def read_rows(rows: dict[int, bytes]) -> Leases:
+    """Inverts the rows of the current epoch's leases."""
+    leases = Leases()
+    for number, row in rows.items():
+        data = json.loads(row)
+        if "ending" in data:
+            leases.closed[number] = data["ending"]
+        else:
+            chunks = tuple((chunk_id, uses) for chunk_id, uses in data["chunks"])
+            leases.grant(Lease(number, data["use_version"], chunks))
+    return leases

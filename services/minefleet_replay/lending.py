@@ -1,0 +1,230 @@
+"""What the learner does: take the run over, lease chunks, and say what became of them."""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from minefleet.errors import FencedError, NotFoundError, OverloadedError, RejectedError
+from minefleet_replay.books import Books
+from minefleet_replay.index import Chunk, Fragment, Order
+from minefleet_replay.keeper import Change, Keeper
+from minefleet_replay.leases import MAX_OPEN, Ending, Lease, ending_row
+from minefleet_replay.names import ChunkName
+from minefleet_replay.rows import Meta, number_key, uses_row
+
+logger = logging.getLogger(__name__)
+
+BUSY_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learner:
+    """Who calls, and where it stands."""
+
+    epoch: int
+    version: int
+    resumed_version: int
+    first_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What a lease shall hold."""
+
+    number: int
+    chunks: int
+    use_version: int
+    order: Order = "least_used"
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """One chunk of an open lease."""
+
+    name: ChunkName
+    uses: int
+    """Uses acked before the lease."""
+    oldest_version: int
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its payloads."""
+        return sum(fragment.payload_bytes for fragment in self.fragments)
+
+
+class Lending:
+    """Lends chunks to the learner of the newest epoch. Not thread-safe."""
+
+    def __init__(self, keeper: Keeper, rng: Random) -> None:
+        self._keeper = keeper
+        self._rng = rng
+
+    @property
+    def _books(self) -> Books:
+        return self._keeper.books
+
+    def admit(self, learner: Learner) -> None:
+        """Takes in where the learner stands.
+
+        Raises:
+            FencedError: If a newer epoch has taken over.
+        """
+        standing = self._books.standing
+        if learner.epoch < standing.epoch:
+            raise FencedError(f"epoch {learner.epoch} is fenced: epoch {standing.epoch} has taken over")
+        if learner.epoch > standing.epoch:
+            self._take_over(learner.epoch)
+        lineage = (learner.epoch, learner.resumed_version, learner.first_version)
+        if learner.first_version and lineage != self._books.standing.lineage:
+            self._abandon(lineage)
+        if learner.version > self._books.standing.newest_version:
+            self._hear(learner.version)
+
+    def lease(self, wanted: Wanted) -> list[Lent] | None:
+        """Leases chunks, or returns what the lease holds already; None while there are not enough.
+
+        Raises:
+            RejectedError: If a lease of that number was closed before.
+            OverloadedError: If too many leases are open.
+        """
+        leases = self._books.leases
+        if wanted.number in leases.open:
+            return self.lent(wanted.number)
+        if wanted.number in leases.closed:
+            raise RejectedError(f"lease {wanted.number} was {leases.closed[wanted.number]}; a lease needs a new number")
+        if len(leases.open) >= MAX_OPEN:
+            raise OverloadedError(f"{len(leases.open)} leases are open; ack or release one", BUSY_RETRY_S)
+        use_version = self._look_ahead(wanted.use_version)
+        oldest_version = use_version - self._books.limits.max_staleness
+        chunks = self._books.index.choose(wanted.chunks, wanted.order, oldest_version, self._rng)
+        if len(chunks) < wanted.chunks:
+            return None
+        self._open(Lease(wanted.number, use_version, tuple((chunk.id, chunk.uses) for chunk in chunks)), chunks)
+        return self.lent(wanted.number)
+
+    def lent(self, number: int) -> list[Lent]:
+        """What an open lease holds.
+
+        Raises:
+            NotFoundError: If no such lease is open.
+        """
+        lease = self._find(number)
+        chunks = ((self._books.index[chunk_id], uses) for chunk_id, uses in lease.chunks)
+        return [Lent(chunk.name, uses, chunk.oldest_version, tuple(chunk.fragments)) for chunk, uses in chunks]
+
+    def close(self, number: int, ending: Ending) -> None:
+        """Closes a lease: its uses are spent when it was acked, refunded when released. Repeatable.
+
+        Raises:
+            NotFoundError: If no such lease is open, and none was closed in this way in this epoch.
+        """
+        if self._books.leases.closed.get(number) == ending:
+            return
+        lease, change = self._find(number), self._keeper.change()
+        change.put("leases", number_key(number), ending_row(ending))
+        for forgotten in self._books.leases.surplus():
+            change.delete("leases", number_key(forgotten))
+            change.then(partial(self._books.leases.forget, forgotten))
+        change.then(partial(self._books.leases.close, number, ending))
+        for chunk_id, _ in lease.chunks:
+            self._give_back(change, self._books.index[chunk_id], leases=1, uses=int(ending == "acked"))
+        self._keeper.commit(change)
+
+    def quarantine(self, name: ChunkName, fragment: Fragment) -> None:
+        """Notes that a leased fragment's bytes are corrupt.
+
+        Raises:
+            NotFoundError: If the fragment has left: its lease was closed meanwhile.
+        """
+        chunk, key = self._books.index.find(name), number_key(fragment.number)
+        if chunk is None or fragment.number not in (one.number for one in chunk.fragments):
+            raise NotFoundError(f"fragment {name.stream}/{fragment.sequence} has left: its lease was closed")
+        if fragment not in chunk.fragments:
+            return
+        logger.warning("fragment %s/%d is corrupt; it is quarantined", name.stream, fragment.sequence)
+        change = self._keeper.change()
+        change.put("meta", key, Meta(name.stream, fragment._replace(corrupt=True), checksum=0, header=b"").to_row())
+        change.move("leased" if chunk.leases else "live", "corrupt", 1)
+        change.then(partial(self._books.index.mark_corrupt, chunk, fragment))
+        self._keeper.commit(change)
+
+    def _find(self, number: int) -> Lease:
+        lease = self._books.leases.open.get(number)
+        if lease is None:
+            ending = self._books.leases.closed.get(number, "never opened or is forgotten")
+            raise NotFoundError(f"lease {number} is not open in epoch {self._books.standing.epoch}: it was {ending}")
+        return lease
+
+    def _open(self, lease: Lease, chunks: list[Chunk]) -> None:
+        change = self._keeper.change()
+        change.put("leases", number_key(lease.number), lease.to_row())
+        change.then(partial(self._books.leases.grant, lease))
+        for chunk in chunks:
+            if not chunk.leases:
+                change.move("live", "leased", chunk.sound)
+            change.then(partial(self._books.index.charge, chunk, leases=1))
+        self._keeper.commit(change)
+        for chunk in chunks:
+            self._keeper.metrics.lease_staleness.observe(lease.use_version - chunk.oldest_version)
+            self._keeper.metrics.lease_uses.observe(chunk.uses)
+
+    def _give_back(self, change: Change, chunk: Chunk, *, leases: int, uses: int) -> None:
+        """Ends so many leases of a chunk, which spent so many uses; drops it when nothing more can come of it."""
+        total = chunk.uses + uses
+        change.then(partial(self._books.index.charge, chunk, uses=uses, leases=-leases))
+        if uses:
+            change.put("uses", number_key(chunk.id), uses_row(total))
+        if chunk.leases > leases:
+            return
+        change.move("leased", "live", chunk.sound)
+        reason = self._keeper.reason_to_leave(chunk, total)
+        if reason is not None:
+            self._keeper.drop(change, chunk, reason, total)
+
+    def _take_over(self, epoch: int) -> None:
+        """A newer epoch begins: the leases of older ones are void, and what they charged is refunded."""
+        change, books = self._keeper.change(), self._books
+        for number in (*books.leases.open, *books.leases.closed):
+            change.delete("leases", number_key(number))
+        for chunk in [chunk for chunk in books.index if chunk.leases]:
+            self._give_back(change, chunk, leases=chunk.leases, uses=0)
+        change.then(books.leases.clear)
+        self._keeper.stand(change, self._books.standing.taken_over(epoch))
+        self._keeper.commit(change)
+        logger.info("epoch %d has taken over", epoch)
+
+    def _hear(self, version: int) -> None:
+        """A newer version: what is too stale for it is dropped with it."""
+        standing, limits = self._books.standing, self._books.limits
+        change = self._keeper.change()
+        self._keeper.stand(change, standing.heard(version))
+        for chunk in self._books.index.older_than(version - limits.max_staleness):
+            self._keeper.drop(change, chunk, "stale", chunk.uses)
+        change.then(partial(self._raise_horizon, version))
+        self._keeper.commit(change)
+
+    def _abandon(self, lineage: tuple[int, int, int]) -> None:
+        """The learner resumed: chunks acted by versions after its checkpoint are dropped."""
+        change, standing = (
+            self._keeper.change(),
+            self._books.standing.resumed(lineage, self._books.limits.max_staleness),
+        )
+        self._keeper.stand(change, standing)
+        for chunk in self._books.index:
+            if not chunk.leases and standing.is_abandoned(chunk.oldest_version, chunk.newest_version):
+                self._keeper.drop(change, chunk, "abandoned", chunk.uses)
+        self._keeper.commit(change)
+
+    def _look_ahead(self, use_version: int) -> int:
+        """Drops what is too stale for a use to come. No later use is for an earlier version."""
+        newest = self._books.standing.newest_version
+        if use_version > newest + MAX_OPEN:
+            raise RejectedError(f"use_version {use_version} is too far ahead of the newest version, {newest}")
+        self._raise_horizon(use_version)
+        self._keeper.drop_all(self._books.index.older_than(self._books.oldest_version), "stale")
+        return self._books.horizon
+
+    def _raise_horizon(self, version: int) -> None:
+        self._books.horizon = max(self._books.horizon, version)

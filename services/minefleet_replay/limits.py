@@ -1,0 +1,62 @@
+"""What replay allows: the part of the configuration that it works by."""
+
+from dataclasses import dataclass
+
+from minefleet.run import Run
+from minefleet_replay.pacing import room_in_chunks
+
+PAYLOAD_SHARE = 0.5
+"""Share of `max_bytes` for payloads that can still be used; the rest is for the log and for files not yet reclaimed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Named as in the configuration."""
+
+    fragments_per_iteration: int
+    fragments_per_chunk: int
+    max_chunks: int
+    max_bytes: int
+    max_reuse: int
+    max_staleness: int
+    grant_timeout_s: float
+    fragments_per_report: int = 0
+    paced: bool = True
+    syncs_appends: bool = False
+    """Whether an acked append survives power loss (`durability: host`)."""
+    schema_fingerprint: str = ""
+    """Fragments of another schema are refused."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload bytes that are kept."""
+        return int(self.max_bytes * PAYLOAD_SHARE)
+
+    @property
+    def room_chunks(self) -> int:
+        """Chunks that may exist or be under way."""
+        return room_in_chunks(
+            fragments_per_iteration=self.fragments_per_iteration,
+            fragments_per_chunk=self.fragments_per_chunk,
+            max_reuse=self.max_reuse,
+            max_staleness=self.max_staleness,
+            max_chunks=self.max_chunks,
+        )
+
+
+def limits_of(run: Run) -> Limits:
+    """Reads them from a run's configuration."""
+    replay = run.config.rollout_config.replay_buffer_config
+    return Limits(
+        fragments_per_iteration=run.config.train_config.fragments_per_iteration,
+        fragments_per_chunk=replay.fragments_per_chunk,
+        max_chunks=replay.max_chunks,
+        max_bytes=replay.max_bytes,
+        max_reuse=replay.max_reuse,
+        max_staleness=replay.max_staleness,
+        grant_timeout_s=replay.grant_timeout_s,
+        fragments_per_report=replay.fragments_per_report,
+        paced=replay.pacing == "grants",
+        syncs_appends=replay.durability == "host",
+        schema_fingerprint=run.schema.fingerprint,
+    )

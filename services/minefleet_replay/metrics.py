@@ -1,0 +1,82 @@
+"""What replay tells Prometheus. Durations are in seconds, staleness in policy versions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from minefleet_replay.ledger import BUCKETS
+
+STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+USES_BUCKETS = (0, 1, 2, 3, 4, 8)
+WAIT_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+
+FIGURES = {
+    "granted_chunks": "Chunks that are granted and not begun.",
+    "room_chunks": "Chunks that may be in the store or granted.",
+    "held_chunks": "Chunks in the store.",
+    "held_payload_bytes": "Payload bytes in the store that can still be used.",
+    "open_leases": "Leases that are neither acked nor released.",
+    "newest_version": "The newest policy version heard of.",
+    "epoch": "The newest epoch heard of.",
+    "env_steps": "Environment steps that actors have reported.",
+    "env_failures": "Environment failures that actors have reported.",
+    "unsynced_writes": "Writes that would not survive power loss.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMetrics:
+    """Replay's own metrics; those of its RPCs are the runtime's."""
+
+    appended: Counter
+    payload_bytes: Counter
+    raw_bytes: Counter
+    episodes: Counter
+    dropped: Counter
+    refused: Counter
+    granted: Counter
+    lease_wait: Histogram
+    lease_staleness: Histogram
+    lease_uses: Histogram
+    ledger: Gauge
+    figures: Mapping[str, Gauge]
+    storage: Gauge
+
+    def show(self, figures: Mapping[str, float]) -> None:
+        """Sets the gauges that the board says too."""
+        for name, gauge in self.figures.items():
+            gauge.set(figures[name])
+        for bucket in BUCKETS:
+            self.ledger.labels(bucket).set(figures[f"{bucket}_fragments"])
+
+
+def make_metrics(registry: CollectorRegistry) -> ReplayMetrics:
+    """Registers them."""
+
+    def counter(name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"minefleet_replay_{name}", text, labels, registry=registry)
+
+    def gauge(name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"minefleet_replay_{name}", text, labels, registry=registry)
+
+    def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"minefleet_replay_{name}", text, buckets=buckets, registry=registry)
+
+    return ReplayMetrics(
+        appended=counter("appended_fragments", "Fragments that arrived, by what became of them.", "outcome"),
+        payload_bytes=counter("appended_payload_bytes", "Payload bytes stored, as packed."),
+        raw_bytes=counter("appended_raw_bytes", "Bytes of the stored arrays before packing."),
+        episodes=counter("appended_episodes", "Episode records stored."),
+        dropped=counter("dropped_fragments", "Fragments that left, by reason.", "reason"),
+        refused=counter("refused_calls", "Calls refused, by reason.", "reason"),
+        granted=counter("reserved_chunks", "Chunks asked for, by the answer.", "granted"),
+        lease_wait=histogram("lease_wait_seconds", "Time that a lease waited for enough.", WAIT_BUCKETS_S),
+        lease_staleness=histogram(
+            "lease_staleness_versions", "Staleness of leased chunks at their use.", STALENESS_BUCKETS
+        ),
+        lease_uses=histogram("lease_uses_uses", "Uses of leased chunks before.", USES_BUCKETS),
+        ledger=gauge("ledger_fragments", "Fragments by the ledger's bucket.", "bucket"),
+        figures={name: gauge(name, text) for name, text in FIGURES.items()},
+        storage=gauge("rocksdb_properties", "RocksDB's own figures.", "property"),
+    )

@@ -1,0 +1,101 @@
+"""Opens a store and rebuilds replay from it, or refuses with the reason."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from minefleet.errors import ConfigError, ContractError, CorruptError
+from minefleet_replay.books import Books, read_books
+from minefleet_replay.identity import Identity, read_identity, write_identity
+from minefleet_replay.keeper import Keeper
+from minefleet_replay.limits import Limits
+from minefleet_replay.metrics import ReplayMetrics
+from minefleet_replay.pacing import Pacing
+from minefleet_replay.replay import Replay
+from minefleet_replay.store import Store, open_store
+
+logger = logging.getLogger(__name__)
+
+
+def open_replay(
+    directory: Path,
+    limits: Limits,
+    metrics: ReplayMetrics,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+    rng: Random | None = None,
+    bound: Callable[[str], None] = lambda _: None,
+) -> Replay:
+    """Opens the store in `directory`, or makes one.
+
+    Args:
+        directory: Of the store; nobody else's.
+        limits: What is allowed.
+        metrics: Where to count.
+        clock: Seconds, monotonic.
+        wall_clock: Seconds since 1970, for records that people read.
+        rng: Chooses among chunks.
+        bound: Told the run, now or once a first call has named it.
+
+    Raises:
+        ConflictError: If another process has it open.
+        CorruptError: If it is damaged, or has lost what had been synced.
+        ConfigError: If it was made with another `fragments_per_chunk`.
+        ContractError: If its fragments have another schema.
+    """
+    identity = read_identity(directory)
+    store = open_store(directory, max_bytes=limits.max_bytes, fresh=identity is None)
+    try:
+        books = read_books(store, limits)
+        check(directory, identity or Identity(), books)
+        keeper = Keeper(store, books, begin_pacing(books, clock()), metrics, wall_clock)
+        replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
+        settle_identity(directory, identity, store, books)
+    except BaseException:
+        store.close()
+        raise
+    if books.standing.run_id:
+        bound(books.standing.run_id)
+    logger.info("opened %s with %d chunks; %s", directory, len(books.index), books.ledger)
+    return replay
+
+
+def check(directory: Path, identity: Identity, books: Books) -> None:
+    """Refuses a store that does not fit its identity or the configuration."""
+    standing, limits = books.standing, books.limits
+    if books.ledger.appended < identity.appended or (identity.run_id and not standing.run_id):
+        raise CorruptError(
+            f"{directory} has lost fragments: it knows of {books.ledger.appended}, {identity.appended} had been synced "
+            "to disk. Restore it, or move it away to begin anew"
+        )
+    if standing.run_id and standing.fragments_per_chunk != limits.fragments_per_chunk:
+        raise ConfigError(
+            "rollout_config.replay_buffer_config.fragments_per_chunk cannot change within a run: "
+            f"{directory} was made with {standing.fragments_per_chunk}, got {limits.fragments_per_chunk}"
+        )
+    if standing.run_id and standing.schema != limits.schema_fingerprint:
+        raise ContractError(
+            f"{directory} holds fragments of schema {standing.schema}, run {standing.run_id} now has "
+            f"{limits.schema_fingerprint}"
+        )
+
+
+def begin_pacing(books: Books, now: float) -> Pacing:
+    """Incomplete chunks get the time of a grant to go on; grants themselves are asked for again by their streams."""
+    limits = books.limits
+    pacing = Pacing(room_chunks=limits.room_chunks, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
+    for chunk in books.index:
+        if not chunk.whole:
+            pacing.begin(chunk.name, now)
+    return pacing
+
+
+def settle_identity(directory: Path, identity: Identity | None, store: Store, books: Books) -> None:
+    """Says outside RocksDB whose store it is, once that is durable inside."""
+    if identity is None or identity.run_id != books.standing.run_id:
+        store.sync(store.written)
+        appended = identity.appended if identity else 0
+        write_identity(directory, Identity(run_id=books.standing.run_id, appended=appended))

@@ -1,0 +1,326 @@
+"""Replay: the verbs of the service under one lock, and what time brings.
+
+    actors ── append ──▶ chunks ── lease ──▶ learner
+
+Handler threads call the verbs. A lease waits on `_changed` until enough chunks may be leased; an append that completes
+a chunk, an Ack, a Release, the end of the caller and `close` wake it. Who needs power-loss safety waits for the store's
+shared fsync after the lock is let go. The ticker thread calls `tick`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from minefleet.codec import checksum
+from minefleet.errors import ContractError, CorruptError, NotFoundError, RunMismatchError
+from minefleet.v1 import episode_pb2
+from minefleet_replay.identity import Identity, write_identity
+from minefleet_replay.index import Fragment
+from minefleet_replay.intake import Intake, Outcome, Upload
+from minefleet_replay.keeper import Keeper
+from minefleet_replay.leases import Ending
+from minefleet_replay.ledger import BUCKETS
+from minefleet_replay.lending import Learner, Lending, Lent, Wanted
+from minefleet_replay.names import ChunkName
+from minefleet_replay.pacing import Hint
+from minefleet_replay.progress import Counts
+from minefleet_replay.rows import Meta, number_key, number_of
+from minefleet_replay.store import Family
+
+logger = logging.getLogger(__name__)
+
+EPISODES_KEPT = 100_000
+DROPS_KEPT = 100_000
+"""Appended fragments, counted back from the newest, whose departure can be explained."""
+
+TRIM_EVERY = 1000
+PAGE_BYTES = 4 * 2**20
+RECLAIM_SHARE = 8
+"""Space of deleted payloads is reclaimed when it exceeds one part in so many of `max_bytes`."""
+
+
+class Answer(NamedTuple):
+    """Replay's answer to a Reserve."""
+
+    granted: list[bool]
+    retry_after_s: float
+    newest_version: int
+
+
+class Replay:
+    """Everything behind the service. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: Path,
+        keeper: Keeper,
+        *,
+        clock: Callable[[], float],
+        rng: Random,
+        bound: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Stores its parts.
+
+        Args:
+            directory: Of the store.
+            keeper: The store, the books and the pacing.
+            clock: Seconds, monotonic.
+            rng: Chooses among chunks.
+            bound: Told the run once a first call has named it.
+        """
+        self._directory = directory
+        self.keeper = keeper
+        self._clock = clock
+        self._bound = bound
+        self._intake = Intake(keeper, clock)
+        self._lending = Lending(keeper, rng)
+        self._hint = Hint()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._noting = threading.Lock()
+        self._noted: Identity | None = None
+        self._trimmed: dict[Family, int] = {"episodes": 0, "drops": 0}
+
+    def bind(self, run_id: str, schema_fingerprint: str | None = None) -> None:
+        """Takes the run that a first call names.
+
+        Raises:
+            RunMismatchError: If the store holds another run.
+            ContractError: If the caller's schema is not the run's.
+        """
+        limits = self.keeper.books.limits
+        with self._changed:
+            known = self.keeper.books.standing.run_id
+            if not known and run_id:
+                self._take_run(run_id)
+            elif run_id != known or not run_id:
+                raise RunMismatchError(
+                    f"replay in {self._directory} holds run {known or '(none)'}, the call names run "
+                    f"{run_id or '(none)'}; use another run directory, or resume that run"
+                )
+        if schema_fingerprint not in (None, limits.schema_fingerprint):
+            raise ContractError(
+                f"the fragment has schema {schema_fingerprint}, run {run_id} has {limits.schema_fingerprint}"
+            )
+
+    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> Answer:
+        """Says which chunks may be made with these weights; renews grants."""
+        with self._changed:
+            granted = self._intake.reserve(policy_version, names)
+            return Answer(granted, self._hint.retry_after_s, self.keeper.books.standing.newest_version)
+
+    def append(self, upload: Upload) -> tuple[Outcome, int]:
+        """Stores an upload durably. Returns what became of its fragment, and the newest version."""
+        with self._changed:
+            outcome = self._intake.append(upload)
+            newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
+            self._changed.notify_all()
+        if self.keeper.books.limits.syncs_appends:
+            self.keeper.store.sync(written)
+        return outcome, newest_version
+
+    def lease(
+        self, learner: Learner, wanted: Wanted, wait_s: float, is_wanted: Callable[[], bool] = lambda: True
+    ) -> list[Lent]:
+        """Leases chunks, durably; waits until there are enough. Empty when the wait ran out."""
+        lent: list[Lent] | None = None
+
+        def is_over() -> bool:
+            nonlocal lent
+            if self._stopped or not is_wanted():
+                return True
+            self._lending.admit(learner)
+            lent = self._lending.lease(wanted)
+            return lent is not None
+
+        began = self._clock()
+        with self._changed:
+            self._changed.wait_for(is_over, wait_s)
+            written = self.keeper.store.written
+        if lent is not None:
+            self.keeper.store.sync(written)
+            self.keeper.metrics.lease_wait.observe(self._clock() - began)
+        return lent or []
+
+    def lent(self, learner: Learner, number: int, names: Sequence[ChunkName]) -> list[Lent]:
+        """The chunks of an open lease, or those named.
+
+        Raises:
+            NotFoundError: If no such lease is open, or it does not hold one of them.
+        """
+        with self._changed:
+            self._lending.admit(learner)
+            lent = {chunk.name: chunk for chunk in self._lending.lent(number)}
+        missing = [name for name in names if name not in lent]
+        if missing:
+            raise NotFoundError(f"lease {number} does not hold chunk {missing[0].stream}/{missing[0].number}")
+        return [lent[name] for name in names or lent]
+
+    def fetch(self, name: ChunkName, fragment: Fragment) -> tuple[bytes, bytes] | None:
+        """Reads the header and payload of a leased fragment; None when they are corrupt, which quarantines it.
+
+        Raises:
+            NotFoundError: If its lease was closed meanwhile.
+        """
+        try:
+            stored = self._read(fragment)
+        except CorruptError as error:
+            logger.warning("cannot read fragment %s/%d: %s", name.stream, fragment.sequence, error)
+            stored = None
+        if stored is None:
+            with self._changed:
+                self._lending.quarantine(name, fragment)
+        return stored
+
+    def close_lease(self, learner: Learner, number: int, ending: Ending) -> None:
+        """Acks or releases a lease."""
+        with self._changed:
+            self._lending.admit(learner)
+            self._lending.close(number, ending)
+            self._hint.room_was_made(self._clock())
+            written = self.keeper.store.written
+            self._changed.notify_all()
+        if self.keeper.books.limits.syncs_appends:
+            self.keeper.store.sync(written)
+
+    def read_episodes(self, learner: Learner, cursor: int, limit: int) -> tuple[list[episode_pb2.EpisodeRecord], int]:
+        """Returns at most `limit` records from a cursor on, and where to go on."""
+        with self._changed:
+            self._lending.admit(learner)
+            stop = self.keeper.books.next_episode
+        cursor = max(min(cursor, stop), self._trimmed["episodes"])
+        page: list[episode_pb2.EpisodeRecord] = []
+        page_bytes = 0
+        for key, row in self.keeper.store.scan("episodes", number_key(cursor), number_key(stop)):
+            page_bytes += len(row)
+            if len(page) == limit or page_bytes > PAGE_BYTES:
+                break
+            page.append(episode_pb2.EpisodeRecord.FromString(row))
+            cursor = number_of(key) + 1
+        return page, cursor
+
+    def progress(self) -> Counts:
+        """What actors have reported, in total."""
+        with self._changed:
+            return self.keeper.books.progress.total
+
+    def wake(self) -> None:
+        """Lets waiting leases look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop_waiting(self) -> None:
+        """Ends all waits: the server drains."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Closes the store. No verb may be called any more."""
+        self.stop_waiting()
+        self.keeper.store.close()
+
+    def tick(self) -> None:
+        """Does what time brings: silent streams, power-loss safety, old records, disk space.
+
+        Raises:
+            OverloadedError: If the store is too busy now; nothing is lost by trying later.
+        """
+        with self._changed:
+            self._drop_silent()
+            self._trim("episodes", self.keeper.books.next_episode - EPISODES_KEPT)
+            self._trim("drops", self.keeper.books.ledger.appended - DROPS_KEPT)
+            written, appended = self.keeper.store.written, self.keeper.books.ledger.appended
+        self.keeper.store.sync(written)
+        self._note(appended)
+        self._reclaim()
+
+    def figures(self) -> dict[str, float]:
+        """What the board says."""
+        with self._changed:
+            books, pacing = self.keeper.books, self.keeper.pacing
+            buckets = {f"{bucket}_fragments": getattr(books.ledger, bucket) for bucket in BUCKETS}
+            return {
+                "appended_fragments": books.ledger.appended,
+                **buckets,
+                "granted_chunks": pacing.granted_chunks,
+                "room_chunks": books.limits.room_chunks,
+                "held_chunks": len(books.index),
+                "held_payload_bytes": books.index.payload_bytes,
+                "open_leases": len(books.leases.open),
+                "newest_version": books.standing.newest_version,
+                "epoch": books.standing.epoch,
+                "env_steps": books.progress.total.env_steps,
+                "env_failures": books.progress.total.env_failures,
+                "unsynced_writes": self.keeper.store.written - self.keeper.store.synced,
+            }
+
+    def storage_figure(self, name: str) -> int:
+        """One of RocksDB's own figures of the family that holds the payloads."""
+        return self.keeper.store.property("data", name)
+
+    def _read(self, fragment: Fragment) -> tuple[bytes, bytes] | None:
+        key = number_key(fragment.number)
+        row, payload = self.keeper.store.get("meta", key), self.keeper.store.get_many("data", [key])[0]
+        if row is None or payload is None:
+            return None
+        meta = Meta.from_row(fragment.number, row)
+        is_sound = not meta.fragment.corrupt and checksum(payload) == meta.checksum
+        return (meta.header, payload) if is_sound else None
+
+    def _take_run(self, run_id: str) -> None:
+        limits, change = self.keeper.books.limits, self.keeper.change()
+        self.keeper.stand(
+            change,
+            replace(
+                self.keeper.books.standing,
+                run_id=run_id,
+                schema=limits.schema_fingerprint,
+                fragments_per_chunk=limits.fragments_per_chunk,
+            ),
+        )
+        self.keeper.commit(change)
+        self.keeper.store.sync(self.keeper.store.written)
+        self._note(self.keeper.books.ledger.appended)
+        self._bound(run_id)
+        logger.info("the store holds run %s from now on", run_id)
+
+    def _drop_silent(self) -> None:
+        """Drops incomplete chunks whose streams fell silent: they would hold room for ever."""
+        for name in self.keeper.pacing.expire(self._clock()):
+            chunk = self.keeper.books.index.find(name)
+            if chunk is None:
+                self.keeper.pacing.settle(name)
+            else:
+                self.keeper.drop_all([chunk], "incomplete")
+
+    def _trim(self, family: Family, stop: int) -> None:
+        """Forgets the oldest records of a family, many at once."""
+        if stop < self._trimmed[family] + TRIM_EVERY:
+            return
+        change = self.keeper.change()
+        change.batch.delete_range(family, number_key(self._trimmed[family]), number_key(stop))
+        self.keeper.commit(change)
+        self._trimmed[family] = stop
+
+    def _note(self, appended: int) -> None:
+        """Writes the store's identity, if it changed, with so many fragments known to be synced."""
+        with self._noting:
+            identity = Identity(run_id=self.keeper.books.standing.run_id, appended=appended)
+            if identity != self._noted:
+                write_identity(self._directory, identity)
+                self._noted = identity
+
+    def _reclaim(self) -> None:
+        """Gives back the space of deleted payloads once there is much of it."""
+        with self._changed:
+            books = self.keeper.books
+            if self.keeper.dead_bytes * RECLAIM_SHARE < books.limits.max_bytes:
+                return
+            oldest = next((chunk.id for chunk in books.index), books.ledger.appended)
+            self.keeper.dead_bytes = 0
+        self.keeper.store.reclaim("data", number_key(oldest))

@@ -1,0 +1,194 @@
+"""The servicer: checks and translates, nothing else. What goes wrong is raised, and the runtime makes it a status."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from minefleet.errors import DeadlineError, FleetError, RejectedError
+from minefleet.rpc import pieces
+from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
+from minefleet_replay.index import Order
+from minefleet_replay.intake import Outcome
+from minefleet_replay.leases import Ending
+from minefleet_replay.lending import Learner, Lent, Wanted
+from minefleet_replay.limits import Limits
+from minefleet_replay.metrics import ReplayMetrics
+from minefleet_replay.names import ChunkName
+from minefleet_replay.receiving import MAX_NUMBER, check_name, receive
+from minefleet_replay.replay import Replay
+
+MAX_CHUNKS_ASKED = 10_000
+MAX_WAIT_S = 600.0
+MAX_EPISODES_READ = 10_000
+
+_ORDERS: dict[replay_service_pb2.LeaseOrder.ValueType, Order] = {
+    replay_service_pb2.LEASE_ORDER_UNSPECIFIED: "least_used",
+    replay_service_pb2.LEASE_ORDER_LEAST_USED: "least_used",
+    replay_service_pb2.LEASE_ORDER_UNIFORM: "uniform",
+    replay_service_pb2.LEASE_ORDER_OLDEST: "oldest",
+}
+_OUTCOMES: dict[Outcome, replay_service_pb2.AppendOutcome.ValueType] = {
+    "none": replay_service_pb2.APPEND_OUTCOME_UNSPECIFIED,
+    "stored": replay_service_pb2.APPEND_OUTCOME_STORED,
+    "duplicate": replay_service_pb2.APPEND_OUTCOME_DUPLICATE,
+    "expired": replay_service_pb2.APPEND_OUTCOME_EXPIRED,
+}
+
+
+class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
+    """Serves one `Replay`."""
+
+    def __init__(self, replay: Replay, limits: Limits, metrics: ReplayMetrics) -> None:
+        self._replay = replay
+        self._limits = limits
+        self._metrics = metrics
+
+    def Reserve(  # noqa: N802  # Methods are named by the proto.
+        self, request: replay_service_pb2.ReserveRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.ReserveResponse:
+        """Answers at once."""
+        with self._counted():
+            names = _chunk_names(request.chunks)
+            self._replay.bind(request.run_id)
+            answer = self._replay.reserve(request.policy_version, names)
+        for granted in answer.granted:
+            self._metrics.granted.labels(str(granted).lower()).inc()
+        retry_after = Duration()
+        retry_after.FromNanoseconds(round(answer.retry_after_s * 1e9))
+        return replay_service_pb2.ReserveResponse(
+            granted=answer.granted, retry_after=retry_after, newest_version=answer.newest_version
+        )
+
+    def Append(  # noqa: N802
+        self, request_iterator: Iterator[replay_service_pb2.AppendRequest], context: grpc.ServicerContext
+    ) -> replay_service_pb2.AppendResponse:
+        """Stores once all has come; a caller that goes away before leaves nothing."""
+        with self._counted():
+            upload = receive(request_iterator, self._admit_header)
+            if not context.is_active():
+                raise DeadlineError("the caller went away before its upload was whole")
+            outcome, newest_version = self._replay.append(upload)
+        return replay_service_pb2.AppendResponse(outcome=_OUTCOMES[outcome], newest_version=newest_version)
+
+    def Lease(  # noqa: N802
+        self, request: replay_service_pb2.LeaseRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.LeaseResponse:
+        """Waits for enough chunks."""
+        with self._counted():
+            learner, wanted = self._learner(request.learner), self._wanted(request)
+            context.add_callback(self._replay.wake)
+            wait_s = min(request.wait.ToTimedelta().total_seconds(), MAX_WAIT_S)
+            lent = self._replay.lease(learner, wanted, wait_s, context.is_active)
+        progress = self._replay.progress()
+        return replay_service_pb2.LeaseResponse(
+            chunks=[_leased_chunk(chunk) for chunk in lent],
+            env_steps=progress.env_steps,
+            env_failures=progress.env_failures,
+        )
+
+    def Read(  # noqa: N802
+        self, request: replay_service_pb2.ReadRequest, context: grpc.ServicerContext
+    ) -> Iterator[replay_service_pb2.ReadResponse]:
+        """Streams from the store; a slow reader holds nothing but its thread."""
+        with self._counted():
+            names = _chunk_names(request.chunks)
+            for chunk in self._replay.lent(self._learner(request.learner), request.lease, names):
+                yield from self._read(chunk)
+
+    def Ack(  # noqa: N802
+        self, request: replay_service_pb2.AckRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.AckResponse:
+        """Spends a lease."""
+        self._close(request.learner, request.lease, "acked")
+        return replay_service_pb2.AckResponse(env_steps=self._replay.progress().env_steps)
+
+    def Release(  # noqa: N802
+        self, request: replay_service_pb2.ReleaseRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.ReleaseResponse:
+        """Refunds a lease."""
+        self._close(request.learner, request.lease, "released")
+        return replay_service_pb2.ReleaseResponse()
+
+    def ReadEpisodes(  # noqa: N802
+        self, request: replay_service_pb2.ReadEpisodesRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.ReadEpisodesResponse:
+        """Answers at once."""
+        with self._counted():
+            learner = self._learner(request.learner)
+            if not 1 <= request.limit <= MAX_EPISODES_READ:
+                raise RejectedError(f"limit must lie in [1, {MAX_EPISODES_READ}], got {request.limit}")
+            episodes, next_cursor = self._replay.read_episodes(learner, request.cursor, request.limit)
+        return replay_service_pb2.ReadEpisodesResponse(episodes=episodes, next_cursor=next_cursor)
+
+    def _admit_header(self, header: fragment_pb2.FragmentHeader) -> None:
+        self._replay.bind(header.run_id, header.schema_fingerprint)
+
+    def _learner(self, learner: replay_service_pb2.Learner) -> Learner:
+        numbers = (learner.epoch, learner.version, learner.resumed_version, learner.first_version)
+        if learner.epoch < 1 or max(numbers) > MAX_NUMBER:
+            raise RejectedError(f"a learner has an epoch >= 1 and numbers <= {MAX_NUMBER}, got {numbers}")
+        self._replay.bind(learner.run_id)
+        return Learner(
+            epoch=learner.epoch,
+            version=learner.version,
+            resumed_version=learner.resumed_version,
+            first_version=learner.first_version,
+        )
+
+    def _wanted(self, request: replay_service_pb2.LeaseRequest) -> Wanted:
+        per_chunk = self._limits.fragments_per_chunk
+        chunks, rest = divmod(request.fragments, per_chunk)
+        if rest or not 1 <= chunks <= self._limits.max_chunks:
+            raise RejectedError(
+                f"fragments must be a multiple of fragments_per_chunk = {per_chunk}, from one chunk to max_chunks = "
+                f"{self._limits.max_chunks} of them, got {request.fragments}"
+            )
+        if request.order not in _ORDERS or request.lease > MAX_NUMBER:
+            raise RejectedError(f"unknown order {request.order}, or lease {request.lease} > {MAX_NUMBER}")
+        return Wanted(
+            number=request.lease, chunks=chunks, use_version=request.use_version, order=_ORDERS[request.order]
+        )
+
+    def _read(self, chunk: Lent) -> Iterator[replay_service_pb2.ReadResponse]:
+        for fragment in chunk.fragments:
+            stored = self._replay.fetch(chunk.name, fragment)
+            if stored is None:
+                name = fragment_pb2.FragmentName(stream=chunk.name.stream, sequence=fragment.sequence)
+                yield replay_service_pb2.ReadResponse(missing=name)
+            else:
+                header, payload = stored
+                yield replay_service_pb2.ReadResponse(header=fragment_pb2.FragmentHeader.FromString(header))
+                for piece in pieces(payload):
+                    yield replay_service_pb2.ReadResponse(payload=piece)
+
+    def _close(self, learner: replay_service_pb2.Learner, lease: int, ending: Ending) -> None:
+        with self._counted():
+            self._replay.close_lease(self._learner(learner), lease, ending)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except FleetError as error:
+            self._metrics.refused.labels(type(error).__name__.removesuffix("Error").lower()).inc()
+            raise
+
+
+def _chunk_names(chunks: Sequence[fragment_pb2.ChunkName]) -> list[ChunkName]:
+    if len(chunks) > MAX_CHUNKS_ASKED:
+        raise RejectedError(f"a call names at most {MAX_CHUNKS_ASKED} chunks, got {len(chunks)}")
+    for chunk in chunks:
+        check_name(chunk.stream, chunk.chunk)
+    return [ChunkName(chunk.stream, chunk.chunk) for chunk in chunks]
+
+
+def _leased_chunk(chunk: Lent) -> replay_service_pb2.LeasedChunk:
+    return replay_service_pb2.LeasedChunk(
+        name=fragment_pb2.ChunkName(stream=chunk.name.stream, chunk=chunk.name.number),
+        fragments=len(chunk.fragments),
+        payload_bytes=chunk.payload_bytes,
+        uses=chunk.uses,
+        oldest_version=chunk.oldest_version,
+    )

@@ -1,0 +1,236 @@
+"""RocksDB: families of rows, atomic batches, and what a write survives.
+
+A write survives `kill -9` once `write` returns, and power loss once `sync` does. `sync` shares one fsync among all who
+wait for it. RocksDB runs under the GIL, so a write that would stall is refused instead, or it would stall the process.
+
+<directory>/
+├── db/             RocksDB's own
+├── identity.json   whose store it is
+└── lock            held by the process that has the store open
+"""
+
+import fcntl
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal, get_args
+
+from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+
+from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError
+
+logger = logging.getLogger(__name__)
+
+Family = Literal["data", "meta", "uses", "names", "leases", "episodes", "drops", "system"]
+"""
+data      append number → payload. First in, first out, so that whole blob files die together
+meta      append number → what a fragment is, and its header
+uses      chunk id → acked uses, where there are any
+names     stream → what it has sent, ever
+leases    lease → its chunks, for the current epoch
+episodes  number → episode record
+drops     append number → why fragments left
+system    the ledger, where the run stands, actors' progress
+"""
+
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+STALL_RETRY_S = 0.1
+FULL_RETRY_S = 1.0
+SMALLEST_BUFFER_BYTES = 2**20
+LARGEST_BUFFER_BYTES = 32 * 2**20
+BUFFERS = 4
+BLOB_FROM_BYTES = 4096
+
+
+class Batch:
+    """Rows that are written together or not at all."""
+
+    def __init__(self, store: "Store") -> None:
+        self.rows = WriteBatch(raw_mode=True)
+        self._handles = store.handles
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        """Sets a row."""
+        self.rows.put(key, value, self._handles[family])
+
+    def delete(self, family: Family, key: bytes) -> None:
+        """Removes a row."""
+        self.rows.delete(key, self._handles[family])
+
+    def delete_range(self, family: Family, start: bytes, stop: bytes) -> None:
+        """Removes the rows of keys in [start, stop)."""
+        self.rows.delete_range(start, stop, self._handles[family])
+
+
+class Store:
+    """An open database. One thread writes at a time; any may read and sync."""
+
+    def __init__(self, database: Rdict, lock: BinaryIO) -> None:
+        self._database = database
+        self._lock = lock
+        self._families = {family: database.get_column_family(family) for family in FAMILIES}
+        self.handles = {family: database.get_column_family_handle(family) for family in FAMILIES}
+        self._options = WriteOptions()
+        self._options.no_slowdown = True
+        self._syncing = threading.Lock()
+        self.written = 0
+        self.synced = 0
+
+    def write(self, batch: Batch) -> int:
+        """Writes a batch. Returns its number, for `sync`.
+
+        Raises:
+            OverloadedError: If the disk is full or RocksDB would stall; nothing was written.
+        """
+        with translated_storage():
+            self._database.write(batch.rows, self._options)
+        self.written += 1
+        return self.written
+
+    def sync(self, number: int) -> None:
+        """Returns once write `number` survives power loss."""
+        with self._syncing:
+            if self.synced < number:
+                written = self.written
+                with translated_storage():
+                    self._database.flush_wal(True)
+                self.synced = written
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Reads a row."""
+        with translated_storage():
+            value: bytes | None = self._families[family].get(key)
+        return value
+
+    def get_many(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Reads rows without holding up other threads."""
+        with translated_storage():
+            return list(self._families[family].get(list(keys)) or ())
+
+    def scan(self, family: Family, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the rows of keys in [start, stop), by key."""
+        options = ReadOptions()
+        if stop is not None:
+            options.set_iterate_upper_bound(stop)
+        with translated_storage():
+            rows = self._families[family].iter(options)
+            rows.seek(start)
+        while rows.valid():
+            yield rows.key(), rows.value()
+            rows.next()
+        # An iterator that meets corruption ends as if there were no more rows; only its status tells.
+        with translated_storage():
+            rows.status()
+
+    def last_key(self, family: Family) -> bytes | None:
+        """The highest key of a family."""
+        with translated_storage():
+            rows = self._families[family].iter()
+            rows.seek_to_last()
+            rows.status()
+        key: bytes | None = rows.key() if rows.valid() else None
+        return key
+
+    def reclaim(self, family: Family, stop: bytes) -> None:
+        """Gives back the disk space of deleted rows below `stop`, without holding up other threads."""
+        with translated_storage():
+            self._families[family].compact_range(None, stop)
+
+    def property(self, family: Family, name: str) -> int:
+        """One of RocksDB's own figures."""
+        return int(self._families[family].property_int_value(f"rocksdb.{name}") or 0)
+
+    def close(self) -> None:
+        """Flushes and closes. The database stays open while anything refers to it, so all references go."""
+        self.sync(self.written)
+        self._families.clear()
+        self.handles.clear()
+        self._database.close()
+        self._lock.close()
+
+
+def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
+    """Opens the database of a store, and makes it where `fresh`.
+
+    Raises:
+        ConflictError: If another process has it open.
+        CorruptError: If it is damaged beyond a torn end of its log.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = _lock(directory)
+    buffer_bytes = min(max(max_bytes // 64, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
+    families: dict[str, Options] = {
+        family: _options(buffer_bytes, fresh, blobs=family == "data") for family in FAMILIES
+    }
+    try:
+        with translated_storage():
+            database = Rdict(str(directory / "db"), _options(buffer_bytes, fresh), column_families=families)
+    except Exception:
+        lock.close()
+        raise
+    return Store(database, lock)
+
+
+@contextmanager
+def translated_storage() -> Iterator[None]:
+    """Turns what RocksDB raises into our errors; what it does not name stays as it is."""
+    try:
+        yield
+    except FleetError:
+        raise
+    except Exception as error:
+        # rocksdict raises nothing narrower: the text says what it is.
+        translation = _translation(str(error))
+        if translation is None:
+            raise
+        raise translation from error
+
+
+def _translation(text: str) -> FleetError | None:
+    if "stall" in text.lower() or text.startswith("Result incomplete"):
+        return OverloadedError(f"storage is busy: {text}", STALL_RETRY_S)
+    if "No space left" in text:
+        return OverloadedError(f"the disk is full: {text}", FULL_RETRY_S)
+    if text.startswith("Corruption") or "does not exist (create_if_missing is false)" in text:
+        return CorruptError(f"storage is damaged: {text}")
+    return None
+
+
+def _lock(directory: Path) -> BinaryIO:
+    """Takes the store's own lock: RocksDB's is lost when any file handle on it is closed in this process."""
+    lock = (directory / "lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise ConflictError(f"the store {directory} is in use by another replay process") from error
+    return lock
+
+
+def _options(buffer_bytes: int, fresh: bool, *, blobs: bool = False) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(fresh)
+    options.create_missing_column_families(fresh)
+    options.set_write_buffer_size(buffer_bytes)
+    options.set_max_write_buffer_number(BUFFERS)
+    options.set_max_total_wal_size(BUFFERS * buffer_bytes)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(3)
+    options.set_bytes_per_sync(2**20)
+    options.set_wal_bytes_per_sync(2**20)
+    options.set_paranoid_checks(True)
+    # The default mode drops all that follows a damaged record in the middle of the log, without a word.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_compression_type(DBCompressionType.none() if blobs else DBCompressionType.lz4())
+    if blobs:
+        options.set_enable_blob_files(True)
+        options.set_min_blob_size(BLOB_FROM_BYTES)
+        options.set_blob_file_size(buffer_bytes)
+        options.set_blob_compression_type(DBCompressionType.none())
+        # Rows die in the order in which they came, so files die whole; collection would only copy.
+        options.set_enable_blob_gc(False)
+    return options

@@ -1,0 +1,71 @@
+"""A thread that does what time brings, once a second.
+
+It waits on `stopping` between ticks; `stopping` also lets it end the waits of learners, so that a drain is short. If a
+tick fails for good, the role stops, and `close` says why.
+"""
+
+import logging
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from minefleet.errors import OverloadedError
+from minefleet_replay.metrics import ReplayMetrics
+from minefleet_replay.replay import Replay
+from minefleet_runtime.context import StatusBoard
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+"""Also the power-loss window of `durability: process`."""
+
+STORAGE_PROPERTIES = (
+    "total-blob-file-size",
+    "live-blob-file-garbage-size",
+    "total-sst-files-size",
+    "size-all-mem-tables",
+    "num-running-compactions",
+    "is-write-stopped",
+    "background-errors",
+)
+
+
+class Ticker:
+    """The thread."""
+
+    def __init__(self, replay: Replay, metrics: ReplayMetrics, board: StatusBoard, stopping: threading.Event) -> None:
+        self._replay = replay
+        self._metrics = metrics
+        self._board = board
+        self._stopping = stopping
+        self._pool = ThreadPoolExecutor(1, "replay-ticker")
+        self._done: Future[None] | None = None
+
+    def start(self) -> None:
+        """Begins to tick."""
+        self._done = self._pool.submit(self._run)
+        self._done.add_done_callback(lambda _: self._stopping.set())
+
+    def close(self) -> None:
+        """Waits for the thread to end, and raises what it died of."""
+        self._stopping.set()
+        self._pool.shutdown()
+        if self._done is not None:
+            self._done.result()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(TICK_S):
+                self._tick()
+        finally:
+            self._replay.stop_waiting()
+
+    def _tick(self) -> None:
+        try:
+            self._replay.tick()
+        except OverloadedError as error:
+            logger.warning("put off: %s", error)
+        figures = self._replay.figures()
+        self._board.figures(figures)
+        self._metrics.show(figures)
+        for name in STORAGE_PROPERTIES:
+            self._metrics.storage.labels(name).set(self._replay.storage_figure(name))

@@ -1,0 +1,69 @@
+"""Turns errors that a servicer raises into gRPC status: the way back of `minefleet.errors.from_rpc_error`."""
+
+import logging
+import uuid
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from minefleet.errors import (
+    AuthError,
+    ConfigError,
+    ConflictError,
+    ContractError,
+    CorruptError,
+    DeadlineError,
+    FencedError,
+    FleetError,
+    InternalError,
+    NotFoundError,
+    OverloadedError,
+    RejectedError,
+    UnavailableError,
+)
+from minefleet.rpc import StoppedError
+
+logger = logging.getLogger(__name__)
+
+STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
+    ConfigError: grpc.StatusCode.FAILED_PRECONDITION,
+    ContractError: grpc.StatusCode.FAILED_PRECONDITION,
+    FencedError: grpc.StatusCode.ABORTED,
+    RejectedError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    ConflictError: grpc.StatusCode.ALREADY_EXISTS,
+    CorruptError: grpc.StatusCode.DATA_LOSS,
+    OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    StoppedError: grpc.StatusCode.UNAVAILABLE,
+    DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    AuthError: grpc.StatusCode.PERMISSION_DENIED,
+    InternalError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: Exception, method: str) -> grpc.Status:
+    """The status that tells a caller of `method` about the error.
+
+    Only a `FleetError` is quoted. Anything else is a bug here: it is logged under an error id, and the caller learns
+    the id alone.
+    """
+    for kind in type(error).__mro__:
+        if kind in STATUS_OF:
+            return _status(STATUS_OF[kind], str(error), error)
+    error_id = uuid.uuid4().hex[:8]
+    logger.error("error %s in %s", error_id, method, exc_info=error)
+    return _status(grpc.StatusCode.INTERNAL, f"internal error {error_id}; the server's log has the details", error)
+
+
+def _status(code: grpc.StatusCode, message: str, error: Exception) -> grpc.Status:
+    status = status_pb2.Status(code=code.value[0], message=message)
+    if isinstance(error, OverloadedError):
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        detail = any_pb2.Any()
+        detail.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+        status.details.append(detail)
+    return rpc_status.to_status(status)

@@ -1,0 +1,129 @@
+"""What a role is given to work with: its run, its name, when to stop, and the board on which it says how it fares."""
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from minefleet.run import Run
+from minefleet.v1 import status_service_pb2
+
+State = status_service_pb2.State
+
+ROLES_DIRECTORY = "roles"
+"""Below the run directory: one file per live role, with its addresses."""
+
+READY = frozenset({status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_PAUSED})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a board says at one moment."""
+
+    run_id: str
+    state: State.ValueType
+    detail: str
+    uptime_s: float
+    figures: Mapping[str, float]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the role is at work, or stands still on purpose."""
+        return self.state in READY
+
+
+class StatusBoard:
+    """What Describe, /readyz and `minefleet status` say of a role. Thread-safe.
+
+    STARTING, WAITING, RUNNING and PAUSED follow each other in any order; nothing follows DRAINING.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._run_id = ""
+        self._state: State.ValueType = status_service_pb2.STATE_STARTING
+        self._detail = ""
+        self._figures: dict[str, float] = {}
+
+    def set(self, state: State.ValueType, detail: str = "") -> None:
+        """Says how the role fares, with one line that explains it."""
+        with self._lock:
+            if self._state != status_service_pb2.STATE_DRAINING or state == self._state:
+                self._state, self._detail = state, detail
+
+    def waiting(self, message: str | None) -> None:
+        """Says what the role waits for, or with None that it runs again; fits `Retrier.report`."""
+        if message is None:
+            self.set(status_service_pb2.STATE_RUNNING)
+        else:
+            self.set(status_service_pb2.STATE_WAITING, message)
+
+    def set_run(self, run_id: str) -> None:
+        """Says which run the role works for."""
+        with self._lock:
+            self._run_id = run_id
+
+    def figure(self, name: str, value: float) -> None:
+        """Says one counter or gauge, named as in /metrics without the role's prefix."""
+        self.figures({name: value})
+
+    def figures(self, values: Mapping[str, float]) -> None:
+        """Says several counters or gauges."""
+        with self._lock:
+            self._figures.update(values)
+
+    def report(self) -> Report:
+        """Everything said so far."""
+        with self._lock:
+            return Report(
+                run_id=self._run_id,
+                state=self._state,
+                detail=self._detail,
+                uptime_s=time.monotonic() - self._began,
+                figures=dict(self._figures),
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleContext:
+    """A role's place in its run."""
+
+    run: Run
+    role: status_service_pb2.Role.ValueType
+    name: str
+    """Unique in the run: "replay", "parameters", "learner", "actor-0", "evaluator"."""
+    index: int = 0
+    """Tells actors apart: 0, 1, ..."""
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set by SIGTERM and SIGINT."""
+    board: StatusBoard = field(default_factory=StatusBoard)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
+    """Command-line arguments that the role added itself."""
+    metrics_address: str = ""
+    """Where /metrics is served; empty when it is not."""
+
+    def announce(self, address: str) -> None:
+        """Writes the role's file below the run directory, whole, so that tools find the role."""
+        card = {
+            "name": self.name,
+            "role": status_service_pb2.Role.Name(self.role),
+            "pid": os.getpid(),
+            "address": address,
+            "metrics_address": self.metrics_address,
+        }
+        directory = self.run.directory / ROLES_DIRECTORY
+        directory.mkdir(exist_ok=True)
+        aside = directory / f".{self.name}.{os.getpid()}"
+        aside.write_text(json.dumps(card) + "\n")
+        aside.replace(directory / f"{self.name}.json")
+
+    def withdraw(self) -> None:
+        """Removes the role's file."""
+        (self.run.directory / ROLES_DIRECTORY / f"{self.name}.json").unlink(missing_ok=True)

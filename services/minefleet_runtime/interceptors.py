@@ -1,0 +1,151 @@
+"""Server interceptors: servicers raise `FleetError`, callers get a status, and every call is counted and timed."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeAlias
+
+import grpc
+
+from minefleet_runtime.abort import status_of
+from minefleet_runtime.metrics import Rpc, RpcMetrics
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+Behaviour = Callable[[Any, Any], Any]
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class RpcInterceptor(grpc.ServerInterceptor):
+    """For sync servers."""
+
+    def __init__(self, metrics: RpcMetrics) -> None:
+        self._metrics = metrics
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], MaybeHandler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> MaybeHandler:
+        """Wraps the handler. Methods that nobody serves stay uncounted, so that labels stay bounded."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        return _rebuilt(handler, self._wrap(_rpc(handler, handler_call_details.method), handler))
+
+    def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
+        behaviour = _behaviour(handler)
+
+        def unary(request: Any, context: Any) -> Any:
+            with self._answering(rpc, context):
+                return behaviour(request, context)
+
+        def stream(request: Any, context: Any) -> Iterator[Any]:
+            with self._answering(rpc, context):
+                yield from behaviour(request, context)
+
+        return stream if handler.response_streaming else unary
+
+    @contextmanager
+    def _answering(self, rpc: Rpc, context: Any) -> Iterator[None]:
+        with self._metrics.observe(rpc) as outcome:
+            try:
+                yield
+                outcome.code = _code(context)
+            except (grpc.RpcError, GeneratorExit):
+                outcome.code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception as error:
+                outcome.code = _code(context)
+                if outcome.code is not grpc.StatusCode.OK:
+                    raise
+                status = status_of(error, str(rpc))
+                outcome.code = status.code
+                context.abort_with_status(status)
+
+
+class AioRpcInterceptor(grpc.aio.ServerInterceptor):
+    """For aio servers."""
+
+    def __init__(self, metrics: RpcMetrics) -> None:
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> MaybeHandler:
+        """Wraps the handler, as `RpcInterceptor` does."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        return _rebuilt(handler, self._wrap(_rpc(handler, handler_call_details.method), handler))
+
+    def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
+        behaviour = _behaviour(handler)
+
+        async def call(request: Any, context: Any) -> Any:
+            async with self._answering(rpc, context):
+                return await behaviour(request, context)
+
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            async with self._answering(rpc, context):
+                async for response in behaviour(request, context):
+                    yield response
+
+        return stream if inspect.isasyncgenfunction(behaviour) else call
+
+    @asynccontextmanager
+    async def _answering(self, rpc: Rpc, context: Any) -> AsyncIterator[None]:
+        with self._metrics.observe(rpc) as outcome:
+            try:
+                yield
+                outcome.code = _code(context)
+            except (grpc.RpcError, GeneratorExit, asyncio.CancelledError):
+                outcome.code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception as error:
+                outcome.code = _code(context)
+                if outcome.code is not grpc.StatusCode.OK:
+                    raise
+                status = status_of(error, str(rpc))
+                outcome.code = status.code
+                await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+def _code(context: Any) -> grpc.StatusCode:
+    """The status that the handler has set so far; sync contexts know a code or None, aio ones its number."""
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return _CODES[code or 0]
+
+
+def _rpc(handler: Handler, path: str) -> Rpc:
+    _, service, method = path.split("/")
+    kind = {
+        (False, False): "unary",
+        (True, False): "client_stream",
+        (False, True): "server_stream",
+        (True, True): "bidi_stream",
+    }[handler.request_streaming, handler.response_streaming]
+    return Rpc(kind, service, method)
+
+
+def _behaviour(handler: Handler) -> Behaviour:
+    chosen = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    if chosen is None:
+        raise ValueError("expected a handler with a behaviour, got an empty one")
+    return chosen
+
+
+def _rebuilt(handler: Handler, behaviour: Behaviour) -> Handler:
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)

@@ -1,0 +1,133 @@
+"""What `python -m minefleet_<role>` does before and after the role's own body."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import prometheus_client
+
+from minefleet.errors import ConfigError, FleetError
+from minefleet.lifeline import die_with_launcher
+from minefleet.rpc import StoppedError
+from minefleet.run import Run, read_run
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext, StatusBoard
+from minefleet_runtime.logs import set_up_logging
+from minefleet_runtime.metrics import register_process
+from minefleet_runtime.probes import probing
+from minefleet_runtime.signals import stop_on_signal
+
+logger = logging.getLogger(__name__)
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+
+
+def no_arguments(_: argparse.ArgumentParser) -> None:
+    """Adds nothing to the command line."""
+
+
+def run_role(
+    role: status_service_pb2.Role.ValueType,
+    body: Callable[[RoleContext], None],
+    *,
+    name: str | None = None,
+    add_arguments: Callable[[argparse.ArgumentParser], None] = no_arguments,
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Runs a role as this process, and exits.
+
+    Exit code 0 when the body returns or was stopped; 2 for a `ConfigError` and 1 for any other `FleetError`, each with
+    one line on stderr. Any other exception is a bug and keeps its traceback.
+
+    Args:
+        role: What the process does in the fleet.
+        body: The role. Heavy modules are imported inside it, so that `--help` answers at once.
+        name: Names the process; the role's by default, with the index for actors.
+        add_arguments: Adds arguments of the role's own; they arrive as `context.arguments`.
+        argv: The command line; the process's own by default.
+    """
+    arguments = _parse(role, name, add_arguments, argv)
+    title = name or role_name(role, arguments.index)
+    set_up_logging(title, arguments.log_level)
+    die_with_launcher()
+    sys.exit(_exit_code(lambda: _run(role, title, arguments, body), title))
+
+
+def role_name(role: status_service_pb2.Role.ValueType, index: int = 0) -> str:
+    """A role's name in its run: "replay", "actor-0"."""
+    name = status_service_pb2.Role.Name(role).removeprefix("ROLE_").lower()
+    return f"{name}-{index}" if role == status_service_pb2.ROLE_ACTOR else name
+
+
+def _parse(
+    role: status_service_pb2.Role.ValueType,
+    name: str | None,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    argv: Sequence[str] | None,
+) -> argparse.Namespace:
+    kind = name or role_name(role).partition("-")[0]
+    parser = argparse.ArgumentParser(prog=f"python -m minefleet_{kind}", description=f"The {kind} of a run.")
+    parser.add_argument(
+        "--run-dir", type=Path, required=True, metavar="DIR", help="the run directory, with its run.yaml"
+    )
+    parser.add_argument("--index", type=int, default=0, help="tells actors apart (default: 0)")
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="INFO", help="least severe records to log (default: INFO)"
+    )
+    add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def _exit_code(work: Callable[[], None], title: str) -> int:
+    try:
+        work()
+    except StoppedError as error:
+        logger.info("%s", error)
+    except ConfigError as error:
+        logger.error("%s", error)
+        return EXIT_CONFIG
+    except FleetError as error:
+        logger.error("%s: %s", type(error).__name__, error)
+        return EXIT_FAILED
+    logger.info("%s ends", title)
+    return 0
+
+
+def _run(
+    role: status_service_pb2.Role.ValueType,
+    title: str,
+    arguments: argparse.Namespace,
+    body: Callable[[RoleContext], None],
+) -> None:
+    run, board = read_run(arguments.run_dir), StatusBoard()
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = prometheus_client.CollectorRegistry()
+    register_process(registry, title)
+    with probing(_metrics_address(run, title), board, registry, f"services.{title}.metrics_address") as address:
+        context = RoleContext(
+            run=run,
+            role=role,
+            name=title,
+            index=arguments.index,
+            board=board,
+            registry=registry,
+            arguments=arguments,
+            metrics_address=address,
+        )
+        stop_on_signal(context.stopping)
+        context.announce("")
+        try:
+            body(context)
+        finally:
+            context.withdraw()
+
+
+def _metrics_address(run: Run, title: str) -> str:
+    """The services' addresses are configured; actors and tools take a free port."""
+    services = run.config.services
+    endpoints = {"replay": services.replay, "parameters": services.parameters, "learner": services.learner}
+    return endpoints[title].metrics_address if title in endpoints else "127.0.0.1:0"

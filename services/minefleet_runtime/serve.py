@@ -1,0 +1,145 @@
+"""Serves gRPC until the role is asked to stop, and drains.
+
+Health says NOT_SERVING before the port is open. Shutdown: health says NOT_SERVING and the board DRAINING; new calls
+are refused with UNAVAILABLE; calls in flight may finish within `services.drain_s`, then they are cancelled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from minefleet.errors import ConfigError
+from minefleet.rpc import KEEPALIVE, MESSAGE_BYTES
+from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.interceptors import AioRpcInterceptor, RpcInterceptor
+from minefleet_runtime.metrics import rpc_metrics
+from minefleet_runtime.status import AioStatusServicer, StatusServicer
+
+logger = logging.getLogger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+CALLS_PER_WORKER = 16
+"""Calls that may wait for each handler thread; beyond that the server answers RESOURCE_EXHAUSTED."""
+
+# Without so_reuseport = 0 two servers bind one port without an error and split its calls.
+SERVER_OPTIONS = (
+    *KEEPALIVE,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+)
+
+
+def nothing(_: grpc.Server) -> None:
+    """Registers no servicer: a role that serves only health and StatusService."""
+
+
+def serve(
+    context: RoleContext, address: str, register: Callable[[grpc.Server], None], *, max_workers: int = 16
+) -> None:
+    """Serves until `context.stopping` is set, then drains and returns.
+
+    Args:
+        context: The role; its board says RUNNING once the port is open.
+        address: `host:port` to listen on.
+        register: Adds the role's servicers.
+        max_workers: Size of the handler thread pool.
+
+    Raises:
+        ConfigError: If the address cannot be bound.
+    """
+    with serving(context, address, register, max_workers=max_workers):
+        context.board.set(status_service_pb2.STATE_RUNNING)
+        context.stopping.wait()
+
+
+@contextmanager
+def serving(
+    context: RoleContext,
+    address: str,
+    register: Callable[[grpc.Server], None] = nothing,
+    *,
+    max_workers: int = 16,
+) -> Iterator[str]:
+    """Serves in the background; yields the bound `host:port`, and drains at the end.
+
+    Raises:
+        ConfigError: If the address cannot be bound.
+    """
+    pool = futures.ThreadPoolExecutor(max_workers, thread_name_prefix=f"{context.name}-rpc")
+    server = grpc.server(
+        pool,
+        interceptors=[RpcInterceptor(rpc_metrics(context.registry))],
+        options=SERVER_OPTIONS,
+        maximum_concurrent_rpcs=CALLS_PER_WORKER * max_workers,
+    )
+    readiness = health.HealthServicer()
+    readiness.set("", NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
+    status = StatusServicer(context.run.identity(context.role), context.board)
+    status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
+    register(server)
+    bound = _bind(server, address, context.name)
+    server.start()
+    readiness.set("", SERVING)
+    context.announce(bound)
+    logger.info("%s serves on %s", context.name, bound)
+    try:
+        yield bound
+    finally:
+        context.board.set(status_service_pb2.STATE_DRAINING)
+        readiness.enter_graceful_shutdown()
+        server.stop(context.run.config.services.drain_s).wait()
+        pool.shutdown(wait=False, cancel_futures=True)
+        logger.info("%s has drained", context.name)
+
+
+async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc.aio.Server], None]) -> None:
+    """Serves on the running event loop until `context.stopping` is set, then drains and returns.
+
+    Streams that never end by themselves must watch `context.stopping`, or the drain takes all of `drain_s`.
+
+    Raises:
+        ConfigError: If the address cannot be bound.
+    """
+    server = grpc.aio.server(interceptors=[AioRpcInterceptor(rpc_metrics(context.registry))], options=SERVER_OPTIONS)
+    readiness = health.aio.HealthServicer()
+    await readiness.set("", NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
+    status = AioStatusServicer(context.run.identity(context.role), context.board)
+    status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
+    register(server)
+    bound = _bind(server, address, context.name)
+    await server.start()
+    await readiness.set("", SERVING)
+    context.announce(bound)
+    context.board.set(status_service_pb2.STATE_RUNNING)
+    logger.info("%s serves on %s", context.name, bound)
+    try:
+        await asyncio.to_thread(context.stopping.wait)
+    finally:
+        context.board.set(status_service_pb2.STATE_DRAINING)
+        await readiness.enter_graceful_shutdown()
+        await server.stop(context.run.config.services.drain_s)
+        logger.info("%s has drained", context.name)
+
+
+def _bind(server: grpc.Server | grpc.aio.Server, address: str, name: str) -> str:
+    host = address.rpartition(":")[0]
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"services.{name}.address: cannot listen on {address}: it is in use or not this machine's. "
+            "Port 0 takes a free one"
+        ) from error
+    return f"{host}:{port}"

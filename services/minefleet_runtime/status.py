@@ -1,0 +1,89 @@
+"""The StatusService: how a role fares, and the handshake that refuses callers it could not work with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import duration_pb2
+
+from minefleet.errors import ContractError
+from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
+from minefleet_runtime.context import StatusBoard
+
+Identity = status_service_pb2.Identity
+
+
+class StatusServicer(status_service_pb2_grpc.StatusServiceServicer):
+    """For sync servers."""
+
+    def __init__(self, identity: Identity, board: StatusBoard) -> None:
+        self._identity = identity
+        self._board = board
+
+    def Describe(  # noqa: N802
+        self, request: status_service_pb2.DescribeRequest, context: Any
+    ) -> status_service_pb2.DescribeResponse:
+        """Answers as the proto says."""
+        return describe(self._identity, self._board, request)
+
+
+class AioStatusServicer(status_service_pb2_grpc.StatusServiceServicer):
+    """For aio servers."""
+
+    def __init__(self, identity: Identity, board: StatusBoard) -> None:
+        self._identity = identity
+        self._board = board
+
+    async def Describe(  # noqa: N802
+        self, request: status_service_pb2.DescribeRequest, context: Any
+    ) -> status_service_pb2.DescribeResponse:
+        """Answers as the proto says."""
+        return describe(self._identity, self._board, request)
+
+
+def describe(
+    identity: Identity, board: StatusBoard, request: status_service_pb2.DescribeRequest
+) -> status_service_pb2.DescribeResponse:
+    """Says who the server is and how it fares.
+
+    Raises:
+        ContractError: If the caller named itself and differs in something that both must agree on.
+    """
+    if request.HasField("caller"):
+        compare(identity, request.caller)
+    report = board.report()
+    uptime = duration_pb2.Duration()
+    uptime.FromNanoseconds(round(report.uptime_s * 1e9))
+    return status_service_pb2.DescribeResponse(
+        identity=identity,
+        run_id=report.run_id,
+        state=report.state,
+        detail=report.detail,
+        uptime=uptime,
+        figures=report.figures,
+    )
+
+
+def compare(server: Identity, caller: Identity) -> None:
+    """Refuses a caller that the server could not work with.
+
+    Raises:
+        ContractError: Names each difference, with both values.
+    """
+    ours = {"wire_version": str(server.wire_version), **server.contract}
+    theirs = {"wire_version": str(caller.wire_version), **caller.contract}
+    differences = _differences(ours, theirs)
+    if differences:
+        raise ContractError(
+            f"{_who(caller)} does not fit {_who(server)}: {'; '.join(differences)}. "
+            "Start both with the same version and configuration"
+        )
+
+
+def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    shared = [key for key in ours if key in theirs]
+    return [f"{key} is {theirs[key]} there and {ours[key]} here" for key in shared if ours[key] != theirs[key]]
+
+
+def _who(identity: Identity) -> str:
+    role = status_service_pb2.Role.Name(identity.role).removeprefix("ROLE_").lower()
+    return f"{role} {identity.instance}"

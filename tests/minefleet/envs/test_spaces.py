@@ -1,0 +1,128 @@
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from minefleet.envs.spaces import from_env_obs, schema_of, to_env_action
+from minefleet.errors import ConfigError
+from minefleet.schema import Leaf, Schema
+from minefleet.tree import flatten, tree_map
+
+SPACES: dict[str, gymnasium.Space[Any]] = {
+    "box": spaces.Box(-2.0, 2.0, (3, 2), np.float32),
+    "box of one number": spaces.Box(0, 9, (), np.int32),
+    "box in float64": spaces.Box(np.array([-1.0, -0.1]), np.array([1.0, 0.1]), dtype=np.float64),
+    "pixels": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+    "discrete": spaces.Discrete(5),
+    "discrete from 3": spaces.Discrete(4, start=3),
+    "multi-discrete": spaces.MultiDiscrete([2, 3, 4]),
+    "multi-discrete, two axes, with starts": spaces.MultiDiscrete(
+        np.array([[2, 3], [4, 5]]), start=np.array([[1, 0], [-2, 7]])
+    ),
+    "multi-binary": spaces.MultiBinary(4),
+    "multi-binary, two axes": spaces.MultiBinary([2, 3]),
+    "dict": spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Dict({"c": spaces.Box(0, 1, (2,), np.float32)})}),
+    "tuple": spaces.Tuple((spaces.Discrete(3), spaces.Tuple((spaces.MultiBinary(2),)))),
+}
+
+
+class Shell(gymnasium.Env[Any, Any]):
+    """An environment that has spaces and nothing else."""
+
+    def __init__(self, obs: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+        self.observation_space = obs
+        self.action_space = action
+
+
+def schema(obs: gymnasium.Space[Any], action: gymnasium.Space[Any] | None = None) -> Schema:
+    return schema_of(Shell(obs, spaces.Discrete(2) if action is None else action))
+
+
+def stored(tree: Any, leaves: Any) -> Any:
+    """The arrays as a fragment would hold them."""
+    return tree_map(lambda leaf, array: np.asarray(array).astype(leaf.dtype), leaves, tree)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_what_a_space_samples_has_the_shapes_and_ranges_of_its_schema(name: str) -> None:
+    space = SPACES[name]
+    space.seed(1)
+    leaves: dict[str, Leaf] = flatten(schema(space).obs)
+    for _ in range(20):
+        arrays = flatten(from_env_obs(space, space.sample()))
+        assert list(arrays) == list(leaves)
+        for path, leaf in leaves.items():
+            assert arrays[path].shape == leaf.shape
+            assert np.can_cast(arrays[path].dtype, leaf.dtype, "same_kind")
+            if leaf.kind != "box":
+                assert ((arrays[path] >= 0) & (arrays[path] < np.reshape(leaf.categories, leaf.shape))).all()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_an_action_comes_back_from_its_arrays_as_the_space_has_it(name: str) -> None:
+    space = SPACES[name]
+    space.seed(2)
+    leaves = schema(spaces.Discrete(2), space).action
+    for _ in range(20):
+        action = space.sample()
+        again = to_env_action(space, stored(from_env_obs(space, action), leaves))
+        assert space.contains(again)
+        for one, other in zip(_arrays(again), _arrays(action), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_leaves_say_what_the_spaces_say() -> None:
+    obs = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+            "angle": spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, 5.0]), dtype=np.float64),
+            "tool": spaces.Discrete(7, start=2),
+            "flags": spaces.MultiBinary(2),
+        }
+    )
+    leaves = schema(obs).obs
+    assert leaves["image"] == Leaf(kind="box", shape=(8, 8, 3), dtype="uint8", low=0.0, high=255.0)
+    assert leaves["image"].is_pixels
+    assert leaves["angle"] == Leaf(kind="box", shape=(2,), dtype="float32", low=(-1.0, -np.inf), high=(1.0, 5.0))
+    assert leaves["tool"] == Leaf(kind="discrete", shape=(), dtype="int64", categories=(7,))
+    assert leaves["flags"] == Leaf(kind="multi_discrete", shape=(2,), dtype="int64", categories=(2, 2))
+
+
+def test_a_box_action_is_clipped_to_the_bounds_and_owned_by_the_environment() -> None:
+    space = spaces.Box(-0.1, 0.1, (3,), np.float64)
+    arrays = np.array([-5.0, 0.05, 0.1], np.float32)
+    action = to_env_action(space, arrays)
+    assert space.contains(action)
+    np.testing.assert_allclose(action, [-0.1, 0.05, 0.1], rtol=1e-6)
+    assert not np.shares_memory(action, arrays)
+
+
+@pytest.mark.parametrize("unknown", [spaces.Text(5), spaces.Graph(spaces.Discrete(2), None), SPACES["box"]])
+def test_only_known_spaces_are_taken_and_the_leaf_is_named(unknown: gymnasium.Space[Any]) -> None:
+    obs = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), unknown))})
+    if isinstance(unknown, spaces.Box):
+        assert set(flatten(schema(obs).obs)) == {"a/0", "a/1"}
+        return
+    with pytest.raises(ConfigError, match=rf"obs/a/1 is a {type(unknown).__name__} space; supported are Box"):
+        schema(obs)
+
+
+@pytest.mark.parametrize("key", ["a/b", "", 7])
+def test_keys_that_cannot_be_paths_are_refused(key: Any) -> None:
+    with pytest.raises(ConfigError, match=r"action has the key"):
+        schema(spaces.Discrete(2), spaces.Dict({key: spaces.Discrete(2)}))
+
+
+def test_a_space_without_leaves_is_refused() -> None:
+    with pytest.raises(ConfigError, match="obs/nothing is an empty Dict"):
+        schema(spaces.Dict({"nothing": spaces.Dict({}), "some": spaces.Discrete(2)}))
+
+
+def _arrays(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [array for key in sorted(value) for array in _arrays(value[key])]
+    if isinstance(value, tuple):
+        return [array for item in value for array in _arrays(item)]
+    return [np.asarray(value)]

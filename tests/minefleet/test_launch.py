@@ -1,0 +1,165 @@
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minefleet.launch import Ending, Supervisor
+from minefleet.launch_child import Child
+
+STAND_IN = Path(__file__).with_name("stand_in_role.py")
+TIMEOUT_S = 60.0
+GRACE_S = 30.0
+
+
+class Fleet:
+    """A supervisor over stand-in roles, and all that it says."""
+
+    def __init__(self, directory: Path, grace_s: float, **lives: str) -> None:
+        os.mkfifo(directory / "starts")
+        (directory / "events").touch()
+        self.directory = directory
+        self.said: list[str] = []
+        self.children = {name: stand_in(directory, name, plan) for name, plan in lives.items()}
+        self.supervisor = Supervisor(
+            stages=[[child] for child in self.children.values()], grace_s=grace_s, tell=self.said.append
+        )
+
+    def run(self) -> Ending:
+        ending = self.supervisor.run()
+        assert not any(child.is_alive for child in self.children.values())
+        return ending
+
+    @property
+    def events(self) -> list[str]:
+        return re.sub(r" as \d+", "", (self.directory / "events").read_text()).splitlines()
+
+    def count(self, event: str) -> int:
+        return self.events.count(event)
+
+
+def stand_in(directory: Path, name: str, plan: str) -> Child:
+    command = [sys.executable, str(STAND_IN), str(directory), name, plan]
+    return Child(name, command, directory / f"{name}.log", first_delay_s=0.01)
+
+
+MakeFleet = Callable[..., Fleet]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> MakeFleet:
+    return lambda grace_s=GRACE_S, **lives: Fleet(tmp_path, grace_s, **lives)
+
+
+def test_the_run_is_over_when_the_learner_is_and_the_others_drain_in_order(fleet: MakeFleet) -> None:
+    ring = fleet(learner="finish:3", actor="serve", replay="serve", parameters="serve")
+    assert ring.run() == Ending(stopped_by="learner")
+    drained = [event for event in ring.events if "asked to stop" in event]
+    assert drained == [f"{name} is asked to stop" for name in ("actor", "replay", "parameters")]
+
+
+def test_a_role_that_dies_is_started_again_and_named_with_its_last_words(fleet: MakeFleet) -> None:
+    ring = fleet(learner="finish:3", actor="die,kill,serve")
+    assert ring.run().stopped_by == "learner"
+    assert ring.count("actor starts") == 3
+    assert any("actor died (exit code 1)" in line and "last words of actor" in line for line in ring.said)
+    assert any("actor died (killed by SIGKILL)" in line for line in ring.said)
+
+
+def test_every_fast_death_doubles_the_delay_before_the_next_start(tmp_path: Path) -> None:
+    child = Child("actor", [sys.executable, "-c", ""], tmp_path / "log", first_delay_s=0.5, clock=lambda: 100.0)
+    delays = []
+    for _ in range(9):
+        child.start()
+        child.reap()
+        delays.append(child.put_off())
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert child.due_s == 130.0
+
+
+def test_a_long_life_forgives_the_fast_deaths_before_it(tmp_path: Path) -> None:
+    now = [0.0]
+    child = Child("actor", [sys.executable, "-c", ""], tmp_path / "log", clock=lambda: now[0])
+    for lived_s in (1.0, 1.0, 1000.0):
+        child.start()
+        now[0] += lived_s
+        child.reap()
+    assert child.fast_deaths == 0
+
+
+def test_a_role_that_keeps_dying_fast_ends_the_run_with_the_reason(fleet: MakeFleet) -> None:
+    ring = fleet(learner="serve", actor="die", replay="serve")
+    ending = ring.run()
+    assert (ending.stopped_by, ending.is_config_error) == ("failure", False)
+    assert "actor died" in ending.reason and "last words of actor" in ending.reason
+    assert ring.count("actor starts") == 5
+
+
+def test_a_role_that_finds_its_configuration_wrong_ends_the_run_at_once(fleet: MakeFleet) -> None:
+    ring = fleet(learner="serve", replay="config")
+    ending = ring.run()
+    assert ending.is_config_error
+    assert "replay cannot work with this configuration" in ending.reason and "last words of replay" in ending.reason
+    assert ring.count("replay starts") == 1
+
+
+def test_ctrl_c_drains_the_learner_first(fleet: MakeFleet) -> None:
+    ring = fleet(learner="serve", actor="serve", replay="serve")
+    ring.supervisor.tick = lambda: signal_when_up(ring, signal.SIGINT)
+    assert ring.run().stopped_by == "signal"
+    drained = [event for event in ring.events if "asked to stop" in event]
+    assert drained == [f"{name} is asked to stop" for name in ("learner", "actor", "replay")]
+
+
+def test_a_second_ctrl_c_kills_at_once(fleet: MakeFleet) -> None:
+    ring = fleet(grace_s=10 * TIMEOUT_S, learner="stubborn", replay="stubborn")
+    ring.supervisor.tick = lambda: signal_when_up(ring, signal.SIGINT)
+    assert ring.run().stopped_by == "signal"
+    assert any("killing learner" in line for line in ring.said)
+
+
+def signal_when_up(ring: Fleet, signum: int) -> None:
+    if sum("starts" in event for event in ring.events) == len(ring.children):
+        os.kill(os.getpid(), signum)
+
+
+def test_a_role_that_does_not_drain_in_time_is_killed(fleet: MakeFleet) -> None:
+    ring = fleet(grace_s=0.2, learner="finish:1", replay="stubborn")
+    assert ring.run().stopped_by == "learner"
+    assert "killing replay" in ring.said
+
+
+def test_no_role_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "starts")
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+        "from test_launch import stand_in; from minefleet.launch import Supervisor;"
+        "child = stand_in(Path(sys.argv[2]), 'replay', 'serve');"
+        "Supervisor(stages=[[child]], grace_s=9, tell=print).run()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(STAND_IN.parent), str(tmp_path)]) as supervisor:
+        starts = os.open(tmp_path / "starts", os.O_RDWR)
+        assert os.read(starts, 1) == b"."
+        os.close(starts)
+        found = re.search(r"as (\d+)", (tmp_path / "events").read_text())
+        assert found is not None
+        role = os.pidfd_open(int(found[1]))
+        supervisor.kill()
+        ended, _, _ = select.select([role], [], [], TIMEOUT_S)
+        os.close(role)
+    assert ended
+
+
+def test_roles_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'])"
+    child = Child("actor", [sys.executable, "-c", code], tmp_path / "log")
+    child.start()
+    select.select([child.pidfd], [], [], TIMEOUT_S)
+    assert child.reap().last_words == "1 3"

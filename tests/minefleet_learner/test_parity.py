@@ -1,0 +1,104 @@
+"""The probe stays silent on honest fragments and speaks up on every planted fault."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minefleet.fragment import Fragment
+from minefleet.policies import Policy
+from minefleet.policies.weights import to_numpy
+from minefleet_learner.batch import collate
+from minefleet_learner.parity import ParityProbe
+
+Make = Callable[..., Fragment]
+MakePolicy = Callable[..., Policy]
+BOUND = 1e-4
+
+
+def act(policy: Policy, fragment: Fragment) -> Fragment:
+    """The fragment as an actor with this policy would have recorded it, step by step."""
+    state: Any = {key: torch.from_numpy(leaf)[None] for key, leaf in fragment.recurrent_state.items()}
+    logps, values = [], []
+    with torch.no_grad():
+        for step in range(len(fragment)):
+            obs = {"vector": torch.from_numpy(fragment.obs["vector"][step])[None, None]}
+            output, state = policy(obs, state, torch.tensor([[bool(fragment.first[step])]]))
+            logps.append(policy.action_head.logp(output.params, torch.tensor([[fragment.action[step]]])).item())
+            values.append(policy.value_norm.denormalize(output.value).item())
+    return replace(
+        fragment,
+        behaviour_logp=np.array(logps, np.float32),
+        behaviour_value=np.array(values, np.float32),
+    )
+
+
+def recorded(make: Make, policy: Policy, count: int = 3) -> list[tuple[tuple[str, int], Fragment]]:
+    state = {"gru": np.zeros(5)}
+    return [
+        (("s", seed), act(policy, make(seed, 8, terminated=(2,), truncated=(5,), state=state, version=4)))
+        for seed in range(count)
+    ]
+
+
+def probe(policy: Policy, version: int = 4) -> ParityProbe:
+    made = ParityProbe(policy, versions=3, context_length=4)
+    made.remember(version, to_numpy(policy))
+    return made
+
+
+@pytest.fixture
+def policy(make_policy: MakePolicy) -> Policy:
+    made = make_policy(5)
+    made.value_norm.update(torch.tensor([3.0, 5.0, 20.0]), made.value_head)
+    torch.nn.init.normal_(made.get_parameter("action_head.linear.weight"))
+    return made
+
+
+def test_honest_fragments_pass_also_after_the_learner_has_moved_on(make_fragment: Make, policy: Policy) -> None:
+    fragments = recorded(make_fragment, policy)
+    made = probe(policy)
+    torch.nn.init.zeros_(policy.value_head.weight)
+    parity = made.compare(collate(fragments))
+    assert parity.steps == 16
+    assert parity.logp < BOUND
+    assert parity.value < BOUND
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda f: replace(f, first=np.zeros_like(f.first)),
+        lambda f: replace(f, action=(f.action + 1) % 4),
+        lambda f: replace(f, recurrent_state={"gru": f.recurrent_state["gru"] + 1}),
+        lambda f: replace(f, behaviour_logp=f.behaviour_logp.astype(np.float16).astype(np.float32) * 1.01),
+        lambda f: replace(f, obs={"vector": f.obs["vector"][::-1].copy()}),
+    ],
+    ids=["first-ignored", "actions-swapped", "stale-state", "another-dtype", "observations-shuffled"],
+)
+def test_planted_faults_are_found(make_fragment: Make, policy: Policy, fault: Callable[[Fragment], Fragment]) -> None:
+    fragments = [(name, fault(fragment)) for name, fragment in recorded(make_fragment, policy)]
+    parity = probe(policy).compare(collate(fragments))
+    assert max(parity.logp, parity.value) > BOUND
+
+
+def test_normalisers_that_were_not_broadcast_are_found(make_fragment: Make, policy: Policy) -> None:
+    fragments = recorded(make_fragment, policy)
+    policy.value_norm.mean += 1
+    assert probe(policy).compare(collate(fragments)).value > BOUND
+
+
+def test_only_whole_fragments_of_a_remembered_version_are_compared(make_fragment: Make, policy: Policy) -> None:
+    (name, fragment), *_ = recorded(make_fragment, policy)
+    mixed = replace(fragment, policy_version=np.array([3] + [4] * 7, np.uint32))
+    made = probe(policy)
+    assert made.compare(collate([(name, mixed)])).steps == 0
+    assert math.isnan(made.compare(collate([(name, mixed)])).logp)
+    assert made.compare(collate([(name, mixed), (("t", 0), fragment)])).steps == 8
+    for version in (5, 6, 7):
+        made.remember(version, to_numpy(policy))
+    assert made.compare(collate([(name, fragment)])).steps == 0

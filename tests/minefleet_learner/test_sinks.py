@@ -1,0 +1,90 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minefleet.config import FleetConfig, LoggerConfig
+from minefleet.errors import ConfigError
+from minefleet.run import Run
+from minefleet.schema import Schema
+from minefleet_learner.sinks import Journal, JsonLines, flat_numbers, import_package
+
+
+def read(path: Path) -> list[int]:
+    return [json.loads(line)["iteration"] for line in path.read_text().splitlines()]
+
+
+def make_run(directory: Path, schema: Schema, **logger: bool) -> Run:
+    config = replace(FleetConfig(), logger_config=LoggerConfig(**logger))  # type: ignore[arg-type]
+    return Run(directory=directory, config=config, schema=schema, architecture="")
+
+
+def test_rows_after_the_checkpoint_are_cut_off_so_that_no_counter_goes_back(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = JsonLines(path, after_iteration=0)
+    for iteration in range(1, 6):
+        lines.write({"iteration": iteration, "env_steps": 10 * iteration})
+    lines.close()
+    with path.open("a") as file:
+        file.write('{"iteration": 6, "env_st')
+    lines = JsonLines(path, after_iteration=3)
+    assert read(path) == [1, 2, 3]
+    lines.write({"iteration": 4})
+    lines.close()
+    assert read(path) == [1, 2, 3, 4]
+
+
+def test_a_line_that_a_crash_left_unfinished_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\n{"iteration": 2')
+    JsonLines(path, after_iteration=9).close()
+    assert read(path) == [1]
+
+
+def test_a_row_is_there_as_soon_as_it_is_written_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = JsonLines(path, after_iteration=0)
+    lines.write({"iteration": 1, "loss": float("nan"), "inner": {"a": float("inf"), "b": 1.5}, "none": None})
+    assert json.loads(path.read_text()) == {
+        "iteration": 1,
+        "loss": None,
+        "inner": {"a": None, "b": 1.5},
+        "none": None,
+    }
+    lines.close()
+
+
+def test_only_finite_numbers_reach_the_dashboards() -> None:
+    row = {"iteration": 1, "loss": float("nan"), "episode_metrics": {"a/b": 2.0}, "mean": None}
+    assert flat_numbers(row) == {"iteration": 1, "episode_metrics/a/b": 2.0}
+
+
+def test_evaluations_have_a_file_of_their_own(tmp_path: Path, schema: Schema) -> None:
+    journal = Journal(make_run(tmp_path, schema))
+    journal.write({"iteration": 0})
+    journal.open("run", 0)
+    journal.write({"iteration": 1})
+    journal.write_evaluation({"iteration": 1, "episode_return": 3.0})
+    journal.close()
+    journal.close()
+    assert read(tmp_path / "metrics.jsonl") == [1]
+    assert read(tmp_path / "episodes.jsonl") == [1]
+
+
+def test_a_missing_package_is_a_config_error_that_says_what_to_install() -> None:
+    with pytest.raises(ConfigError, match=r"logger_config.wandb=true .*minefleet\[wandb\]"):
+        import_package("minefleet_no_such_module", "wandb")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_the_numbers_over_env_steps(tmp_path: Path, schema: Schema) -> None:
+    events_module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    journal = Journal(make_run(tmp_path, schema, tensorboard=True))
+    journal.open("run", 0)
+    journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
+    journal.close()
+    events = events_module.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("entropy")] == [(640, 1.25)]
+    assert "episode_return_mean" not in events.Tags()["scalars"]

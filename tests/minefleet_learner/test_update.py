@@ -1,0 +1,236 @@
+"""The update: what it trains, what it leaves out, and that it can be taken up again bit for bit."""
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minefleet.checkpoint import CheckpointState, read, write
+from minefleet.config import TrainConfig
+from minefleet.fragment import Fragment
+from minefleet.policies import Policy
+from minefleet_learner.assembly import build_optimizer
+from minefleet_learner.batch import Batch, collate
+from minefleet_learner.forward import gather
+from minefleet_learner.restore import load_snapshot, take_snapshot
+from minefleet_learner.schedule import rates
+from minefleet_learner.snapshot import restore_rng, rng_arrays, seed_everything
+from minefleet_learner.update import NonFiniteError, Updater
+
+Make = Callable[..., Fragment]
+MakePolicy = Callable[..., Policy]
+CONFIG = TrainConfig(
+    batch_size_per_gpu=2,
+    batches_per_iteration=3,
+    epochs_per_iteration=2,
+    context_length=4,
+    weight_decay=0.01,
+    entropy_bonus_coef=0.01,
+)
+
+
+def make_updater(policy: Policy, config: TrainConfig = CONFIG) -> Updater:
+    reference = copy.deepcopy(policy).requires_grad_(False) if config.kl_divergence_coef_rho else None
+    return Updater(policy, build_optimizer(policy, config), config, reference)
+
+
+def make_batch(make: Make, seed: int, gru_size: int = 0, fragments: int = 6, **changes: Any) -> Batch:
+    state = {"gru": np.zeros(gru_size)} if gru_size else {}
+    return collate(
+        [
+            (
+                (f"s{index // 2}", index % 2),
+                make(100 * seed + index, 6 + index, truncated=(2,), terminated=(4,), state=state, **changes),
+            )
+            for index in range(fragments)
+        ]
+    )
+
+
+def weights(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("gru_size", [0, 5])
+@pytest.mark.parametrize("rho", [0.0, 0.1])
+def test_n_updates_equal_k_then_a_checkpoint_then_the_rest_bit_for_bit(
+    tmp_path: Path, make_fragment: Make, make_policy: MakePolicy, gru_size: int, rho: float
+) -> None:
+    config = replace(CONFIG, kl_divergence_coef_rho=rho, coef_rho_decay=0.9, anneal_lr_linearly=True, vf_warmup=1)
+    batches = [make_batch(make_fragment, seed, gru_size) for seed in range(5)]
+
+    def train(updater: Updater, iterations: range) -> None:
+        for iteration in iterations:
+            updater.update(batches[iteration], rates(config, iteration, iteration / 5))
+
+    straight = make_updater(make_policy(gru_size), config)
+    seed_everything(1)
+    train(straight, range(2))
+    state = CheckpointState(run_id="r", iteration=2)
+    place = write(tmp_path, take_snapshot(straight, state, "config: {}\n"))
+    train(straight, range(2, 5))
+
+    seed_everything(99)
+    resumed = make_updater(make_policy(gru_size, seed=7), config)
+    load_snapshot(resumed, read(place))
+    train(resumed, range(2, 5))
+    assert equal(weights(straight.policy), weights(resumed.policy))
+    expected, got = (take_snapshot(updater, state, "") for updater in (straight, resumed))
+    assert set(expected.optimizer) == set(got.optimizer)
+    for name, array in expected.optimizer.items():
+        assert array.tobytes() == got.optimizer[name].tobytes()
+    for name, array in expected.rng.items():
+        assert array.tobytes() == got.rng[name].tobytes()
+
+
+@pytest.mark.parametrize("field", ["reward", "behaviour_logp", "obs"])
+def test_a_poisoned_batch_is_left_out_whole_and_training_goes_on(
+    make_fragment: Make, make_policy: MakePolicy, field: str
+) -> None:
+    updater = make_updater(make_policy())
+    batch = make_batch(make_fragment, 0)
+    poisoned = batch.seen["vector"] if field == "obs" else getattr(batch, field)
+    poisoned[3, 1] = float("nan")
+    before = weights(updater.policy)
+    report = updater.update(batch, rates(CONFIG, 0, 0.0))
+    assert report.skipped_steps == 1
+    assert not report.is_trained
+    assert equal(weights(updater.policy), before)
+    report = updater.update(make_batch(make_fragment, 1), rates(CONFIG, 1, 0.0))
+    assert report.skipped_steps == 0
+    assert report.is_trained
+
+
+def test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    config = replace(CONFIG, epochs_per_iteration=1, gae_values="behaviour")
+    updater = make_updater(make_policy(), config)
+    batch = make_batch(make_fragment, 0)
+    batch.seen["vector"][3, 1] = float("nan")
+    report = updater.update(batch, rates(config, 0, 0.0))
+    assert report.skipped_steps == 1
+    assert report.is_trained
+    assert all(tensor.isfinite().all() for tensor in updater.policy.state_dict().values())
+
+
+def test_after_too_many_bad_steps_in_a_row_it_stops_and_names_the_fragments(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    config = replace(CONFIG, max_bad_steps=3)
+    updater = make_updater(make_policy(), config)
+    bad, good = make_batch(make_fragment, 0), make_batch(make_fragment, 1)
+    bad.reward[3, 0] = float("inf")
+    for batch in (bad, bad, good, bad, bad):
+        updater.update(batch, rates(config, 0, 0.0))
+    with pytest.raises(NonFiniteError, match="s1/1"):
+        updater.update(bad, rates(config, 0, 0.0))
+
+
+def test_warm_up_trains_only_the_value_head(make_fragment: Make, make_policy: MakePolicy) -> None:
+    config = replace(CONFIG, vf_warmup=1, weight_decay=0.5)
+    updater = make_updater(make_policy(), config)
+    before = weights(updater.policy)
+    updater.update(make_batch(make_fragment, 0), rates(config, 0, 0.0))
+    changed = {name for name, tensor in updater.policy.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert {name.split(".")[0] for name in changed} == {"value_head", "value_norm"}
+    updater.update(make_batch(make_fragment, 1), rates(config, 1, 0.0))
+    assert not torch.equal(
+        updater.policy.state_dict()["action_head.linear.weight"], before["action_head.linear.weight"]
+    )
+
+
+@pytest.mark.parametrize("gru_size", [0, 5])
+def test_accumulated_micro_batches_equal_one_large_one(
+    make_fragment: Make, make_policy: MakePolicy, gru_size: int
+) -> None:
+    batch = make_batch(make_fragment, 0, gru_size)
+    results = []
+    for size, accumulation in ((6, 1), (2, 3), (1, 6)):
+        config = TrainConfig(
+            batch_size_per_gpu=size,
+            batches_per_iteration=6 // size,
+            gradient_accumulation=accumulation,
+            context_length=16,
+            epochs_per_iteration=2,
+            inference_batch_size_per_gpu=6,
+        )
+        policy = make_policy(gru_size)
+        report = make_updater(policy, config).update(batch, rates(config, 0, 0.0))
+        results.append((weights(policy), report))
+    for other, report in results[1:]:
+        for name, tensor in results[0][0].items():
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5)
+        for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm"):
+            assert getattr(report, name) == pytest.approx(getattr(results[0][1], name), rel=1e-4, abs=1e-6)
+
+
+def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: MakePolicy) -> None:
+    drift = []
+    for rho in (1e-9, 10.0):
+        config = replace(CONFIG, kl_divergence_coef_rho=rho, learning_rate=1e-2, entropy_bonus_coef=0.0)
+        updater = make_updater(make_policy(), config)
+        for seed in range(4):
+            torch.manual_seed(seed)
+            report = updater.update(make_batch(make_fragment, seed), rates(config, 0, 0.0))
+        drift.append(report.reference_kl)
+    assert drift[1] < 0.5 * drift[0]
+
+
+def test_on_its_own_data_the_first_step_has_ratio_one(make_fragment: Make, make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    batch = make_batch(make_fragment, 0)
+    with torch.no_grad():
+        output, _ = policy(gather(batch.seen, batch.position), {}, batch.first)
+    batch = replace(batch, behaviour_logp=policy.action_head.logp(output.params, batch.action))
+    config = TrainConfig(batch_size_per_gpu=6, epochs_per_iteration=1)
+    report = make_updater(policy, config).update(batch, rates(config, 0, 0.0))
+    assert report.ratio_max == pytest.approx(1.0, abs=1e-5)
+    assert report.approx_kl == pytest.approx(0.0, abs=1e-6)
+    assert report.clip_fraction == 0
+
+
+def test_rates_follow_the_schedule() -> None:
+    config = TrainConfig(
+        learning_rate=0.1,
+        ppo_clip=0.4,
+        anneal_lr_linearly=True,
+        anneal_clip_linearly=True,
+        vf_warmup=2,
+        kl_divergence_coef_rho=0.5,
+        coef_rho_decay=0.5,
+    )
+    got = rates(config, 1, 0.25)
+    assert (got.learning_rate, got.clip, got.rho) == pytest.approx((0.075, 0.3, 0.25))
+    assert got.warming_up
+    assert not rates(config, 2, 0.25).warming_up
+    constant = replace(config, anneal_lr_linearly=False, anneal_clip_linearly=False)
+    assert rates(constant, 0, 1.0).learning_rate == 0.1
+    assert rates(constant, 0, 1.0).clip == 0.4
+
+
+def test_random_generators_are_restored_exactly() -> None:
+    seed_everything(5)
+    random.gauss(0, 1)
+    np.random.randn(3)
+    kept = rng_arrays()
+    drawn = (random.gauss(0, 1), random.random(), np.random.randn(), np.random.rand(), torch.rand(3).tolist())
+    seed_everything(6)
+    restore_rng(kept)
+    assert drawn == (
+        random.gauss(0, 1),
+        random.random(),
+        np.random.randn(),
+        np.random.rand(),
+        torch.rand(3).tolist(),
+    )

@@ -1,0 +1,168 @@
+"""The role as a process that is killed."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
+from minefleet.errors import NotFoundError
+from minefleet.parameters import ParametersClient
+from minefleet.rpc import PIECE_BYTES, StoppedError
+from minefleet.run import Run
+from minefleet.schema import Leaf, Schema
+from minefleet.v1 import status_service_pb2
+
+ROUNDS = 4
+TENSORS = 8
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    leaf = Leaf(kind="box", shape=(2,), dtype="float32")
+    run = Run(
+        directory=tmp_path,
+        config=FleetConfig(services=ServicesConfig(parameters=EndpointConfig(address=address))),
+        schema=Schema(obs=leaf, action=leaf),
+        architecture="",
+    )
+    run.write()
+    return run
+
+
+class Role:
+    """`python -m minefleet_parameters`, started again when it was killed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.process = self._start()
+
+    def kill_and_restart(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "minefleet_parameters", "--run-dir", str(self._run.directory)]
+        with (self._run.directory / "log").open("ab") as log:
+            return subprocess.Popen(command, stderr=log)
+
+
+@pytest.fixture
+def role(run: Run) -> Iterator[Role]:
+    started = Role(run)
+    yield started
+    started.process.kill()
+    started.process.wait()
+
+
+def connect(run: Run, stopping: threading.Event | None = None) -> ParametersClient:
+    return ParametersClient(
+        run.config.services.parameters.address,
+        identity=run.identity(status_service_pb2.ROLE_ACTOR),
+        stopping=stopping,
+        patience_s=60.0,
+    )
+
+
+def weights_of(iteration: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float32]]]:
+    """Every tensor says which iteration it belongs to."""
+    return {
+        f"layer.{index}": np.full(PIECE_BYTES // 4 + index, iteration * TENSORS + index, np.float32)
+        for index in range(TENSORS)
+    }
+
+
+class Follower:
+    """Fetches as fast as it can and checks that every version is whole and that versions only rise."""
+
+    def __init__(self, client: ParametersClient) -> None:
+        self._client = client
+        self._changed = threading.Condition()
+        self.newest = 0
+
+    def follow(self) -> None:
+        while True:
+            try:
+                info, weights = self._client.fetch()
+            except NotFoundError:
+                continue
+            except StoppedError:
+                return
+            for index, array in enumerate(weights.values()):
+                assert (array == info.iteration * TENSORS + index).all()
+            assert info.version >= self.newest
+            with self._changed:
+                self.newest = info.version
+                self._changed.notify_all()
+
+    def wait_for(self, version: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.newest >= version, timeout=60)
+
+
+def test_kill_9_during_publish_and_fetch_leaves_whole_versions_that_only_rise(run: Run, role: Role) -> None:
+    stopping = threading.Event()
+    with closing(connect(run)) as learner, closing(connect(run, stopping)) as actor, ThreadPoolExecutor(2) as pool:
+        follower = Follower(actor)
+        learner.open_epoch("run")
+        published = [0]
+
+        def publish() -> None:
+            while not stopping.is_set():
+                published.append(learner.publish(weights_of(len(published)), iteration=len(published)))
+
+        jobs = [pool.submit(publish), pool.submit(follower.follow)]
+        for _ in range(ROUNDS):
+            follower.wait_for(published[-1] + 2)
+            acked = published[-1]
+            role.kill_and_restart()
+            with closing(connect(run)) as fresh:
+                assert fresh.fetch()[0].version >= acked
+        follower.wait_for(published[-1] + 1)
+        stopping.set()
+        for job in jobs:
+            job.result()
+    assert published == list(range(len(published)))
+    assert list((run.parameters / "incoming").iterdir()) == []
+
+
+def test_it_exits_0_at_sigterm_although_it_is_watched_and_its_state_survives(run: Run, role: Role) -> None:
+    stopping = threading.Event()
+    with closing(connect(run, stopping)) as client:
+        client.open_epoch("run")
+        client.publish(weights_of(1), iteration=1)
+        with closing(client.watch()) as watch:
+            assert next(watch).version == 1
+            role.process.send_signal(signal.SIGTERM)
+            assert role.process.wait(timeout=60) == 0
+        role.kill_and_restart()
+        assert client.publish(weights_of(2), iteration=2) == 2
+        stopping.set()
+
+
+def test_a_second_process_on_the_same_run_is_refused(run: Run, role: Role) -> None:
+    with closing(connect(run)) as client:
+        client.open_epoch("run")
+    command = [sys.executable, "-m", "minefleet_parameters", "--run-dir", str(run.directory)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 2
+    assert "another process serves the parameters" in second.stderr
+
+
+def test_it_imports_neither_torch_nor_gymnasium_nor_matplotlib() -> None:
+    code = (
+        "import sys, minefleet_parameters.role, minefleet.parameters; "
+        "sys.exit(not sys.modules.keys().isdisjoint({'torch', 'gymnasium', 'matplotlib', 'safetensors'}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,470 @@
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from minefleet.errors import ContractError, CorruptError, FencedError, NotFoundError, RejectedError
+from minefleet.manifest import describe
+from minefleet.parameters import ParametersClient, Wish
+from minefleet.rpc import PIECE_BYTES, connect
+from minefleet.v1 import parameters_service_pb2 as pb
+from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
+from minefleet_parameters.wishes import CLAIM_TIMEOUT_S
+
+Weights = dict[str, NDArray[Any]]
+MakeWeights = Callable[..., Weights]
+Parameters = Any
+"""The `Parameters` of conftest.py, which cannot be imported here."""
+
+
+@pytest.fixture
+def clients() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def learner(parameters: Parameters, clients: ExitStack) -> ParametersClient:
+    client = connected(parameters, clients)
+    client.open_epoch("run")
+    return client
+
+
+def connected(parameters: Parameters, clients: ExitStack, **arguments: Any) -> ParametersClient:
+    client: ParametersClient = parameters.client(**arguments)
+    clients.callback(client.close)
+    return client
+
+
+def stub_for(address: str, clients: ExitStack) -> parameters_service_pb2_grpc.ParametersServiceStub:
+    return parameters_service_pb2_grpc.ParametersServiceStub(clients.enter_context(connect(address)))
+
+
+def assert_same(ours: Weights, theirs: Weights) -> None:
+    assert list(ours) == list(theirs)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], strict=True)
+
+
+def bytes_of(weights: Weights) -> int:
+    return sum(part.nbytes for part in describe(weights)[1].values())
+
+
+def test_actors_fetch_what_the_learner_published(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    weights = make_weights(size_bytes=3 * PIECE_BYTES)
+    assert learner.publish(weights, iteration=7, wishes=[Wish("video-7", count=2)]) == 1
+    info, fetched = connected(parameters, clients).fetch()
+    assert_same(fetched, weights)
+    assert (info.version, info.epoch, info.run_id, info.iteration) == (1, 1, "run", 7)
+    assert info.wishes == (Wish("video-7", "video", 2),)
+
+
+def test_unchanged_tensors_travel_neither_way_again(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    frozen = {f"frozen.{index}": np.full(90_000, index, np.float32) for index in range(9)}
+    actor = connected(parameters, clients)
+    for seed in range(3):
+        weights = frozen | {"trained": np.full(90_000, 100 + seed, np.float32)}
+        learner.publish(weights, iteration=seed)
+        assert_same(actor.fetch()[1], weights)
+    one_tensor = 90_000 * 4
+    assert parameters.figure("publish_bytes_total") == 12 * one_tensor
+    assert parameters.figure("fetch_bytes_total") == 12 * one_tensor
+    assert parameters.figure("publish_saved_bytes_total") == 18 * one_tensor
+    assert parameters.figure("fetch_saved_bytes_total") == 18 * one_tensor
+    assert parameters.figure("stored_bytes") == 12 * one_tensor
+
+
+def test_a_restarted_learner_does_not_send_what_parameters_holds(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    learner.publish(make_weights(), iteration=1)
+    sent = parameters.figure("publish_bytes_total")
+    restarted = connected(parameters, clients)
+    assert restarted.open_epoch("run", epoch=1, version=1).newest_version == 1
+    assert restarted.publish(make_weights(), iteration=1) == 2
+    assert parameters.figure("publish_bytes_total") == sent
+
+
+def test_versions_only_rise_when_the_learner_resumes_from_an_older_checkpoint(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    for iteration in range(1, 4):
+        assert learner.publish(make_weights(iteration), iteration=iteration) == iteration
+    resumed = connected(parameters, clients)
+    opened = resumed.open_epoch("run", epoch=1, version=1)
+    assert (opened.epoch, opened.newest_version) == (2, 3)
+    assert resumed.publish(make_weights(1), iteration=1) == 4
+    assert connected(parameters, clients).fetch()[0].version == 4
+
+
+def test_of_two_racing_learners_one_wins_and_versions_have_no_gap(
+    parameters: Parameters, clients: ExitStack, make_weights: MakeWeights
+) -> None:
+    racers = [connected(parameters, clients) for _ in range(2)]
+    epochs = [racer.open_epoch("run").epoch for racer in racers]
+    assert epochs == [1, 2]
+    start = threading.Barrier(2)
+
+    def race(seed: int) -> int | str:
+        start.wait()
+        try:
+            return racers[seed].publish(make_weights(seed, 2 * PIECE_BYTES), iteration=seed)
+        except FencedError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        lost, won = pool.map(race, range(2))
+    assert won == 1
+    assert "epoch 1 may not publish: epoch 2 is the newest" in str(lost)
+    assert connected(parameters, clients).fetch()[0].epoch == 2
+
+
+def test_within_one_epoch_only_one_publish_follows_a_version(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    stub, start = stub_for(parameters.address, clients), threading.Barrier(4)
+
+    def race(seed: int) -> int | grpc.StatusCode:
+        start.wait()
+        try:
+            return stub.Publish(messages(make_weights(seed, 2 * PIECE_BYTES), expected=0), timeout=20).version
+        except grpc.RpcError as error:
+            return error.code()
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(race, range(4)))
+    assert sorted(map(str, outcomes)) == ["1", *["StatusCode.ABORTED"] * 3]
+    winner = outcomes.index(1)
+    assert_same(connected(parameters, clients).fetch()[1], make_weights(winner, 2 * PIECE_BYTES))
+
+
+def messages(weights: Weights, *, expected: int, epoch: int = 1) -> Iterator[pb.PublishRequest]:
+    manifest, parts = describe(weights)
+    yield pb.PublishRequest(
+        header=pb.PublishHeader(run_id="run", epoch=epoch, expected_version=expected, manifest=manifest)
+    )
+    for digest, part in parts.items():
+        for offset in range(0, part.nbytes, PIECE_BYTES):
+            data = part[offset : offset + PIECE_BYTES].tobytes()
+            yield pb.PublishRequest(piece=weights_pb2.TensorPiece(digest=digest, offset=offset, data=data))
+
+
+def test_an_expired_version_is_not_found_and_never_substituted(
+    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
+) -> None:
+    with run_parameters(tmp_path, keep=3) as parameters:
+        learner, actor = connected(parameters, clients), connected(parameters, clients)
+        with pytest.raises(NotFoundError, match="no version has been published yet"):
+            actor.fetch()
+        learner.open_epoch("run")
+        for iteration in range(5):
+            learner.publish(make_weights(iteration), iteration=iteration)
+        assert actor.fetch(4)[0].version == 4
+        for number in (2, 6):
+            with pytest.raises(NotFoundError, match="the oldest available is 3, the newest 5"):
+                actor.fetch(number)
+
+
+def test_what_was_acked_is_there_after_a_restart(
+    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
+) -> None:
+    with run_parameters(tmp_path) as parameters:
+        learner = connected(parameters, clients)
+        learner.open_epoch("run")
+        learner.publish(make_weights(1), iteration=1)
+    with run_parameters(tmp_path, address=parameters.address):
+        assert learner.publish(make_weights(2), iteration=2) == 2
+        info, weights = connected(parameters, clients).fetch()
+        assert info.version == 2
+        assert_same(weights, make_weights(2))
+
+
+def test_a_cut_fetch_goes_on_where_it_was_cut(
+    parameters: Parameters,
+    clients: ExitStack,
+    learner: ParametersClient,
+    make_weights: MakeWeights,
+    cutting_proxy: Callable[[str, int], Any],
+) -> None:
+    weights = make_weights(size_bytes=16 * PIECE_BYTES)
+    learner.publish(weights, iteration=1)
+    proxy = cutting_proxy(parameters.address, 10 * PIECE_BYTES)
+    actor = ParametersClient(proxy.address, patience_s=20.0)
+    clients.callback(actor.close)
+    assert_same(actor.fetch()[1], weights)
+    assert proxy.connections == 2
+    assert proxy.passed_bytes < bytes_of(weights) + 5 * PIECE_BYTES
+
+
+def test_a_cut_publish_goes_through_once(
+    parameters: Parameters,
+    clients: ExitStack,
+    make_weights: MakeWeights,
+    cutting_proxy: Callable[[str, int], Any],
+) -> None:
+    proxy = cutting_proxy(parameters.address, 200)
+    learner = ParametersClient(proxy.address, patience_s=20.0)
+    clients.callback(learner.close)
+    learner.open_epoch("run")
+    for iteration in range(1, 4):
+        assert learner.publish(make_weights(iteration, 4 * PIECE_BYTES), iteration=iteration) == iteration
+    assert proxy.connections == 2
+    assert parameters.store.kept == [1, 2, 3]
+
+
+def test_a_caller_that_hangs_up_leaves_nothing(
+    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
+) -> None:
+    with run_parameters(tmp_path) as parameters:
+        learner = connected(parameters, clients)
+        learner.open_epoch("run")
+        learner.publish(make_weights(1, 4 * PIECE_BYTES), iteration=1)
+        sent, hung_up = threading.Event(), threading.Event()
+
+        def half() -> Iterator[pb.PublishRequest]:
+            every = messages(make_weights(2, 4 * PIECE_BYTES), expected=1)
+            yield from (next(every), next(every), next(every))
+            sent.set()
+            hung_up.wait()
+
+        call = stub_for(parameters.address, clients).Publish.future(half(), timeout=20)
+        sent.wait()
+        call.cancel()
+        hung_up.set()
+        assert learner.publish(make_weights(3, 4 * PIECE_BYTES), iteration=3) == 2
+    assert list((tmp_path / "incoming").iterdir()) == []
+    needed = {entry.digest for number in (1, 2) for entry in parameters.store.version(number).manifest.tensors}
+    assert {path.stem for path in (tmp_path / "tensors").iterdir()} == needed
+
+
+def test_a_damaged_tensor_is_refused_and_the_next_publish_heals_it(
+    tmp_path: Path, parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    weights = make_weights(size_bytes=2 * PIECE_BYTES)
+    learner.publish(weights, iteration=1)
+    largest = max((tmp_path / "parameters/tensors").iterdir(), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    largest.write_bytes(data)
+    actor = connected(parameters, clients)
+    with pytest.raises(CorruptError, match="does not match its digest"):
+        actor.fetch()
+    assert parameters.figure("corrupt_reads_total") == 1
+    assert learner.publish(weights, iteration=2) == 2
+    assert_same(actor.fetch()[1], weights)
+
+
+def test_watchers_get_the_newest_version_and_then_newer_ones(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    early = connected(parameters, clients, watcher="early").watch()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(next, early)
+        learner.publish(make_weights(1), iteration=1)
+        assert first.result().version == 1
+    for iteration in range(2, 6):
+        learner.publish(make_weights(iteration), iteration=iteration)
+    late = connected(parameters, clients, watcher="late").watch()
+    assert next(late).version == 5
+    seen = [1]
+    while seen[-1] < 5:
+        seen.append(next(early).version)
+    assert seen == sorted(set(seen))
+    early.close()
+    late.close()
+
+
+def test_a_watch_lives_through_a_restart_of_the_server(
+    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
+) -> None:
+    with run_parameters(tmp_path) as parameters:
+        learner = connected(parameters, clients)
+        learner.open_epoch("run")
+        learner.publish(make_weights(1), iteration=1)
+        watch = connected(parameters, clients).watch()
+        assert next(watch).version == 1
+    with run_parameters(tmp_path, address=parameters.address), ThreadPoolExecutor(1) as pool:
+        second = pool.submit(next, watch)
+        learner.publish(make_weights(2), iteration=2)
+        assert second.result().version == 2
+        watch.close()
+
+
+def test_a_watch_ends_with_unavailable_when_the_server_drains(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    learner.publish(make_weights(), iteration=1)
+    stub = stub_for(parameters.address, clients)
+    watch = stub.Watch(pb.WatchRequest(watcher="a"), timeout=20)
+    assert next(watch).version.version == 1
+    parameters.stopping.set()
+    with pytest.raises(grpc.RpcError) as caught:
+        next(watch)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "draining" in str(caught.value.details())
+
+
+def test_a_watcher_of_another_architecture_is_refused(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    learner.publish(make_weights(), iteration=1)
+    stub = stub_for(parameters.address, clients)
+    published = describe(make_weights())[0].architecture_fingerprint
+    fitting = stub.Watch(pb.WatchRequest(architecture_fingerprint=published), timeout=20)
+    assert next(fitting).version.version == 1
+    fitting.cancel()
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stub.Watch(pb.WatchRequest(architecture_fingerprint="0123"), timeout=20))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "the watcher's has 0123" in str(caught.value.details())
+
+
+def test_the_oldest_version_that_a_watcher_runs_is_known(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    learner.publish(make_weights(1), iteration=1)
+    actors = [connected(parameters, clients, watcher=name) for name in "ab"]
+    watches = [actor.watch() for actor in actors]
+    for actor, watch in zip(actors, watches, strict=True):
+        next(watch)
+        actor.fetch()
+    learner.publish(make_weights(2), iteration=2)
+    actors[0].fetch()
+    actors[0].fetch()
+    assert parameters.figure("watchers") == 2
+    actors[1].fetch()
+    assert parameters.figure("oldest_running_version") == 1
+    actors[1].fetch()
+    assert parameters.figure("oldest_running_version") == 2
+    for watch in watches:
+        watch.close()
+
+
+def test_a_wish_is_pending_until_it_is_claimed_and_comes_back_after_the_timeout(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    learner.publish(make_weights(1), iteration=1, wishes=[Wish("video-1")])
+    first, second = (connected(parameters, clients, watcher=name) for name in "ab")
+
+    def pending() -> tuple[Wish, ...]:
+        watch = connected(parameters, clients).watch()
+        wishes = next(watch).wishes
+        watch.close()
+        return wishes
+
+    assert pending() == (Wish("video-1"),)
+    assert first.claim("video-1")
+    assert not second.claim("video-1")
+    assert pending() == ()
+    parameters.clock.now_s = CLAIM_TIMEOUT_S
+    assert second.claim("video-1")
+    assert second.claim("video-1", done=True)
+    assert not first.claim("video-1", done=True)
+    with pytest.raises(NotFoundError):
+        first.claim("video-2")
+
+
+def test_a_fulfilled_wish_stays_fulfilled_after_a_restart_and_a_pending_one_pending(
+    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
+) -> None:
+    with run_parameters(tmp_path) as parameters:
+        learner = connected(parameters, clients, watcher="a")
+        learner.open_epoch("run")
+        learner.publish(make_weights(1), iteration=1, wishes=[Wish("one"), Wish("two")])
+        learner.claim("one")
+        learner.claim("one", done=True)
+        learner.claim("two")
+    with run_parameters(tmp_path, address=parameters.address):
+        watch = connected(parameters, clients).watch()
+        assert next(watch).wishes == (Wish("two"),)
+        watch.close()
+
+
+def test_what_cannot_be_published_is_refused_with_its_reason(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    learner.publish(make_weights(1), iteration=1)
+    with pytest.raises(RejectedError, match="NaN"):
+        learner.publish(make_weights(2) | {"scale": np.array(np.nan)}, iteration=2)
+    with pytest.raises(ContractError, match=r"scale is float64\[\] in the run and missing here"):
+        learner.publish({name: array for name, array in make_weights(2).items() if name != "scale"}, iteration=2)
+    with pytest.raises(ContractError, match=r"holds run run, the learner is of run other"):
+        connected(parameters, clients).open_epoch("other")
+    with pytest.raises(RejectedError, match="names none"):
+        connected(parameters, clients).open_epoch("")
+    assert learner.publish(make_weights(2), iteration=2) == 2
+
+
+MALFORMED: dict[str, Callable[[list[pb.PublishRequest]], list[pb.PublishRequest]]] = {
+    "nothing": lambda m: [],
+    "an empty message": lambda m: [pb.PublishRequest(), *m],
+    "no header": lambda m: m[1:],
+    "two headers": lambda m: [m[0], *m],
+    "an empty header": lambda m: [pb.PublishRequest(header=pb.PublishHeader()), *m[1:]],
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_publishes_are_refused(
+    tmp_path: Path,
+    parameters: Parameters,
+    clients: ExitStack,
+    learner: ParametersClient,
+    make_weights: MakeWeights,
+    case: str,
+) -> None:
+    stub = stub_for(parameters.address, clients)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Publish(iter(MALFORMED[case](list(messages(make_weights(), expected=0)))), timeout=20)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert parameters.store.kept == []
+    assert learner.publish(make_weights(), iteration=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranges", "code"),
+    [
+        ([pb.TensorRange(digest="../../identity")], grpc.StatusCode.NOT_FOUND),
+        ([pb.TensorRange(digest="FIRST", offset=2**40)], grpc.StatusCode.INVALID_ARGUMENT),
+        ([pb.TensorRange(digest="FIRST")] * 2, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+    ids=["unknown digest", "offset beyond the end", "twice"],
+)
+def test_malformed_fetches_are_refused(
+    parameters: Parameters,
+    clients: ExitStack,
+    learner: ParametersClient,
+    make_weights: MakeWeights,
+    ranges: list[pb.TensorRange],
+    code: grpc.StatusCode,
+) -> None:
+    learner.publish(make_weights(), iteration=1)
+    first = parameters.store.version().manifest.tensors[0].digest
+    asked = [pb.TensorRange(digest=each.digest.replace("FIRST", first), offset=each.offset) for each in ranges]
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub_for(parameters.address, clients).Fetch(pb.FetchRequest(ranges=asked), timeout=20))
+    assert caught.value.code() is code
+
+
+def test_a_message_that_is_too_large_is_refused_and_the_server_lives(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    every = list(messages(make_weights(), expected=0))
+    every[1].piece.data = bytes(17 * 2**20)
+    options = [("grpc.max_send_message_length", -1)]
+    channel = clients.enter_context(grpc.insecure_channel(parameters.address, options=options))
+    with pytest.raises(grpc.RpcError) as caught:
+        parameters_service_pb2_grpc.ParametersServiceStub(channel).Publish(iter(every), timeout=20)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert learner.publish(make_weights(), iteration=1) == 1

@@ -1,0 +1,167 @@
+"""Replay without a network: a store in a folder, a clock that is moved, and short ways to say what to append."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from minefleet.codec import checksum
+from minefleet.v1 import episode_pb2, fragment_pb2
+from minefleet_replay.audit import recount
+from minefleet_replay.intake import Upload
+from minefleet_replay.lending import Learner, Lent, Wanted
+from minefleet_replay.limits import Limits
+from minefleet_replay.metrics import make_metrics
+from minefleet_replay.names import ChunkName
+from minefleet_replay.opening import open_replay
+from minefleet_replay.progress import NO_COUNTS, Counts
+from minefleet_replay.replay import Replay
+
+RUN = "run-1"
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class World:
+    """A replay with one learner."""
+
+    def __init__(self, directory: Path, **limits: Any) -> None:
+        defaults = {
+            "fragments_per_iteration": 2,
+            "fragments_per_chunk": 1,
+            "max_chunks": 100,
+            "max_bytes": 2**26,
+            "max_reuse": 1,
+            "max_staleness": 1,
+            "grant_timeout_s": 60.0,
+        }
+        self.limits = Limits(**(defaults | limits))
+        self.clock = Clock()
+        self.learner = Learner(epoch=1, version=1, resumed_version=0, first_version=1)
+        self.runs: list[str] = []
+        self._directories = (directory / str(number) for number in count())
+        self.directory = next(self._directories)
+        self.replay = self.open()
+        self.replay.bind(RUN)
+
+    def open(self) -> Replay:
+        return open_replay(
+            self.directory,
+            self.limits,
+            make_metrics(CollectorRegistry()),
+            clock=self.clock,
+            wall_clock=self.clock,
+            rng=Random(0),
+            bound=self.runs.append,
+        )
+
+    def restart(self) -> None:
+        """Closes and opens again."""
+        self.replay.close()
+        self.replay = self.open()
+
+    def crash(self) -> None:
+        """Opens what the files hold now: what a process would find that was killed."""
+        killed, before = self.replay, self.directory
+        self.directory = next(self._directories)
+        shutil.copytree(before, self.directory)
+        killed.close()
+        shutil.rmtree(before)
+        self.replay = self.open()
+
+    def append(
+        self,
+        stream: str,
+        sequence: int,
+        version: int = 1,
+        *,
+        newest: int = 0,
+        payload: bytes = b"payload",
+        closes: bool = False,
+    ) -> str:
+        upload = Upload(header=header_of(stream, sequence, version, newest, payload, closes), payload=payload)
+        return self.replay.append(upload)[0]
+
+    def report(self, *episodes: tuple[str, int], actor: str = "", progress: Counts = NO_COUNTS) -> None:
+        records = [episode_pb2.EpisodeRecord(stream=stream, episode=number) for stream, number in episodes]
+        self.replay.append(Upload(episodes=records, actor=actor, progress=progress))
+
+    def reserve(self, *names: tuple[str, int], version: int = 1) -> list[bool]:
+        return self.replay.reserve(version, [ChunkName(*name) for name in names]).granted
+
+    def lease(
+        self, number: int, chunks: int, use_version: int | None = None, order: Any = "oldest", wait_s: float = 0.0
+    ) -> list[Lent]:
+        version = self.learner.version if use_version is None else use_version
+        wanted = Wanted(number=number, chunks=chunks, use_version=version, order=order)
+        return self.replay.lease(self.learner, wanted, wait_s)
+
+    def ack(self, number: int) -> None:
+        self.replay.close_lease(self.learner, number, "acked")
+
+    def release(self, number: int) -> None:
+        self.replay.close_lease(self.learner, number, "released")
+
+    def hear(self, version: int) -> None:
+        """The learner publishes."""
+        self.become(self.learner.epoch, version, self.learner.resumed_version, self.learner.first_version)
+
+    def become(self, epoch: int, version: int, resumed: int, first: int) -> None:
+        """A learner makes itself known."""
+        self.learner = Learner(epoch=epoch, version=version, resumed_version=resumed, first_version=first)
+        self.replay.read_episodes(self.learner, 0, 1)
+
+    def figure(self, name: str) -> int:
+        return int(self.replay.figures()[name])
+
+    def faults(self) -> list[str]:
+        """What does not add up between the ledger and the rows."""
+        return list(recount(self.replay.keeper.store, self.limits.fragments_per_chunk).faults())
+
+
+def header_of(
+    stream: str, sequence: int, version: int, newest: int, payload: bytes, closes: bool
+) -> fragment_pb2.FragmentHeader:
+    return fragment_pb2.FragmentHeader(
+        run_id=RUN,
+        name=fragment_pb2.FragmentName(stream=stream, sequence=sequence),
+        length=1,
+        oldest_version=version,
+        newest_version=max(version, newest),
+        checksum=checksum(payload),
+        payload_bytes=len(payload),
+        closes_stream=closes,
+    )
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Makes worlds, by their limits; closes them in the end."""
+    worlds: list[World] = []
+
+    def make(**limits: Any) -> World:
+        worlds.append(World(tmp_path / f"world-{len(worlds)}", **limits))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.replay.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    """A world with small limits."""
+    return make_world()

@@ -1,0 +1,310 @@
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, cast
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import generate_latest
+
+from minefleet.errors import (
+    ConfigError,
+    ContractError,
+    FencedError,
+    FleetError,
+    InternalError,
+    OverloadedError,
+    RunMismatchError,
+    UnavailableError,
+    translated,
+)
+from minefleet.rpc import connect, shake_hands
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.serve import serve, serve_aio, serving
+
+SERVICE = "test.Echo"
+TIMEOUT_S = 30.0
+Answer = Callable[[bytes], bytes]
+Serve = Callable[[RoleContext, str, Answer], None]
+
+
+def serve_sync_echo(context: RoleContext, address: str, answer: Answer) -> None:
+    serve(context, address, echo(answer))
+
+
+def serve_aio_echo(context: RoleContext, address: str, answer: Answer) -> None:
+    asyncio.run(serve_aio(context, address, aio_echo(answer)))
+
+
+BOTH = pytest.mark.parametrize("serve_echo", [serve_sync_echo, serve_aio_echo])
+
+
+def echo(answer: Answer) -> Callable[[grpc.Server], None]:
+    """Adds a service whose methods say what `answer` says; streams say it twice, the second time to b"second"."""
+
+    def stream(request: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+        yield answer(request)
+        yield answer(b"second")
+
+    def unary(request: bytes, _: grpc.ServicerContext) -> bytes:
+        return answer(request)
+
+    def upload(requests: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
+        return answer(b"".join(requests))
+
+    return lambda server: _add(server, unary, stream, upload)
+
+
+def aio_echo(answer: Answer) -> Callable[[grpc.aio.Server], None]:
+    async def stream(request: bytes, _: object) -> AsyncIterator[bytes]:
+        yield answer(request)
+        yield answer(b"second")
+
+    async def unary(request: bytes, _: object) -> bytes:
+        return await asyncio.to_thread(answer, request)
+
+    async def upload(requests: AsyncIterator[bytes], _: object) -> bytes:
+        return answer(b"".join([piece async for piece in requests]))
+
+    return lambda server: _add(server, unary, stream, upload)
+
+
+def _add(server: Any, unary: Any, stream: Any, upload: Any) -> None:
+    handlers: dict[str, Any] = {
+        "Unary": grpc.unary_unary_rpc_method_handler(unary),
+        "Stream": grpc.unary_stream_rpc_method_handler(stream),
+        "Upload": grpc.stream_unary_rpc_method_handler(upload),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+class Caller:
+    """Calls the echo service."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel: Any = channel
+
+    def unary(self, request: bytes = b"") -> Any:
+        with translated():
+            return self.channel.unary_unary(f"/{SERVICE}/Unary")(request, timeout=TIMEOUT_S, wait_for_ready=True)
+
+    def stream(self, request: bytes = b"") -> Iterator[bytes]:
+        with translated():
+            yield from self.channel.unary_stream(f"/{SERVICE}/Stream")(request, timeout=TIMEOUT_S, wait_for_ready=True)
+
+    def upload(self, *requests: bytes) -> Any:
+        with translated():
+            return self.channel.stream_unary(f"/{SERVICE}/Upload")(
+                iter(requests), timeout=TIMEOUT_S, wait_for_ready=True
+            )
+
+    def health(self) -> Any:
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        return stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S, wait_for_ready=True).status
+
+
+def free_address() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def serving_echo(serve_echo: Serve, context: RoleContext, answer: Answer) -> Iterator[Caller]:
+    """Serves in a thread, as a role does, and drains at the end."""
+    address = free_address()
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve_echo, context, address, answer)
+        with connect(address) as channel:
+            caller = Caller(channel)
+            try:
+                caller.health()
+                yield caller
+            finally:
+                context.stopping.set()
+                served.result(TIMEOUT_S)
+
+
+def raising(error: Exception) -> Answer:
+    def answer(_: bytes) -> bytes:
+        raise error
+
+    return answer
+
+
+@BOTH
+def test_every_kind_of_call_is_answered(serve_echo: Serve, context: RoleContext) -> None:
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        assert caller.unary(b"one") == b"ONE"
+        assert list(caller.stream(b"two")) == [b"TWO", b"SECOND"]
+        assert caller.upload(b"th", b"ree") == b"THREE"
+
+
+@BOTH
+def test_a_call_in_flight_is_finished_after_the_role_was_asked_to_stop(serve_echo: Serve, context: RoleContext) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def answer(request: bytes) -> bytes:
+        entered.set()
+        assert leave.wait(TIMEOUT_S)
+        return request
+
+    with ThreadPoolExecutor(1) as pool, serving_echo(serve_echo, context, answer) as caller:
+        in_flight: Future[bytes] = pool.submit(caller.unary, b"late")
+        assert entered.wait(TIMEOUT_S)
+        context.stopping.set()
+        with pytest.raises(UnavailableError):
+            call_until_refused(caller)
+        assert context.board.report().state == status_service_pb2.STATE_DRAINING
+        leave.set()
+        assert in_flight.result(TIMEOUT_S) == b"late"
+
+
+def call_until_refused(caller: Caller) -> None:
+    """Asks for health on fresh connections until the server, which is about to drain, takes no more calls."""
+    while True:
+        with translated():
+            stub = health_pb2_grpc.HealthStub(caller.channel)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("raised", "received"),
+    [
+        (FencedError("epoch 3 has taken over"), FencedError),
+        (RunMismatchError("holds run a, asked for b"), ContractError),
+        (UnavailableError("draining"), UnavailableError),
+    ],
+)
+def test_a_servicers_error_reaches_the_caller_with_its_words(
+    serve_echo: Serve, context: RoleContext, raised: FleetError, received: type[FleetError]
+) -> None:
+    with serving_echo(serve_echo, context, raising(raised)) as caller:
+        for call in (caller.unary, caller.upload, lambda: list(caller.stream())):
+            with pytest.raises(received, match=str(raised)):
+                call()
+
+
+@BOTH
+def test_an_overloaded_server_says_when_to_try_again(serve_echo: Serve, context: RoleContext) -> None:
+    with serving_echo(serve_echo, context, raising(OverloadedError("full", 0.25))) as caller:
+        with pytest.raises(OverloadedError, match="full") as caught:
+            caller.unary()
+        assert caught.value.retry_after_s == 0.25
+
+
+@BOTH
+def test_a_bug_reaches_the_caller_only_as_an_id_that_the_log_explains(
+    serve_echo: Serve, context: RoleContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        serving_echo(serve_echo, context, raising(KeyError("secret"))) as caller,
+        pytest.raises(InternalError, match=r"internal error [0-9a-f]{8};") as caught,
+    ):
+        caller.unary()
+    assert "secret" not in str(caught.value)
+    error_id = str(caught.value).split()[2].rstrip(";")
+    assert any(error_id in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+@BOTH
+def test_every_call_is_counted_and_timed_by_method_and_code(serve_echo: Serve, context: RoleContext) -> None:
+    def answer(request: bytes) -> bytes:
+        if request == b"second":
+            raise FencedError("too late")
+        return request
+
+    with serving_echo(serve_echo, context, answer) as caller:
+        caller.unary(b"fine")
+        with pytest.raises(FencedError):
+            list(caller.stream(b"first"))
+    assert counted(context, "grpc_server_started_total", "Unary", kind="unary") == 1
+    assert counted(context, "grpc_server_handled_total", "Unary", kind="unary", grpc_code="OK") == 1
+    assert counted(context, "grpc_server_handled_total", "Stream", kind="server_stream", grpc_code="ABORTED") == 1
+    assert counted(context, "grpc_server_handling_seconds_count", "Stream", kind="server_stream") == 1
+
+
+def counted(context: RoleContext, name: str, method: str, *, kind: str, **labels: str) -> float | None:
+    labels |= {"grpc_type": kind, "grpc_service": SERVICE, "grpc_method": method}
+    return context.registry.get_sample_value(name, labels)
+
+
+def test_unknown_methods_leave_no_label(context: RoleContext) -> None:
+    with serving(context, "127.0.0.1:0") as address, connect(address) as channel, pytest.raises(grpc.RpcError):
+        cast(Any, channel).unary_unary("/no.Such/Method")(b"", timeout=TIMEOUT_S)
+    assert b"no.Such" not in generate_latest(context.registry)
+
+
+@BOTH
+def test_health_follows_the_life_of_the_server(serve_echo: Serve, context: RoleContext) -> None:
+    answers: list[int] = []
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        stub = health_pb2_grpc.HealthStub(caller.channel)
+        watched = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        answers.append(next(watched).status)
+        context.stopping.set()
+        answers.append(next(watched).status)
+        watched.cancel()
+    assert answers == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
+
+
+@BOTH
+def test_a_port_in_use_is_a_config_error_that_names_key_and_port(serve_echo: Serve, context: RoleContext) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"services.replay.address: cannot listen on {address}"):
+            serve_echo(context, address, bytes.upper)
+
+
+def test_two_servers_never_share_a_port(context: RoleContext) -> None:
+    other = RoleContext(run=context.run, role=status_service_pb2.ROLE_LEARNER, name="learner")
+    with serving(context, "127.0.0.1:0") as address, pytest.raises(ConfigError, match=address), serving(other, address):
+        pass
+
+
+@BOTH
+def test_a_caller_with_another_configuration_is_refused_with_the_key_and_both_values(
+    serve_echo: Serve, context: RoleContext
+) -> None:
+    learner = context.run.identity(status_service_pb2.ROLE_LEARNER)
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        assert shake_hands(caller.channel, learner).identity.role == status_service_pb2.ROLE_REPLAY
+        learner.contract["train_config.discount"] = "0.9"
+        with pytest.raises(ContractError, match=r"train_config\.discount is 0\.9 there and 0\.99 here"):
+            shake_hands(caller.channel, learner)
+
+
+def test_a_caller_with_another_wire_version_is_refused(context: RoleContext) -> None:
+    actor = context.run.identity(status_service_pb2.ROLE_ACTOR)
+    actor.wire_version = 99
+    with (
+        serving(context, "127.0.0.1:0") as address,
+        connect(address) as channel,
+        pytest.raises(ContractError, match="wire_version is 99 there and 1 here"),
+    ):
+        shake_hands(channel, actor)
+
+
+def test_describe_says_what_the_board_says(context: RoleContext) -> None:
+    context.board.set_run("run-7")
+    context.board.set(status_service_pb2.STATE_PAUSED, "no grant")
+    context.board.figures({"env_steps": 12.0})
+    with serving(context, "127.0.0.1:0") as address, connect(address) as channel:
+        answer = shake_hands(channel, context.run.identity(status_service_pb2.ROLE_LEARNER))
+    assert (answer.run_id, answer.state, answer.detail) == ("run-7", status_service_pb2.STATE_PAUSED, "no grant")
+    assert answer.figures["env_steps"] == 12.0
+
+
+def test_a_serving_role_can_be_found_below_the_run_directory(context: RoleContext) -> None:
+    with serving(context, "127.0.0.1:0") as address:
+        card = json.loads((context.run.directory / "roles" / "replay.json").read_text())
+        assert (card["name"], card["role"], card["address"]) == ("replay", "ROLE_REPLAY", address)
