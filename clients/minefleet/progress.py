@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.columns import Columns
+from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -73,6 +74,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._rows:
+            self.say(self.line(""))
 
     def say(self, text: str) -> None:
         """Prints something that happened, above the live view."""
@@ -96,12 +99,16 @@ class Progress:
         facts = self._facts(roles)
         return "  ".join((f"[{_duration(self._elapsed_s)}]", *(f"{name} {value}" for name, value in facts.items())))
 
-    def _view(self, roles: str) -> Group:
+    def _view(self, roles: str) -> Table:
         table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column(style="bold")
+        fraction = self._fraction()
+        bar = ProgressBar(total=1.0, completed=fraction, width=BAR_WIDTH)
+        table.add_row(Text(_duration(self._elapsed_s)), Columns([bar, Text(f"{fraction:.0%}")]))
         for name, value in self._facts(roles).items():
-            table.add_row(Text(name, style="dim"), Text(value, style="bold"))
-        bar = ProgressBar(total=1.0, completed=self._fraction(), width=BAR_WIDTH)
-        return Group(Text(f"{self._elapsed_s // 60:.0f} min", style="dim"), bar, table)
+            table.add_row(Text(name), Text(value))
+        return table
 
     def _facts(self, roles: str) -> dict[str, str]:
         if not self._rows:
@@ -116,7 +123,7 @@ class Progress:
             "staleness": _number(row["staleness_mean"]),
             "left": "?" if left_s is None else _duration(left_s),
         }
-        return facts | ({"up": roles} if self._live is not None else {})
+        return facts | ({"up": roles} if self._live is not None and roles else {})
 
     def _fraction(self) -> float:
         if not self._rows:

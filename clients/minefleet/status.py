@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -111,27 +112,34 @@ def limit_of(metrics: Mapping[str, Any]) -> str:
 
 
 def render(status: RunStatus) -> RenderableType:
-    """The status as one screen."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("role", "state", "up", "pid", "address", "metrics", "figures"):
-        table.add_column(column, overflow="fold")
+    """The status as one screen: who is up, the roles' own numbers, the run's, and what limits it."""
+    if not status.roles:
+        return Group(Text(status.run_dir, style="bold"), Text("no role is up", style="yellow"), *_summary(status))
+    roles = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("role", "state", "up", "pid", "address", "metrics"):
+        roles.add_column(column, overflow="fold", no_wrap=column == "role")
+    figures = Table.grid(padding=(0, 2))
     for role in status.roles:
-        table.add_row(*_cells(role))
-    numbers = "  ".join(
-        f"{name} {_plain(status.metrics[name])}" for name in SHOWN if status.metrics.get(name) is not None
-    )
-    lines = [Text(text) for text in (numbers, status.limit) if text]
-    body = table if status.roles else Text("no role is up", style="yellow")
-    return Group(Text(status.run_dir, style="bold"), body, *lines)
+        roles.add_row(*_cells(role))
+        figures.add_row(Text(role.name, style="dim"), Text("  ".join(_figures(role.figures))))
+    return Group(Text(status.run_dir, style="bold"), roles, Text(), figures, Text(), *_summary(status))
+
+
+def _summary(status: RunStatus) -> list[Text]:
+    shown = {name: status.metrics[name] for name in SHOWN if status.metrics.get(name) is not None}
+    return [Text(line) for line in ("  ".join(_figures(shown)), status.limit) if line]
 
 
 def _cells(role: RoleStatus) -> list[Text]:
     state = Text(role.state, style=STYLES.get(role.state, "red"))
     if role.detail:
         state.append(f": {role.detail}", style="dim")
-    figures = "  ".join(f"{name} {_plain(value)}" for name, value in sorted(role.figures.items()))
-    rest = (f"{role.uptime_s:.0f} s", str(role.pid), role.address, role.metrics_address, figures)
-    return [Text(role.name), state, *(Text(text) for text in rest)]
+    up = str(timedelta(seconds=round(role.uptime_s)))
+    return [Text(role.name), state, *(Text(text) for text in (up, str(role.pid), role.address, role.metrics_address))]
+
+
+def _figures(figures: Mapping[str, float]) -> list[str]:
+    return [f"{name} {_plain(value)}" for name, value in figures.items() if value]
 
 
 def _plain(value: float) -> str:

@@ -50,7 +50,9 @@ class Intake:
             for name in names:
                 self._keeper.pacing.revoke(name)
             return [False] * len(names)
-        return [self._reserve(name) for name in names]
+        lag = max(0, self._books.standing.newest_version - policy_version)
+        fresh_chunks = self._books.limits.fresh_chunks(lag)
+        return [self._reserve(name, fresh_chunks) for name in names]
 
     def append(self, upload: Upload) -> Outcome:
         """Stores what is new in an upload, as one change.
@@ -77,13 +79,13 @@ class Intake:
         books = self._books
         return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
 
-    def _reserve(self, name: ChunkName) -> bool:
+    def _reserve(self, name: ChunkName, fresh_chunks: int) -> bool:
         pacing, now = self._keeper.pacing, self._clock()
         if self._books.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
             return True
-        return pacing.reserve(name, len(self._books.index), now)
+        return pacing.reserve(name, len(self._books.index), now, fresh_chunks)
 
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
         """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""

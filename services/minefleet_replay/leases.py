@@ -45,7 +45,7 @@ class Leases:
 
     def surplus(self) -> list[int]:
         """Closed leases to forget when one more is closed, the earliest first."""
-        return list(self.closed)[: len(self.closed) + 1 - CLOSED_KEPT]
+        return list(self.closed)[: max(0, len(self.closed) + 1 - CLOSED_KEPT)]
 
     def forget(self, number: int) -> None:
         """Forgets a closed lease."""

@@ -138,14 +138,16 @@ class Lending:
         Raises:
             NotFoundError: If the fragment has left: its lease was closed meanwhile.
         """
-        chunk, key = self._books.index.find(name), number_key(fragment.number)
-        if chunk is None or fragment.number not in (one.number for one in chunk.fragments):
+        chunk = self._books.index.find(name)
+        known = {one.number: one for one in chunk.fragments} if chunk is not None else {}
+        if chunk is None or fragment.number not in known:
             raise NotFoundError(f"fragment {name.stream}/{fragment.sequence} has left: its lease was closed")
-        if fragment not in chunk.fragments:
+        if known[fragment.number].corrupt:
             return
         logger.warning("fragment %s/%d is corrupt; it is quarantined", name.stream, fragment.sequence)
         change = self._keeper.change()
-        change.put("meta", key, Meta(name.stream, fragment._replace(corrupt=True), checksum=0, header=b"").to_row())
+        row = Meta(name.stream, fragment._replace(corrupt=True), checksum=0, header=b"").to_row()
+        change.put("meta", number_key(fragment.number), row)
         change.move("leased" if chunk.leases else "live", "corrupt", 1)
         change.then(partial(self._books.index.mark_corrupt, chunk, fragment))
         self._keeper.commit(change)

@@ -44,6 +44,15 @@ class Limits:
         )
 
 
+    def fresh_chunks(self, lag: int) -> int:
+        """Chunks made by weights that are `lag` versions old which can be used before they are stale.
+
+        Each iteration uses N fragments and adds a version, so what has ⌊ahead / N⌋ iterations before it is used with
+        staleness lag + ⌊ahead / N⌋.
+        """
+        return (self.max_staleness + 1 - lag) * self.fragments_per_iteration // self.fragments_per_chunk
+
+
 def limits_of(run: Run) -> Limits:
     """Reads them from a run's configuration."""
     replay = run.config.rollout_config.replay_buffer_config

@@ -70,9 +70,17 @@ class Pacing:
         """Chunks that are granted and not begun."""
         return len(self._grants)
 
-    def reserve(self, name: ChunkName, held_chunks: int, now: float) -> bool:
-        """Grants a chunk that has not begun, or renews its grant, if there is room."""
-        granted = name in self._grants or held_chunks + len(self._grants) < self._room_chunks
+    def reserve(self, name: ChunkName, held_chunks: int, now: float, fresh_chunks: int | None = None) -> bool:
+        """Grants a chunk that has not begun, or renews its grant, if there is room.
+
+        Args:
+            name: The chunk.
+            held_chunks: Chunks that exist.
+            now: The time, seconds.
+            fresh_chunks: Chunks that may be used before it without making it stale; None when that is no limit.
+        """
+        room_chunks = self._room_chunks if fresh_chunks is None else min(self._room_chunks, fresh_chunks)
+        granted = name in self._grants or held_chunks + len(self._grants) < room_chunks
         if granted and self._enabled:
             self._grants.hear(name, now)
         return granted or not self._enabled

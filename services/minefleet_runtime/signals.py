@@ -1,9 +1,12 @@
 """How a role is asked to stop."""
 
+import logging
 import signal
 import threading
 from queue import SimpleQueue
 from types import FrameType
+
+logger = logging.getLogger(__name__)
 
 
 def stop_on_signal(stopping: threading.Event) -> None:
@@ -19,7 +22,7 @@ def stop_on_signal(stopping: threading.Event) -> None:
         asked.put(signum)
 
     def pass_on() -> None:
-        asked.get()
+        logger.info("asked to stop by %s", signal.Signals(asked.get()).name)
         stopping.set()
 
     threading.Thread(target=pass_on, name="signals", daemon=True).start()

@@ -88,3 +88,15 @@ def test_tensorboard_gets_the_numbers_over_env_steps(tmp_path: Path, schema: Sch
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("entropy")] == [(640, 1.25)]
     assert "episode_return_mean" not in events.Tags()["scalars"]
+
+
+def test_wandb_gets_the_numbers_without_an_account(
+    tmp_path: Path, schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    journal = Journal(make_run(tmp_path, schema, wandb=True))
+    journal.open("run-id", 0)
+    journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
+    journal.close()
+    assert list((tmp_path / "wandb").glob("offline-run-*-run-id/run-run-id.wandb"))

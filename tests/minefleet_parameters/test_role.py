@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
-from minefleet.errors import NotFoundError
 from minefleet.parameters import ParametersClient
-from minefleet.rpc import PIECE_BYTES, StoppedError
+from minefleet.rpc import PIECE_BYTES
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
 from minefleet.v1 import status_service_pb2
@@ -86,19 +85,15 @@ def weights_of(iteration: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.f
 class Follower:
     """Fetches as fast as it can and checks that every version is whole and that versions only rise."""
 
-    def __init__(self, client: ParametersClient) -> None:
+    def __init__(self, client: ParametersClient, stopping: threading.Event) -> None:
         self._client = client
+        self._stopping = stopping
         self._changed = threading.Condition()
         self.newest = 0
 
     def follow(self) -> None:
-        while True:
-            try:
-                info, weights = self._client.fetch()
-            except NotFoundError:
-                continue
-            except StoppedError:
-                return
+        while not self._stopping.is_set():
+            info, weights = self._client.fetch()
             for index, array in enumerate(weights.values()):
                 assert (array == info.iteration * TENSORS + index).all()
             assert info.version >= self.newest
@@ -108,31 +103,33 @@ class Follower:
 
     def wait_for(self, version: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.newest >= version, timeout=60)
+            assert self._changed.wait_for(lambda: self.newest >= version, timeout=20)
 
 
 def test_kill_9_during_publish_and_fetch_leaves_whole_versions_that_only_rise(run: Run, role: Role) -> None:
     stopping = threading.Event()
     with closing(connect(run)) as learner, closing(connect(run, stopping)) as actor, ThreadPoolExecutor(2) as pool:
-        follower = Follower(actor)
+        follower = Follower(actor, stopping)
         learner.open_epoch("run")
-        published = [0]
+        published = [0, learner.publish(weights_of(1), iteration=1)]
 
         def publish() -> None:
             while not stopping.is_set():
                 published.append(learner.publish(weights_of(len(published)), iteration=len(published)))
 
         jobs = [pool.submit(publish), pool.submit(follower.follow)]
-        for _ in range(ROUNDS):
-            follower.wait_for(published[-1] + 2)
-            acked = published[-1]
-            role.kill_and_restart()
-            with closing(connect(run)) as fresh:
-                assert fresh.fetch()[0].version >= acked
-        follower.wait_for(published[-1] + 1)
-        stopping.set()
-        for job in jobs:
-            job.result()
+        try:
+            for _ in range(ROUNDS):
+                follower.wait_for(published[-1] + 2)
+                acked = published[-1]
+                role.kill_and_restart()
+                with closing(connect(run)) as fresh:
+                    assert fresh.fetch()[0].version >= acked
+            follower.wait_for(published[-1] + 1)
+        finally:
+            stopping.set()
+            for job in jobs:
+                job.result()
     assert published == list(range(len(published)))
     assert list((run.parameters / "incoming").iterdir()) == []
 

@@ -1,28 +1,48 @@
-"""Replay without a network: a store in a folder, a clock that is moved, and short ways to say what to append."""
+"""Replay without a network, with a clock that is moved (`make_world`), and as a service (`make_server`)."""
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
 from minefleet.codec import checksum
-from minefleet.v1 import episode_pb2, fragment_pb2
+from minefleet.config import (
+    EnvConfig,
+    FleetConfig,
+    ReplayBufferConfig,
+    RolloutConfig,
+    ServicesConfig,
+    TrainConfig,
+)
+from minefleet.replay import Position, ReplayClient
+from minefleet.run import Run
+from minefleet.schema import Leaf, Schema
+from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
 from minefleet_replay.audit import recount
 from minefleet_replay.intake import Upload
 from minefleet_replay.lending import Learner, Lent, Wanted
-from minefleet_replay.limits import Limits
+from minefleet_replay.limits import Limits, limits_of
 from minefleet_replay.metrics import make_metrics
 from minefleet_replay.names import ChunkName
 from minefleet_replay.opening import open_replay
 from minefleet_replay.progress import NO_COUNTS, Counts
 from minefleet_replay.replay import Replay
+from minefleet_replay.service import ReplayServicer
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.serve import serving
 
 RUN = "run-1"
+SCHEMA = Schema(
+    obs=Leaf(kind="box", shape=(4,), dtype="float32"),
+    action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
+)
 
 
 class Clock:
@@ -52,6 +72,7 @@ class World:
         self.clock = Clock()
         self.learner = Learner(epoch=1, version=1, resumed_version=0, first_version=1)
         self.runs: list[str] = []
+        self.closed = False
         self._directories = (directory / str(number) for number in count())
         self.directory = next(self._directories)
         self.replay = self.open()
@@ -81,6 +102,13 @@ class World:
         killed.close()
         shutil.rmtree(before)
         self.replay = self.open()
+
+    def close(self) -> None:
+        """Closes the store; once is enough."""
+        if not self.closed:
+            self.closed = True
+            self.replay.close()
+            shutil.rmtree(self.directory)
 
     def append(
         self,
@@ -158,10 +186,73 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
     yield make
     for world in worlds:
-        world.replay.close()
+        world.close()
 
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     """A world with small limits."""
     return make_world()
+
+
+class Server:
+    """A replay service on a free port, with its own store."""
+
+    def __init__(self, directory: Path, **replay: Any) -> None:
+        buffer = {"max_chunks": 50, "max_bytes": 2**26, "fragments_per_chunk": 1} | replay
+        config = FleetConfig(
+            env=EnvConfig(id="CartPole-v1"),
+            train_config=TrainConfig(batch_size_per_gpu=2),
+            rollout_config=RolloutConfig(replay_buffer_config=ReplayBufferConfig(**buffer)),
+            services=ServicesConfig(drain_s=2.0),
+        )
+        self.run = Run(directory=directory, config=config, schema=SCHEMA, architecture="abc")
+        self.address = "127.0.0.1:0"
+        self.registry = CollectorRegistry()
+
+    @contextmanager
+    def serve(self) -> Iterator[Replay]:
+        """Serves until the block ends; again on the same port when entered again."""
+        self.registry = CollectorRegistry()
+        context = RoleContext(run=self.run, role=status_service_pb2.ROLE_REPLAY, name="replay", registry=self.registry)
+        limits, metrics = limits_of(self.run), make_metrics(self.registry)
+        replay = open_replay(self.run.store, limits, metrics, bound=context.board.set_run)
+        servicer = ReplayServicer(replay, limits, metrics)
+
+        def register(server: grpc.Server) -> None:
+            replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(servicer, server)
+
+        try:
+            with serving(context, self.address, register) as self.address:
+                yield replay
+                replay.stop_waiting()
+        finally:
+            replay.close()
+
+    def client(self, **arguments: Any) -> ReplayClient:
+        identity = self.run.identity(status_service_pb2.ROLE_ACTOR)
+        position = Position(run_id=RUN, epoch=1, version=1, resumed_version=0, first_version=1)
+        defaults: dict[str, Any] = {"identity": identity, "position": position}
+        return ReplayClient(self.address, **(defaults | arguments))
+
+    def header(self, stream: str, sequence: int, payload: bytes = b"payload") -> fragment_pb2.FragmentHeader:
+        header = header_of(stream, sequence, 1, 1, payload, closes=False)
+        header.schema_fingerprint = SCHEMA.fingerprint
+        header.raw_bytes = len(payload)
+        header.tensors.add(
+            name="reward",
+            dtype=tensor_pb2.DTYPE_UINT8,
+            shape=[len(payload)],
+            codec=tensor_pb2.CODEC_NONE,
+            packed_bytes=len(payload),
+        )
+        return header
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"minefleet_replay_{name}", labels) or 0.0
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Callable[..., Server]:
+    """Makes servers that do not serve yet, by their replay_buffer_config."""
+    return lambda **replay: Server(tmp_path, **replay)

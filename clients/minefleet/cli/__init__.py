@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed, 2 the configuration or the command line cannot wor
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -64,3 +65,7 @@ def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Names
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_SIGNAL
+    except BrokenPipeError:
+        # The reader, as in `| head`, has seen enough; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED

@@ -186,6 +186,8 @@ def _place(error: yaml.YAMLError) -> str:
 
 
 def _parse_value(override: str, text: str) -> Any:
+    if not text:
+        return text
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
     except (yaml.YAMLError, OmegaConfBaseException) as error:

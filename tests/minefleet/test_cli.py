@@ -1,0 +1,184 @@
+"""The command line as a process: what it answers, and that a mistake starts and changes nothing."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minefleet.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.config.load import load
+from minefleet.run import Run
+from minefleet.schema import Leaf, Schema
+
+Done = subprocess.CompletedProcess[str]
+Cli = Callable[..., Done]
+
+TELEGRAPH = """
+import gymnasium
+from gymnasium import spaces
+
+
+class Telegraph(gymnasium.Env):
+    observation_space = spaces.Text(8)
+    action_space = spaces.Discrete(2)
+
+
+def make():
+    return Telegraph()
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    def run_command(*arguments: str) -> Done:
+        command = [sys.executable, "-m", "minefleet", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run_command
+
+
+@pytest.fixture
+def old_run(tmp_path: Path) -> Run:
+    """A run that has stopped, with a checkpoint and a store."""
+    schema = Schema(
+        obs=Leaf(kind="box", shape=(4,), dtype="float32"),
+        action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
+    )
+    run = Run(directory=tmp_path / "runs" / "old", config=load("cartpole"), schema=schema, architecture="abc")
+    run.directory.mkdir(parents=True)
+    run.write()
+    state = CheckpointState(run_id="run-7", iteration=3)
+    weights = {"w": np.ones(3, np.float32)}
+    write(run.checkpoints, Checkpoint(state=state, policy=weights, optimizer={}, rng={}, run=""))
+    run.store.mkdir()
+    (run.store / "identity.json").write_text(json.dumps({"run_id": "run-7"}))
+    return run
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Everything below a directory."""
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def refused(done: Done, *parts: str) -> None:
+    """Asserts exit code 2 and one message that holds all parts."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("minefleet: ") and done.stderr.count("\n") == 1
+    assert all(part in done.stderr for part in parts), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["cartpole", "train_config.discont=1"], ["train_config.discont", "command line", "train_config.discount"]),
+        (["cartpole", "train_config.discount=high"], ["train_config.discount", "a number", "'high'"]),
+        (["cartpole", "train_config.discount=2"], ["train_config.discount", "[0, 1]", "2.0"]),
+        (["cartpol"], ["unknown preset 'cartpol'", "cartpole"]),
+        (["mine.yaml"], ["mine.yaml", "unknown key", "max_stalenes", "max_staleness"]),
+        (["cartpole", "env.id=CartPole-v99"], ["env.id 'CartPole-v99'", "CartPole-v1"]),
+        (["cartpole", "env.id=", "env.generator=telegraph.py:make"], ["Text", "Box"]),
+        (["cartpole", "train_config.resume=nowhere"], ["nowhere is no checkpoint", "state.json"]),
+        ([], ["give a CONFIG", "crafter"]),
+    ],
+)
+def test_a_mistake_in_the_configuration_is_one_message_and_starts_nothing(
+    cli: Cli, tmp_path: Path, arguments: list[str], parts: list[str]
+) -> None:
+    (tmp_path / "telegraph.py").write_text(TELEGRAPH)
+    (tmp_path / "mine.yaml").write_text("rollout_config: {replay_buffer_config: {max_stalenes: 3}}\n")
+    refused(cli("train", *arguments), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(cli: Cli, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused(cli("train", "cartpole", f"services.replay.address={address}"), "services.replay.address", address)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unwritable_run_directory_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = cli("train", "cartpole", "--run-dir", "file/run")
+    refused(done, "cannot write the run directory", f"{tmp_path}/file is a file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_directory_that_holds_a_run_is_not_overwritten(cli: Cli, old_run: Run) -> None:
+    before = files(old_run.directory)
+    refused(cli("train", "cartpole", "--run-dir", "runs/old"), "already holds a run", "--resume")
+    assert files(old_run.directory) == before
+
+
+def test_a_broken_checkpoint_is_not_resumed(cli: Cli, old_run: Run) -> None:
+    weights = old_run.checkpoints / "latest" / "policy.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    before = files(old_run.directory)
+    refused(cli("train", "--resume", "runs/old"), "is damaged", "policy.safetensors")
+    assert files(old_run.directory) == before
+
+
+def test_a_store_of_another_run_is_not_resumed(cli: Cli, old_run: Run) -> None:
+    (old_run.store / "identity.json").write_text(json.dumps({"run_id": "run-8"}))
+    before = files(old_run.directory)
+    refused(cli("train", "--resume", "runs/old"), "run-7", "run-8")
+    assert files(old_run.directory) == before
+
+
+def test_a_run_that_does_not_exist_is_not_resumed(cli: Cli) -> None:
+    refused(cli("train", "--resume", "nowhere"), "there is no run in nowhere")
+    refused(cli("train", "--resume"), "there is no run in", "runs")
+
+
+def test_a_role_with_another_configuration_does_not_join(cli: Cli, old_run: Run) -> None:
+    done = cli("serve", "replay", "cartpole", "train_config.discount=0.5", "--run-dir", str(old_run.directory))
+    refused(done, "train_config.discount is 0.98 there and 0.5 here")
+
+
+def test_what_is_no_checkpoint_is_not_evaluated(cli: Cli) -> None:
+    refused(cli("eval", "nowhere"), "nowhere is no checkpoint")
+
+
+def test_help_and_version_answer(cli: Cli) -> None:
+    assert "train" in cli("--help").stdout
+    assert "--resume" in cli("train", "--help").stdout
+    assert cli("--version").stdout.startswith("minefleet ")
+
+
+def test_an_unknown_command_is_answered_with_those_there_are(cli: Cli) -> None:
+    done = cli("trian")
+    assert done.returncode == 2
+    assert "train" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_options_and_overrides_may_come_in_any_order(cli: Cli) -> None:
+    shown = cli("config", "show", "seed=3", "cartpole", "train_config.discount=0.5").stdout
+    assert "seed: 3" in shown and "discount: 0.5" in shown
+
+
+def test_a_configuration_is_resolved_with_its_spaces(cli: Cli) -> None:
+    resolved = cli("config", "resolve", "cartpole").stdout
+    assert "schema:" in resolved and "architecture:" in resolved and "float32" in resolved
+
+
+def test_the_status_of_a_run_whose_roles_are_gone_says_so(cli: Cli, old_run: Run) -> None:
+    (old_run.directory / "roles").mkdir()
+    card = {"name": "replay", "role": "ROLE_REPLAY", "pid": 1, "address": "127.0.0.1:9", "metrics_address": ""}
+    (old_run.directory / "roles" / "replay.json").write_text(json.dumps(card))
+    status = json.loads(cli("status", "--json").stdout)
+    assert status["run_dir"] == "runs/old"
+    assert [(role["name"], role["state"]) for role in status["roles"]] == [("replay", "unreachable")]
+    assert "unreachable" in cli("status", "runs/old").stdout
+
+
+def test_the_newest_run_is_taken_by_default(cli: Cli, old_run: Run, tmp_path: Path) -> None:
+    newer = replace(old_run, directory=tmp_path / "runs" / "newer")
+    newer.directory.mkdir()
+    newer.write()
+    assert json.loads(cli("status", "--json").stdout)["run_dir"] == "runs/newer"

@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from minefleet.config.load import all_keys, from_data, load, name_of, presets, to_yaml
+from minefleet.errors import ConfigError
+from minefleet.run import to_dict
+
+MODULE = """
+print("whatever a module prints")
+
+def env_generator():
+    return None
+
+def policy_generator():
+    return None
+
+online_dict = {"seed": 5, "train_config": {"discount": 0.9}, "rollout_config": {"episode_statistics_config": {}}}
+"""
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset_survives_the_way_through_yaml(preset: str) -> None:
+    config = load(preset)
+    assert from_data(to_dict(config), "plain data") == config
+    assert from_data(OmegaConf.to_container(OmegaConf.create(to_yaml(config))), "YAML") == config  # type: ignore[arg-type]
+
+
+def test_overrides_win_over_the_file_and_the_last_one_over_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("seed: 1\ntrain_config:\n  discount: 0.5\n  learning_rate: 1e-4\n")
+    config = load(str(path), ["train_config.discount=0.7", "seed=2", "seed=3", "env.kwargs.size=[1, 2]"])
+    assert (config.seed, config.train_config.discount, config.train_config.learning_rate) == (3, 0.7, 1e-4)
+    assert config.env.kwargs == {"size": [1, 2]}
+
+
+def test_a_module_gives_its_settings_and_its_generators(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MODULE)
+    config = load(str(path), ["seed=6"])
+    assert (config.seed, config.train_config.discount) == (6, 0.9)
+    assert config.env.generator == f"{path}:env_generator"
+    assert config.policy.generator == f"{path}:policy_generator"
+
+
+def test_relative_paths_are_taken_from_where_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "mine.yaml").write_text("env: {generator: 'world.py:make'}\n")
+    monkeypatch.chdir(tmp_path)
+    config = load("below/mine.yaml", ["policy.generator=brain.py:make", "train_config.resume=old"])
+    assert config.env.generator == f"{tmp_path}/below/world.py:make"
+    assert config.policy.generator == f"{tmp_path}/brain.py:make"
+    assert config.train_config.resume == f"{tmp_path}/old"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "train_config.discont=1",
+            r"unknown key train_config\.discont \(command line\); the nearest is train_config\.disc",
+        ),
+        ("max_staleness=1", r"nearest is rollout_config\.replay_buffer_config\.max_staleness"),
+        ("sed=1", "the nearest is seed"),
+        ("stop.zzz=1", r"unknown key stop\.zzz .* stop has"),
+        ("services.replay.adress=x:1", r"nearest is services\.replay\.address"),
+        ("train_config.discount=high", r"train_config\.discount \(command line\) must be a number, got 'high'"),
+        ("train_config.num_iterations=1.5", r"train_config\.num_iterations .* must be an integer, got 1\.5"),
+        ("train_config.clip_vloss=maybe", "must be true or false, got 'maybe'"),
+        ("train_config.gae_values=old", "must be one of recomputed, behaviour, got 'old'"),
+        ("stop.episode_return=high", "must be a number or null, got 'high'"),
+        ("policy.conv_channels=[a]", r"must be a list, each of it an integer, got \['a'\]"),
+        ("env.kwargs=3", r"env\.kwargs .* must be a mapping, got 3"),
+        ("train_config=3", r"train_config .* must be a section of keys, got 3"),
+        ("seed.x=3", "seed .* must be an integer"),
+        ("train_config.discount=2", r"train_config\.discount must lie in \[0, 1\], got 2"),
+        ("train_config.num_workers=2", r"train_config\.num_workers=2 is not supported"),
+        ("env.id=${nowhere}", r"env\.id: .*nowhere"),
+        ("env.kwargs={a: [1", "is no YAML"),
+        ("seed", "an override is key=value, got 'seed'"),
+    ],
+)
+def test_a_wrong_override_is_named_with_what_would_be_right(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("cartpole", [override])
+
+
+def test_a_wrong_key_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("train_config:\n  ppo_clipp: 0.1\n")
+    with pytest.raises(
+        ConfigError, match=rf"unknown key train_config\.ppo_clipp \({path}\); .* train_config\.ppo_clip"
+    ):
+        load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("cartpol", "unknown preset 'cartpol'; the nearest is cartpole"),
+        ("nowhere.yaml", r"cannot read nowhere\.yaml: No such file"),
+        ("nowhere.py", r"there is no file nowhere\.py"),
+        ("broken.yaml", r"broken\.yaml is no YAML: .* in line 4"),
+        ("list.yaml", r"list\.yaml must hold keys and values"),
+        ("empty.py", r"has none of online_dict, env_generator, policy_generator"),
+        ("raising.py", r"ValueError: out of luck .*raising\.py, line 1\)"),
+        ("leaving.py", "exit code 3"),
+        ("settings.py", "online_dict must be a dict, got a int"),
+    ],
+)
+def test_a_config_that_cannot_be_read_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, message: str
+) -> None:
+    files = {
+        "broken.yaml": "seed: 1\nenv:\n  id: [\n",
+        "list.yaml": "- 1\n",
+        "empty.py": "",
+        "raising.py": "raise ValueError('out of luck')\n",
+        "leaving.py": "import sys\nsys.exit(3)\n",
+        "settings.py": "online_dict = 3\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        load(config)
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("")
+    assert load(str(tmp_path / "empty.yaml")) == from_data({}, "nothing")
+
+
+def test_keys_are_listed_in_full() -> None:
+    assert {"seed", "stop.minutes", "rollout_config.replay_buffer_config.database_config.path"} <= set(all_keys())
+
+
+@pytest.mark.parametrize(("config", "name"), [("crafter", "crafter"), ("my/world.yaml", "world"), ("cow.py", "cow")])
+def test_a_config_has_a_short_name(config: str, name: str) -> None:
+    assert name_of(config) == name

@@ -1,0 +1,61 @@
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from minefleet.config import EndpointConfig, ServicesConfig
+from minefleet.errors import ConfigError
+from minefleet.launch_ports import EPHEMERAL_RANGE, claim
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def addresses(services: ServicesConfig) -> list[str]:
+    endpoints = (services.replay, services.parameters, services.learner)
+    return [address for endpoint in endpoints for address in (endpoint.address, endpoint.metrics_address)]
+
+
+def test_every_endpoint_gets_a_port_of_its_own() -> None:
+    claimed = addresses(claim(ServicesConfig()))
+    assert len(set(claimed)) == 6
+    assert not any(address.endswith(":0") for address in claimed)
+
+
+def test_free_ports_are_none_that_the_kernel_gives_to_clients() -> None:
+    first, last = (int(text) for text in EPHEMERAL_RANGE.read_text().split())
+    ports = [int(address.rpartition(":")[2]) for address in addresses(claim(ServicesConfig()))]
+    assert not any(first <= port <= last for port in ports)
+
+
+def test_a_given_port_is_kept() -> None:
+    free = claim(ServicesConfig()).learner.address
+    assert claim(ServicesConfig(learner=EndpointConfig(address=free))).learner.address == free
+
+
+def test_a_given_port_in_use_is_refused_with_one_that_is_free(taken: str) -> None:
+    services = ServicesConfig(parameters=EndpointConfig(metrics_address=taken))
+    message = rf"services\.parameters\.metrics_address: cannot listen on {taken}: .* 127\.0\.0\.1:\d+ is free"
+    with pytest.raises(ConfigError, match=message):
+        claim(services)
+
+
+def test_a_port_given_twice_is_refused() -> None:
+    free = claim(ServicesConfig()).replay.address
+    twice = ServicesConfig(replay=EndpointConfig(address=free), learner=EndpointConfig(address=free))
+    with pytest.raises(ConfigError, match=rf"services\.learner\.address={free} is taken by services\.replay\.address"):
+        claim(twice)
+
+
+def test_a_port_of_the_last_launch_moves_when_somebody_else_has_it_now(taken: str) -> None:
+    before = ServicesConfig(replay=EndpointConfig(address=taken))
+    assert claim(before, before).replay.address != taken
+
+
+def test_a_port_of_the_last_launch_stays_while_it_is_free() -> None:
+    before = claim(ServicesConfig())
+    assert claim(before, before) == before

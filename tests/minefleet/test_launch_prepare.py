@@ -1,0 +1,126 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minefleet.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.config.load import load
+from minefleet.errors import ConfigError
+from minefleet.launch_prepare import check_checkpoint, check_vacant, check_writable, holding, join, prepare_resumed
+from minefleet.preflight import answer
+from minefleet.run import Run
+from minefleet.schema import Leaf, Schema
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    schema = Schema(
+        obs=Leaf(kind="box", shape=(4,), dtype="float32"),
+        action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
+    )
+    return Run(directory=tmp_path / "run", config=load("cartpole"), schema=schema, architecture="abc")
+
+
+def give_store(store: Path, run_id: str) -> None:
+    store.mkdir(parents=True)
+    (store / "identity.json").write_text(json.dumps({"run_id": run_id}))
+
+
+def give_checkpoint(run: Run, run_id: str) -> Path:
+    weights = {"w": np.ones(3, np.float32)}
+    state = CheckpointState(run_id=run_id, iteration=3)
+    return write(run.checkpoints, Checkpoint(state=state, policy=weights, optimizer={}, rng={}, run=""))
+
+
+def test_an_empty_directory_is_vacant(run: Run) -> None:
+    check_vacant(run)
+    run.directory.mkdir()
+    check_vacant(run)
+
+
+def test_a_directory_that_holds_a_run_is_refused(run: Run) -> None:
+    run.directory.mkdir()
+    run.write()
+    with pytest.raises(ConfigError, match=r"already holds a run; continue it with --resume"):
+        check_vacant(run)
+
+
+def test_a_store_of_another_run_is_refused_by_its_name(run: Run) -> None:
+    give_store(run.store, "run-7")
+    with pytest.raises(ConfigError, match="holds run run-7"):
+        check_vacant(run)
+
+
+def test_checkpoints_of_another_run_are_refused(run: Run) -> None:
+    give_checkpoint(run, "run-7")
+    with pytest.raises(ConfigError, match="holds another run's checkpoints"):
+        check_vacant(run)
+
+
+def test_a_run_resumes_with_stores_of_its_own(run: Run) -> None:
+    give_checkpoint(run, "run-7")
+    give_store(run.store, "run-7")
+    give_store(run.parameters, "")
+    check_checkpoint(run)
+
+
+@pytest.mark.parametrize("which", ["store", "parameters"])
+def test_a_run_does_not_resume_with_a_store_of_another(run: Run, which: str) -> None:
+    give_checkpoint(run, "run-7")
+    give_store(getattr(run, which), "run-8")
+    with pytest.raises(ConfigError, match=r"holds run run-8, but the checkpoint .* is of run run-7"):
+        check_checkpoint(run)
+
+
+def test_a_run_does_not_resume_on_other_spaces_or_with_another_architecture(run: Run) -> None:
+    give_checkpoint(run, "run-7")
+    with pytest.raises(ConfigError, match="was trained on other spaces"):
+        prepare_resumed(run.config, run)
+    schema = Schema.from_dict(answer(run.config)["schema"])
+    with pytest.raises(ConfigError, match="was trained with another architecture"):
+        prepare_resumed(run.config, replace(run, schema=schema))
+
+
+def test_a_store_without_a_checkpoint_is_refused(run: Run) -> None:
+    give_store(run.store, "run-8")
+    with pytest.raises(ConfigError, match="holds run run-8, but there is no checkpoint"):
+        check_checkpoint(run)
+
+
+def test_a_damaged_identity_is_named(run: Run) -> None:
+    give_store(run.store, "run-7")
+    (run.store / "identity.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"identity\.json is damaged"):
+        check_checkpoint(run)
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "state.json"])
+def test_a_truncated_checkpoint_is_refused(run: Run, name: str) -> None:
+    file = give_checkpoint(run, "run-7") / name
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ConfigError, match=f"damaged: {name}"):
+        check_checkpoint(run)
+
+
+def test_a_folder_that_is_a_file_cannot_hold_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"{tmp_path}/file is a file"):
+        check_writable(tmp_path / "file" / "run")
+
+
+def test_only_one_launcher_holds_a_run(tmp_path: Path) -> None:
+    with holding(tmp_path), pytest.raises(ConfigError, match="in use by another launcher"), holding(tmp_path):
+        pass
+    with holding(tmp_path):
+        pass
+
+
+def test_whoever_joins_a_run_must_agree_with_it(run: Run) -> None:
+    run.directory.mkdir()
+    run.write()
+    assert join(run.config, run.directory) == run
+    other = replace(run.config, train_config=replace(run.config.train_config, discount=0.5))
+    with pytest.raises(ConfigError, match=r"train_config\.discount is 0\.98 there and 0\.5 here"):
+        join(other, run.directory)

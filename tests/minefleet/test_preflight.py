@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+
+from minefleet.config.load import load
+from minefleet.errors import ConfigError
+from minefleet.preflight import answer, preflight
+from minefleet.schema import Leaf
+
+WORLDS = """
+import gymnasium
+from gymnasium import spaces
+
+
+class Telegraph(gymnasium.Env):
+    observation_space = spaces.Text(8)
+    action_space = spaces.Discrete(2)
+
+
+class Broken(gymnasium.Env):
+    observation_space = spaces.Box(0.0, 1.0, (3,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no world today")
+
+
+def telegraph():
+    return Telegraph()
+
+
+def broken():
+    return Broken()
+"""
+
+POLICIES = """
+from minefleet.config import PolicyConfig
+from minefleet.policies import ActorCritic
+from minefleet.policies.encoders import encoder
+from minefleet.schema import Leaf, Schema
+
+
+def for_other_spaces():
+    obs = Leaf(kind="box", shape=(99,), dtype="float32")
+    action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
+    schema = Schema(obs=obs, action=action)
+    return ActorCritic(schema, encoder(obs, PolicyConfig()), features=256)
+"""
+
+
+def test_the_spaces_and_the_architecture_are_found_out() -> None:
+    schema, architecture = preflight(load("cartpole"))
+    assert isinstance(schema.obs, Leaf) and schema.obs.shape == (4,)
+    assert answer(load("cartpole"))["architecture"] == architecture
+    assert answer(load("cartpole", ["policy.hidden_size=32"]))["architecture"] != architecture
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["env.id=CartPole-v99"], r"env\.id 'CartPole-v99': .* nearest are CartPole-v1"),
+        (["env.kwargs.wind=3"], "the environment 'CartPole-v1' fails: TypeError: .*wind"),
+        (["env.id=", "env.generator=worlds.py:telegraph"], r"obs.*Text.*Box, Discrete, MultiDiscrete"),
+        (["env.id=", "env.generator=worlds.py:broken"], "fails: RuntimeError: no world today .*worlds.py, line "),
+        (["env.id=", "env.generator=worlds.py:nothing"], "worlds.py has no function 'nothing'"),
+        (["policy.generator=policies.py:for_other_spaces"], "the policy does not fit the environment's spaces: "),
+    ],
+)
+def test_what_does_not_fit_together_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
+) -> None:
+    (tmp_path / "worlds.py").write_text(WORLDS)
+    (tmp_path / "policies.py").write_text(POLICIES)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        answer(load("cartpole", overrides))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,92 @@
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from minefleet.config import EnvConfig, FleetConfig
+from minefleet.errors import ConfigError
+from minefleet.run import Run
+from minefleet.schema import Schema
+from minefleet.status import limit_of, look, render
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.serve import serving
+
+ROW = {
+    "iteration": 3,
+    "env_steps": 1234,
+    "trained_steps": 1000,
+    "policy_version": 4,
+    "episodes": 7,
+    "episode_return_mean": None,
+    "sps": 812.5,
+    "learner_wait_ratio": 0.6,
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    config = FleetConfig(env=EnvConfig(id="CartPole-v1"))
+    made = Run(directory=tmp_path, config=config, schema=Schema(obs={}, action={}), architecture="abc")
+    made.write()
+    return made
+
+
+@contextmanager
+def replay_up(run: Run) -> Iterator[RoleContext]:
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_REPLAY, name="replay", metrics_address="127.0.0.1:9")
+    with serving(context, "127.0.0.1:0"):
+        yield context
+
+
+def shown(run: Run) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(render(look(run.directory)))
+    return captured.get()
+
+
+def test_every_role_that_is_up_is_asked(run: Run) -> None:
+    with replay_up(run) as context:
+        context.board.set_run("run-7")
+        context.board.set(status_service_pb2.STATE_PAUSED, "no room")
+        context.board.figure("live_fragments", 12.0)
+        (role,) = look(run.directory).roles
+        text = shown(run)
+    assert (role.name, role.state, role.detail, role.run_id) == ("replay", "paused", "no room", "run-7")
+    assert role.figures == {"live_fragments": 12.0}
+    assert "paused: no room" in text and "live_fragments 12" in text
+
+
+def test_a_role_that_was_killed_is_unreachable(run: Run) -> None:
+    with replay_up(run):
+        pass
+    (role,) = look(run.directory).roles
+    assert role.state == "unreachable" and role.detail
+
+
+def test_a_role_without_a_port_is_starting(run: Run) -> None:
+    RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0").announce("")
+    (role,) = look(run.directory).roles
+    assert (role.name, role.state) == ("actor-0", "starting")
+
+
+def test_the_newest_numbers_and_what_limits_are_shown(run: Run) -> None:
+    run.metrics.write_text(json.dumps({**ROW, "iteration": 2}) + "\n" + json.dumps(ROW) + "\n")
+    with replay_up(run):
+        text = shown(run)
+    assert "iteration 3  env_steps 1,234" in text and "sps 812.50" in text
+    assert "the actors limit: the learner waits 60% of its time" in text
+
+
+def test_a_learner_that_hardly_waits_is_the_limit() -> None:
+    assert limit_of({**ROW, "learner_wait_ratio": 0.01}).startswith("the learner limits")
+    assert limit_of({}) == ""
+
+
+def test_a_directory_without_a_run_has_no_status(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run in"):
+        look(tmp_path / "nowhere")

@@ -1,0 +1,281 @@
+"""The learner against real replay and parameters servers; fragments are made by a stand-in for the actor."""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from minefleet.checkpoint import newest, read_state
+from minefleet.codec import encode
+from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
+from minefleet.config.fleet import EndpointConfig, StopConfig
+from minefleet.errors import ConfigError
+from minefleet.fragment import Fragment
+from minefleet.replay import Position, ReplayClient
+from minefleet.run import Run
+from minefleet.schema import Schema
+from minefleet.v1 import status_service_pb2
+from minefleet.v1.episode_pb2 import EpisodeRecord
+from minefleet.v1.replay_service_pb2 import ActorProgress
+from minefleet_learner.assembly import build_learner
+from minefleet_learner.loop import Learner
+from minefleet_learner.loop import run as run_learner
+from minefleet_parameters.__main__ import body as serve_parameters
+from minefleet_replay.__main__ import body as serve_replay
+from minefleet_runtime.context import RoleContext
+
+Make = Callable[..., Fragment]
+ROW = (
+    "iteration env_steps trained_steps policy_version episodes episode_return_mean episode_length_mean sps "
+    "staleness_mean staleness_max reuse_mean policy_loss value_loss entropy approx_kl clip_fraction "
+    "explained_variance grad_norm learner_wait_ratio wall_s learning_rate rho advantage_std value_mean ratio_max "
+    "skipped_steps episode_metrics"
+).split()
+LENGTH = 6
+FRAGMENTS = 4
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def make_config(**train: Any) -> FleetConfig:
+    return FleetConfig(
+        seed=3,
+        policy=PolicyConfig(hidden_size=8, hidden_layers=1),
+        rollout_config=RolloutConfig(
+            fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=1, max_reuse=1)
+        ),
+        train_config=TrainConfig(batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **train),
+        services=ServicesConfig(
+            replay=EndpointConfig(address=free_address()), parameters=EndpointConfig(address=free_address())
+        ),
+    )
+
+
+class Fleet:
+    """A run directory, its servers, and an actor that makes noise."""
+
+    def __init__(self, directory: Path, schema: Schema, make: Make, config: FleetConfig) -> None:
+        self.run = Run(directory=directory, config=config, schema=schema, architecture="")
+        self.run.write()
+        self.contexts = {
+            "replay": self.context("replay", status_service_pb2.ROLE_REPLAY),
+            "parameters": self.context("parameters", status_service_pb2.ROLE_PARAMETERS),
+        }
+        self.actor = ReplayClient(
+            config.services.replay.address, identity=self.run.identity(status_service_pb2.ROLE_ACTOR)
+        )
+        self.make = make
+        self.made = 0
+
+    def context(self, name: str, role: status_service_pb2.Role.ValueType) -> RoleContext:
+        return RoleContext(run=self.run, role=role, name=name, registry=CollectorRegistry())
+
+    def learner(self, *, background: bool = False) -> tuple[Learner, RoleContext]:
+        context = self.context("learner", status_service_pb2.ROLE_LEARNER)
+        return build_learner(context, background=background), context
+
+    def act(self, version: int, fragments: int = FRAGMENTS, **changes: Any) -> None:
+        """Appends fragments, each with one finished episode."""
+        latest = newest(self.run.checkpoints)
+        assert latest is not None
+        run_id = read_state(latest).run_id
+        self.actor.position = Position(run_id=run_id)
+        for number in range(self.made, self.made + fragments):
+            fragment = self.make(number, LENGTH, terminated=(LENGTH - 1,), version=version, **changes)
+            header, payload = encode(
+                fragment,
+                run_id=run_id,
+                stream=f"actor.{number}",
+                sequence=0,
+                schema_fingerprint=self.run.schema.fingerprint,
+                closes_stream=True,
+            )
+            episode = EpisodeRecord(stream=f"actor.{number}", episode_return=number, length=LENGTH)
+            self.actor.append(
+                header,
+                payload,
+                episodes=[episode],
+                progress=ActorProgress(actor="actor", env_steps=LENGTH * (number + 1)),
+            )
+        self.made += fragments
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run.metrics.read_text().splitlines()]
+
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.run.directory / "result.json").read_text())
+        return result
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, schema: Schema, make_fragment: Make) -> Iterator[Callable[..., Fleet]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(**train: Any) -> Fleet:
+            made = Fleet(tmp_path, schema, make_fragment, make_config(**train))
+            for name, body in (("replay", serve_replay), ("parameters", serve_parameters)):
+                thread = threading.Thread(target=body, args=(made.contexts[name],), name=name)
+                thread.start()
+                stack.callback(thread.join)
+                stack.callback(made.contexts[name].stopping.set)
+            stack.callback(made.actor.close)
+            return made
+
+        yield start
+
+
+def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(num_iterations=3, save_interval=2)
+    learner, _ = made.learner()
+    learner.start()
+    version = 1
+    while not learner.is_over:
+        made.act(version)
+        learner.iterate()
+        version += 1
+    learner.finish()
+
+    rows = made.rows()
+    assert all(set(ROW) <= set(row) for row in rows)
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert [row["policy_version"] for row in rows] == [2, 3, 4]
+    assert [row["env_steps"] for row in rows] == [LENGTH * FRAGMENTS * number for number in (1, 2, 3)]
+    assert [row["trained_steps"] for row in rows] == [row["env_steps"] for row in rows]
+    assert [row["episodes"] for row in rows] == [4, 8, 12]
+    assert rows[-1]["episode_return_mean"] == sum(range(12)) / 12
+    assert [row["staleness_max"] for row in rows] == [0, 0, 0]
+    assert [row["reuse_mean"] for row in rows] == [1, 1, 1]
+    assert made.result() | {"checkpoint": ""} == {
+        "stopped_by": "num_iterations",
+        "episode_return_mean": sum(range(12)) / 12,
+        "env_steps": 72,
+        "trained_steps": 72,
+        "iteration": 3,
+        "checkpoint": "",
+    }
+    state = read_state(Path(made.result()["checkpoint"]))
+    assert (state.iteration, state.version, state.stopped_by) == (3, 4, "num_iterations")
+    assert {path.name for path in made.run.checkpoints.iterdir()} == {"00000002", "00000003", "latest"}
+
+
+def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    learner, context = made.learner()
+    learner.start()
+    for version in (1, 2):
+        made.act(version)
+        learner.iterate()
+    made.act(3)
+    context.stopping.set()
+    learner.finish()
+    assert made.result()["stopped_by"] == "signal"
+    before = read_state(made.run.checkpoints / "latest")
+
+    learner, _ = made.learner()
+    learner.start()
+    assert not (made.run.directory / "result.json").exists()
+    learner.iterate()  # Uses what replay still holds: nothing was made since.
+    learner.finish()
+    after = read_state(made.run.checkpoints / "latest")
+    assert after.run_id == before.run_id
+    assert after.epoch == before.epoch + 1
+    assert (before.version, after.version) == (3, 5)
+    assert after.iteration == 3
+    assert after.env_steps == 72
+    assert [row["iteration"] for row in made.rows()] == [1, 2, 3]
+    assert [row["episodes"] for row in made.rows()] == [4, 8, 12]
+
+
+def test_a_crashed_learner_loses_its_iteration_and_no_counter_goes_back(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    learner, _ = made.learner()
+    learner.start()
+    run_id = read_state(made.run.checkpoints / "latest").run_id
+    for version in (1, 2):
+        made.act(version)
+        learner.iterate()
+    learner.close()  # As after a crash: nothing is saved but what was.
+    saved = read_state(made.run.checkpoints / "latest")
+    assert saved.iteration < 2
+
+    learner, _ = made.learner()
+    learner.start()
+    made.act(4)
+    learner.iterate()
+    learner.finish()
+    rows = made.rows()
+    assert [row["iteration"] for row in rows] == list(range(1, saved.iteration + 2))
+    assert rows[-1]["policy_version"] == 5
+    assert rows[-1]["env_steps"] == 72
+    assert rows[-1]["episodes"] == 12
+    assert read_state(made.run.checkpoints / "latest").run_id == run_id
+
+
+def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_end(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(num_iterations=2)
+    learner, context = made.learner(background=True)
+    trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
+    trained.start()
+    watched = threading.Event()
+    while newest(made.run.checkpoints) is None:
+        assert not watched.wait(0.01)
+    made.act(1, fragments=3 * FRAGMENTS)
+    trained.join()
+    assert made.result()["stopped_by"] == "num_iterations"
+    assert [row["staleness_max"] for row in made.rows()] == [0, 1]
+    figures = made.actor.describe().figures
+    assert figures["leased_fragments"] == 0
+
+
+def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    learner, context = made.learner(background=True)
+    trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
+    trained.start()
+    waiting = threading.Event()
+    while context.board.report().state != status_service_pb2.STATE_WAITING:
+        assert not waiting.wait(0.01)
+    context.stopping.set()
+    trained.join()
+    assert made.result()["stopped_by"] == "signal"
+    assert read_state(made.run.checkpoints / "latest").version == 1
+
+
+def test_a_damaged_checkpoint_is_refused_before_any_peer_hears_of_it(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    learner, _ = made.learner()
+    learner.start()
+    learner.finish()
+    (made.run.checkpoints / "latest" / "policy.safetensors").write_bytes(b"broken")
+    learner, _ = made.learner()
+    with pytest.raises(ConfigError, match=r"policy\.safetensors"):
+        learner.start()
+    learner.close()
+
+
+def test_a_run_whose_end_is_reached_is_over_at_once(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    made.run = replace(made.run, config=replace(made.run.config, stop=StopConfig(env_steps=LENGTH)))
+    for trained in (1, 0):
+        learner, _ = made.learner()
+        learner.start()
+        for _ in range(trained):
+            made.act(1)
+            learner.iterate()
+        assert learner.is_over
+        learner.finish()
+        assert made.result()["stopped_by"] == "env_steps"
+    assert len(made.rows()) == 1

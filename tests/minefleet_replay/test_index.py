@@ -1,0 +1,108 @@
+from random import Random
+
+import pytest
+
+from minefleet_replay.index import Chunk, Fragment, Index, Order
+from minefleet_replay.names import ChunkName
+
+
+def fragment(sequence: int, number: int, version: int = 1, closes_stream: bool = False) -> Fragment:
+    return Fragment(sequence, number, 10, version, version, closes_stream)
+
+
+def index_of(versions: list[int], max_reuse: int = 1) -> Index:
+    """One chunk of one fragment per version."""
+    index = Index(fragments_per_chunk=1, max_reuse=max_reuse)
+    for number, version in enumerate(versions):
+        index.add(ChunkName("s", number), fragment(number, number, version))
+    return index
+
+
+def choose(index: Index, count: int, order: Order = "oldest", oldest_version: int = 0, seed: int = 0) -> list[int]:
+    return [chunk.id for chunk in index.choose(count, order, oldest_version, Random(seed))]
+
+
+def test_a_chunk_is_whole_when_all_its_fragments_are_there_in_whatever_order_they_came() -> None:
+    index = Index(fragments_per_chunk=3, max_reuse=1)
+    for number, sequence in enumerate((5, 3, 4)):
+        assert choose(index, 1) == []
+        index.add(ChunkName("s", 1), fragment(sequence, number))
+    assert [one.sequence for one in index[0].fragments] == [3, 4, 5]
+    assert choose(index, 1) == [0]
+
+
+def test_a_stream_that_closes_makes_its_chunk_whole_unless_a_fragment_is_missing() -> None:
+    index = Index(fragments_per_chunk=3, max_reuse=1)
+    index.add(ChunkName("s", 0), fragment(1, 0, closes_stream=True))
+    assert choose(index, 1) == []
+    index.add(ChunkName("s", 0), fragment(0, 1))
+    assert choose(index, 1) == [0]
+
+
+def test_a_chunk_that_starts_in_the_middle_is_not_whole() -> None:
+    index = Index(fragments_per_chunk=2, max_reuse=1)
+    index.add(ChunkName("s", 0), fragment(1, 0))
+    index.add(ChunkName("t", 1), fragment(2, 1))
+    assert choose(index, 1) == []
+
+
+def test_least_used_takes_the_fewest_uses_first_then_the_oldest() -> None:
+    index = index_of([1] * 6, max_reuse=3)
+    index.charge(index[0], uses=1)
+    index.charge(index[1], leases=1)
+    index.charge(index[3], uses=1, leases=1)
+    assert sorted(choose(index, 3, "least_used")) == [2, 4, 5]
+    assert sorted(choose(index, 5, "least_used")) == [0, 1, 2, 4, 5]
+    index.charge(index[1], leases=-1)
+    assert sorted(choose(index, 1, "least_used")) == [1]
+
+
+def test_least_used_shuffles_within_the_lease_and_oldest_does_not() -> None:
+    index = index_of([1] * 50)
+    assert choose(index, 50, "oldest") == list(range(50))
+    assert choose(index, 50, "least_used") != list(range(50))
+    assert sorted(choose(index, 50, "least_used")) == list(range(50))
+
+
+def test_uniform_takes_every_chunk_alike_and_none_twice() -> None:
+    index = index_of([1] * 4)
+    taken = [choose(index, 2, "uniform", seed=seed) for seed in range(400)]
+    assert all(len(set(pair)) == 2 for pair in taken)
+    counts = [sum(number in pair for pair in taken) for number in range(4)]
+    assert min(counts) > 150
+
+
+@pytest.mark.parametrize("order", ["least_used", "uniform", "oldest"])
+def test_chunks_that_are_spent_leased_out_or_too_old_are_passed_over(order: Order) -> None:
+    index = index_of([1, 2, 3, 4], max_reuse=2)
+    index.charge(index[2], uses=1, leases=1)
+    assert sorted(choose(index, 2, order, oldest_version=2)) == [1, 3]
+    assert len(choose(index, 3, order, oldest_version=2)) < 3
+
+
+def test_older_than_names_unleased_chunks_by_their_oldest_fragment() -> None:
+    index = Index(fragments_per_chunk=2, max_reuse=1)
+    index.add(ChunkName("s", 0), fragment(0, 0, version=5))
+    index.add(ChunkName("s", 0), fragment(1, 1, version=3))
+    index.add(ChunkName("t", 0), fragment(0, 2, version=3))
+    index.charge(index[2], leases=1)
+
+    def older(version: int) -> list[Chunk]:
+        return index.older_than(version)
+
+    assert older(3) == []
+    assert older(4) == [index[0]]
+
+
+def test_a_corrupt_fragment_keeps_its_chunk_from_being_leased() -> None:
+    index = index_of([1, 1])
+    index.mark_corrupt(index[0], index[0].fragments[0])
+    assert choose(index, 1) == [1]
+    assert index[0].sound == 0
+
+
+def test_removed_chunks_leave_nothing_behind() -> None:
+    index = index_of([1, 2, 3])
+    for chunk in list(index):
+        index.remove(chunk)
+    assert (len(index), index.payload_bytes, index.older_than(9), choose(index, 1)) == (0, 0, [], [])

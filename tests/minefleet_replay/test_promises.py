@@ -1,0 +1,218 @@
+"""R3 to R10 under whatever order of calls and crashes Hypothesis finds, against a model of a few dictionaries."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from minefleet.errors import ConflictError, FencedError, NotFoundError, OverloadedError, RejectedError
+from minefleet_replay.leases import MAX_OPEN
+from minefleet_replay.rows import number_key
+
+PER_CHUNK = 2
+MAX_REUSE = 2
+MAX_STALENESS = 1
+MAX_CHUNKS = 5
+
+STREAMS = st.sampled_from("abc")
+Name = tuple[str, int]
+
+
+class Promises(RuleBasedStateMachine):
+    """A replay, and what it must be like."""
+
+    def __init__(self, world: Any) -> None:
+        super().__init__()
+        self.world = world
+        self.payloads: dict[Name, bytes] = {}
+        """Every acked fragment."""
+        self.versions: dict[Name, int] = {}
+        self.lengths: Counter[str] = Counter()
+        """Next sequence of each stream."""
+        self.open: dict[int, list[Name]] = {}
+        self.acked: dict[int, list[Name]] = {}
+        self.uses: Counter[Name] = Counter()
+        self.rotten: set[Name] = set()
+        self.abandoned: set[int] = set()
+        self.version = 1
+        self.number = 0
+        self.older: Any = None
+
+    @rule(stream=STREAMS, age=st.integers(0, 2), skip=st.booleans(), closes=st.sampled_from([False] * 4 + [True]))
+    def append(self, stream: str, age: int, skip: bool, closes: bool) -> None:
+        sequence, version = self.lengths[stream] + skip, max(0, self.version - age)
+        payload = f"{stream}/{sequence}".encode()
+        try:
+            outcome = self.world.append(stream, sequence, version, payload=payload, closes=closes)
+        except (OverloadedError, RejectedError):
+            return
+        assert outcome == "expired" or (outcome == "stored" and self.is_fresh(version))
+        self.payloads[stream, sequence], self.versions[stream, sequence] = payload, version
+        self.lengths[stream] = sequence + 1
+
+    @precondition(lambda self: self.payloads)
+    @rule(data=st.data())
+    def append_again(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.payloads)))
+        assert self.world.append(*name, self.versions[name], payload=self.payloads[name]) == "duplicate"
+        try:
+            self.world.append(*name, self.versions[name], payload=b"other")
+        except ConflictError:
+            return
+        raise AssertionError("other bytes were taken for a known name")
+
+    @rule(chunks=st.integers(1, 2), ahead=st.integers(0, 1), order=st.sampled_from(["least_used", "uniform", "oldest"]))
+    def lease(self, chunks: int, ahead: int, order: str) -> None:
+        self.number += 1
+        try:
+            lent = self.world.lease(self.number, chunks, self.version + ahead, order)
+        except OverloadedError:
+            assert len(self.open) == MAX_OPEN
+            return
+        names = [tuple(chunk.name) for chunk in lent]
+        assert len(set(names)) == len(names) in (0, chunks)
+        for chunk in lent:
+            self.check_lent(chunk, self.version + ahead)
+        if lent:
+            self.open[self.number] = names
+            again = self.world.lease(self.number, chunks, self.version + ahead, order)
+            assert [tuple(chunk.name) for chunk in again] == names
+
+    def check_lent(self, chunk: Any, use_version: int) -> None:
+        sequences = [fragment.sequence for fragment in chunk.fragments]
+        first = chunk.name.number * PER_CHUNK
+        assert sequences == list(range(first, first + len(sequences)))
+        for fragment in chunk.fragments:
+            name = (chunk.name.stream, fragment.sequence)
+            assert use_version - self.versions[name] <= MAX_STALENESS
+            assert self.versions[name] not in self.abandoned
+            stored = self.world.replay.fetch(chunk.name, fragment)
+            assert (stored is None) == (name in self.rotten)
+            assert stored is None or stored[1] == self.payloads[name]
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), acks=st.booleans())
+    def close(self, data: st.DataObject, acks: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.open)))
+        (self.world.ack if acks else self.world.release)(number)
+        names = self.open.pop(number)
+        if acks:
+            self.acked[number] = names
+            self.uses.update(names)
+
+    @precondition(lambda self: self.acked)
+    @rule(data=st.data())
+    def ack_again(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.acked)))
+        self.world.ack(number)
+        try:
+            self.world.release(number)
+        except NotFoundError:
+            return
+        raise AssertionError("an acked lease was released")
+
+    @rule()
+    def publish(self) -> None:
+        self.version += 1
+        self.world.hear(self.version)
+
+    @rule(lost=st.integers(0, 2))
+    def take_over(self, lost: int) -> None:
+        """The learner crashed and resumes from a checkpoint that lacks its last versions."""
+        self.older, resumed = self.world.learner, max(0, self.version - lost)
+        self.abandoned |= set(range(resumed + 1, self.version + 1))
+        self.version += 1
+        self.world.become(self.older.epoch + 1, self.version, resumed, self.version)
+        self.open.clear()
+        self.acked.clear()
+
+    @precondition(lambda self: self.older is not None)
+    @rule()
+    def come_back_fenced(self) -> None:
+        try:
+            self.world.replay.close_lease(self.older, self.number, "acked")
+        except FencedError:
+            return
+        raise AssertionError("a fenced learner was heard")
+
+    @precondition(lambda self: self.payloads)
+    @rule(data=st.data())
+    def rot(self, data: st.DataObject) -> None:
+        """Bytes of a stored fragment change on the disk."""
+        held = [(chunk.name.stream, one) for chunk in self.world.replay.keeper.books.index for one in chunk.fragments]
+        if held:
+            stream, fragment = data.draw(st.sampled_from(held))
+            change = self.world.replay.keeper.change()
+            change.put("data", number_key(fragment.number), b"rotten")
+            self.world.replay.keeper.commit(change)
+            self.rotten.add((stream, fragment.sequence))
+
+    @rule(stream=STREAMS, ahead=st.integers(0, 2))
+    def reserve(self, stream: str, ahead: int) -> None:
+        self.world.reserve((stream, self.lengths[stream] // PER_CHUNK + ahead), version=self.version)
+
+    @rule(seconds=st.sampled_from([1.0, 61.0]))
+    def tick(self, seconds: float) -> None:
+        self.world.clock.now_s += seconds
+        self.world.replay.tick()
+
+    @rule(gently=st.booleans())
+    def restart(self, gently: bool) -> None:
+        if gently:
+            self.world.restart()
+        else:
+            self.world.crash()
+
+    def is_fresh(self, version: int) -> bool:
+        return self.version - version <= MAX_STALENESS and version not in self.abandoned
+
+    @invariant()
+    def every_fragment_is_in_one_bucket(self) -> None:
+        assert self.world.faults() == []
+        assert self.world.figure("appended_fragments") == len(self.payloads)
+
+    @invariant()
+    def every_fragment_is_held_or_its_departure_is_explained(self) -> None:
+        keeper = self.world.replay.keeper
+        drops = [json.loads(row) for _, row in keeper.store.scan("drops")]
+        gone = {(drop["stream"], sequence) for drop in drops for sequence in drop["sequences"]}
+        held = {(chunk.name.stream, one.sequence) for chunk in keeper.books.index for one in chunk.fragments}
+        assert gone | held == set(self.payloads)
+        assert not gone & held
+
+    @invariant()
+    def acked_uses_and_open_leases_stay_below_max_reuse(self) -> None:
+        charged = self.uses + Counter(name for names in self.open.values() for name in names)
+        assert all(count <= MAX_REUSE for count in charged.values())
+        leases = {number: len(lease.chunks) for number, lease in self.world.replay.keeper.books.leases.open.items()}
+        assert leases == {number: len(names) for number, names in self.open.items()}
+
+    @invariant()
+    def the_store_is_bounded(self) -> None:
+        assert self.world.figure("held_chunks") <= MAX_CHUNKS
+
+    def teardown(self) -> None:
+        self.world.close()
+
+
+def test_the_promises_hold_whatever_happens_in_whatever_order(make_world: Callable[..., Any]) -> None:
+    def machine() -> Promises:
+        return Promises(
+            make_world(
+                fragments_per_chunk=PER_CHUNK,
+                max_reuse=MAX_REUSE,
+                max_staleness=MAX_STALENESS,
+                max_chunks=MAX_CHUNKS,
+            )
+        )
+
+    run_state_machine_as_test(
+        machine,  # type: ignore[arg-type]  # Any function that makes a machine will do.
+        settings=settings(
+            max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

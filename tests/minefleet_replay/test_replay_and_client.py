@@ -1,0 +1,127 @@
+"""The client and the service together. `make_server` is in conftest."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minefleet.errors import ContractError, FencedError, NotFoundError
+from minefleet.replay import Position
+from minefleet.v1 import episode_pb2, replay_service_pb2
+from minefleet_replay.rows import number_key
+
+Servers = Callable[..., Any]
+
+
+def fill(server: Any, client: Any, *names: tuple[str, int], payload: bytes = b"payload") -> None:
+    for stream, sequence in names:
+        client.append(server.header(stream, sequence, payload), payload)
+
+
+def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Servers) -> None:
+    server = make_server(fragments_per_chunk=2, max_staleness=0)
+    payload = bytes(range(256)) * 8192
+    with server.serve(), server.client() as client:
+        answer = client.reserve(1, [("s", 0), ("s", 1)])
+        assert (answer.granted, answer.newest_version) == ([True, False], 0)
+        assert answer.retry_after_s > 0
+        progress = replay_service_pb2.ActorProgress(actor="a", env_steps=64, env_failures=1)
+        assert client.append(server.header("s", 0, payload), payload, progress=progress).outcome == "stored"
+        assert client.append(server.header("s", 0, payload), payload).outcome == "duplicate"
+        assert client.append(server.header("s", 1), b"payload").outcome == "stored"
+        lease = client.lease(7, fragments=2, use_version=1, wait_s=5.0)
+        assert (lease.env_steps, lease.env_failures) == (64, 1)
+        assert [(one.stream, one.chunk, one.fragments, one.uses) for one in lease.chunks] == [("s", 0, 2, 0)]
+        assert [(header.name.sequence, body) for header, body in client.read(7)] == [(0, payload), (1, b"payload")]
+        assert client.ack(7) == 64
+        assert client.lease(8, fragments=2, use_version=1, wait_s=0.0).chunks == []
+
+
+def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:
+    server = make_server()
+    with server.serve(), server.client() as client:
+        records = [episode_pb2.EpisodeRecord(stream="s", episode=number, episode_return=0.5) for number in range(3)]
+        assert client.append(None, episodes=records).outcome == "none"
+        page = client.read_episodes(0, 2)
+        assert page.episodes == records[:2]
+        assert client.read_episodes(page.next_cursor, 9).episodes == records[2:]
+
+
+def test_where_the_learner_stands_goes_along_with_every_call(make_server: Servers) -> None:
+    server = make_server()
+    with server.serve() as replay, server.client() as older, server.client() as newer:
+        older.read_episodes(0, 1)
+        newer.position = replace(newer.position, epoch=2, version=5, resumed_version=1, first_version=5)
+        newer.read_episodes(0, 1)
+        assert replay.figures()["newest_version"] == 5
+        assert newer.reserve(5, []).newest_version == 5
+        for call in (
+            lambda: older.lease(1, fragments=2, use_version=1, wait_s=0.0),
+            lambda: list(older.read(1)),
+            lambda: older.ack(1),
+            lambda: older.release(1),
+            lambda: older.read_episodes(0, 1),
+        ):
+            with pytest.raises(FencedError):
+                call()
+
+
+def test_another_run_and_another_configuration_are_refused_with_what_differs(make_server: Servers) -> None:
+    server = make_server()
+    with server.serve(), server.client() as client:
+        client.reserve(0, [])
+        client.position = Position(run_id="run-2")
+        with pytest.raises(ContractError, match=r"run-1.*run-2"):
+            client.reserve(0, [])
+        identity = server.run.identity(1)
+        identity.contract["schema"] = '"other"'
+        with server.client(identity=identity) as stranger, pytest.raises(ContractError, match="schema"):
+            stranger.reserve(0, [])
+
+
+def test_a_client_waits_for_replay_and_goes_on_where_it_stood(make_server: Servers) -> None:
+    server, waits = make_server(), list[str | None]()
+    with server.serve():
+        pass
+    with server.client(report=waits.append) as client:
+        with server.serve():
+            fill(server, client, ("s", 0), ("s", 1))
+            client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+            reading = client.read(1)
+            first, _ = next(reading)
+        with server.serve():
+            assert (first.name.sequence, [header.name.sequence for header, _ in reading]) == (0, [1])
+            assert client.append(server.header("s", 1), b"payload").outcome == "duplicate"
+            client.release(1)
+
+
+def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> None:
+    server, missing = make_server(), list[tuple[str, int]]()
+    with server.serve() as replay, server.client() as client:
+        fill(server, client, ("s", 0), ("s", 1))
+        change = replay.keeper.change()
+        change.put("data", number_key(1), b"rotten!")
+        replay.keeper.commit(change)
+        client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        for _ in range(2):
+            assert [header.name.sequence for header, _ in client.read(1, missing=missing.append)] == [0]
+        assert missing == [("s", 1), ("s", 1)]
+        client.ack(1)
+        with pytest.raises(NotFoundError):
+            list(client.read(1))
+
+
+def test_some_chunks_of_a_lease_are_read_alone(make_server: Servers) -> None:
+    server = make_server()
+    with server.serve(), server.client() as client:
+        fill(server, client, ("s", 0), ("s", 1))
+        lease = client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        assert [header.name.sequence for header, _ in client.read(1, lease.chunks[1:])] == [1]
+
+
+def test_describe_names_the_run(make_server: Servers) -> None:
+    server = make_server()
+    with server.serve(), server.client() as client:
+        client.reserve(0, [])
+        assert client.describe().run_id == "run-1"
