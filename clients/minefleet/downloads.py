@@ -1,4 +1,7 @@
-"""Tensors on their way here, by digest. Whole ones are kept for the next version; cut ones go on where they were cut."""
+"""Tensors on their way here, by digest.
+
+Whole ones are kept for the next version; cut ones go on where they were cut.
+"""
 
 import numpy as np
 from numpy.typing import NDArray

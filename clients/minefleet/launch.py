@@ -179,11 +179,14 @@ class Supervisor:
 
 def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) -> Supervisor:
     """The supervisor of a run's own roles."""
-    actors = range(run.config.rollout_config.num_rollout_workers)
+    actors = [
+        _child(run, "actor", f"actor-{index}", index) for index in range(run.config.rollout_config.num_rollout_workers)
+    ]
+    evaluators = [_child(run, "actor.evaluator", "evaluator")] if run.config.eval_interval else []
     return Supervisor(
         stages=[
             [_child(run, LEARNER, LEARNER)],
-            [_child(run, "actor", f"actor-{index}", index) for index in actors],
+            actors + evaluators,
             [_child(run, "replay", "replay")],
             [_child(run, "parameters", "parameters")],
         ],

@@ -92,7 +92,6 @@ class ParametersClient:
         self._held: frozenset[str] = frozenset()
         self._downloads = Downloads()
         self._running_version = 0
-        self._watch: Any = None
 
     def open_epoch(self, run_id: str, epoch: int = 0, version: int = 0) -> Epoch:
         """Starts a learner on a run, from a checkpoint's epoch and version (0 for a fresh run). Fences earlier ones.
@@ -138,16 +137,22 @@ class ParametersClient:
             StoppedError: When this process is asked to stop.
             ContractError: If the published policy has another architecture than this process's.
         """
-        threading.Thread(target=self._hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
+        architecture = self._identity.contract.get("architecture", "") if self._identity is not None else ""
+        request = pb.WatchRequest(watcher=self._watcher, architecture_fingerprint=architecture)
+        watch = _Watch(lambda: self._stub.Watch(request, timeout=WATCH_TIMEOUT_S), self._stopping)
+        threading.Thread(target=watch.hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
         announced = 0
         try:
             while True:
-                version = self._repeat(self._next_announcement)
-                if version is not None and version.version != announced:
-                    announced = version.version
-                    yield version
+                response = self._repeat(watch.read)
+                if response is None:
+                    # Introduced again, so that a server that hangs is found out by the deadline of that.
+                    self._greeted = self._identity is None
+                elif response.version.version != announced:
+                    announced = response.version.version
+                    yield _info(response.version, response.pending)
         finally:
-            self._hang_up()
+            watch.hang_up()
 
     def fetch(self, version: int = 0) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
         """Returns a version, 0 for the newest, and its weights as read-only arrays. Fetches only tensors that changed.
@@ -207,41 +212,6 @@ class ParametersClient:
                 raise MissingTensorsError(sorted(missing)) from error
             raise
 
-    def _next_announcement(self) -> VersionInfo | None:
-        """Reads the open watch, or opens one; None when it is time to open another."""
-        if self._watch is None:
-            architecture = self._identity.contract.get("architecture", "") if self._identity is not None else ""
-            request = pb.WatchRequest(watcher=self._watcher, architecture_fingerprint=architecture)
-            self._watch = self._stub.Watch(request, timeout=WATCH_TIMEOUT_S)
-        try:
-            if self._stopping.is_set():
-                raise StoppedError("stopped while watching parameters")
-            with translated():
-                response = next(self._watch, None)
-            if response is None:
-                raise UnavailableError("parameters ended a watch")
-            return _info(response.version, response.pending)
-        except DeadlineError:
-            # Introduced again, so that a server that hangs is found out by the deadline of that.
-            self._greeted = self._identity is None
-            self._watch = None
-            return None
-        except FleetError:
-            self._hang_up()
-            self._watch = None
-            raise
-
-    def _hang_up_when_stopped(self) -> None:
-        # A blocked read cannot wait for `stopping` as well. The reader looks at `stopping` after it has opened a
-        # watch, so one of the two sees the other.
-        self._stopping.wait()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        watch = self._watch
-        if watch is not None:
-            watch.cancel()
-
     def _manifest(self, number: int) -> weights_pb2.Version:
         request = pb.FetchRequest(version=number, watcher=self._watcher, running_version=self._running_version)
         (response,) = self._stub.Fetch(request, timeout=CALL_TIMEOUT_S)
@@ -267,6 +237,50 @@ class ParametersClient:
                 if response.WhichOneof("part") == "piece":
                     self._downloads.add(response.piece)
         finally:
+            call.cancel()
+
+
+class _Watch:
+    """One watch, opened anew whenever it ends."""
+
+    def __init__(self, open_call: Callable[[], Any], stopping: threading.Event) -> None:
+        self._open_call = open_call
+        self._stopping = stopping
+        self._call: Any = None
+
+    def read(self) -> pb.WatchResponse | None:
+        """Waits for the next announcement; None when the watch has reached its deadline."""
+        call = self._call
+        if call is None:
+            call = self._call = self._open_call()
+        try:
+            if self._stopping.is_set():
+                raise StoppedError("stopped while watching parameters")
+            with translated():
+                response: pb.WatchResponse | None = next(call, None)
+        except DeadlineError:
+            self._call = None
+            return None
+        except FleetError:
+            self.hang_up()
+            raise
+        if response is None:
+            self._call = None
+            raise UnavailableError("parameters ended a watch")
+        return response
+
+    def hang_up_when_stopped(self) -> None:
+        """Ends a read that blocks: it cannot wait for `stopping` itself.
+
+        It looks at `stopping` after it has opened a call, so one of the two sees the other.
+        """
+        self._stopping.wait()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Ends the open call, if any."""
+        call, self._call = self._call, None
+        if call is not None:
             call.cancel()
 
 

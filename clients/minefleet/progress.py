@@ -62,7 +62,9 @@ class Progress:
         self._began_s = clock()
         self._tail = MetricsTail(run.metrics)
         self._rows: deque[Row] = deque(maxlen=WINDOW)
-        self._reached = {name for row in self._tail.read() for name in achievements(row)}
+        before = self._tail.read()
+        self._reached = {name for row in before for name in achievements(row)}
+        self._earlier_s = float(before[-1]["wall_s"]) if before else 0.0
         self._next_line_s = self._began_s
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
@@ -113,7 +115,7 @@ class Progress:
     def _facts(self, roles: str) -> dict[str, str]:
         if not self._rows:
             return {"up": roles or "nothing yet", "waiting for": "the first iteration"}
-        row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._elapsed_s)
+        row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._trained_s)
         target = self._config.stop.env_steps
         facts = {
             "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
@@ -128,7 +130,12 @@ class Progress:
     def _fraction(self) -> float:
         if not self._rows:
             return 0.0
-        return fraction_done(self._config, self._rows[-1], self._elapsed_s)
+        return fraction_done(self._config, self._rows[-1], self._trained_s)
+
+    @property
+    def _trained_s(self) -> float:
+        """Seconds of this launch on the learner's clock, which starts later than ours."""
+        return float(self._rows[-1]["wall_s"]) - self._earlier_s
 
     @property
     def _elapsed_s(self) -> float:
@@ -143,18 +150,18 @@ def achievements(row: Row) -> set[str]:
     }
 
 
-def fraction_done(config: FleetConfig, row: Row, elapsed_s: float) -> float:
+def fraction_done(config: FleetConfig, row: Row, trained_s: float) -> float:
     """How near the nearest stop condition is, in [0, 1]. A wanted return cannot be foreseen and does not count."""
     stop = config.stop
     fractions: list[float] = [row["iteration"] / config.train_config.num_iterations]
     if stop.env_steps:
         fractions.append(row["env_steps"] / stop.env_steps)
     if stop.minutes:
-        fractions.append(elapsed_s / (60 * stop.minutes))
+        fractions.append(trained_s / (60 * stop.minutes))
     return min(1.0, max(fractions))
 
 
-def time_left_s(config: FleetConfig, rows: "deque[Row]", elapsed_s: float) -> float | None:
+def time_left_s(config: FleetConfig, rows: "deque[Row]", trained_s: float) -> float | None:
     """Until the first stop condition is met at the present speed, seconds; None while the speed is unknown."""
     first, last = rows[0], rows[-1]
     seconds = last["wall_s"] - first["wall_s"]
@@ -167,7 +174,7 @@ def time_left_s(config: FleetConfig, rows: "deque[Row]", elapsed_s: float) -> fl
     if config.stop.env_steps and steps > 0:
         left.append((config.stop.env_steps - last["env_steps"]) * seconds / steps)
     if config.stop.minutes:
-        left.append(60 * config.stop.minutes - elapsed_s)
+        left.append(60 * config.stop.minutes - trained_s)
     return max(0.0, min(left))
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from minefleet.envs.spaces import from_env_obs, to_env_action
 from numpy.typing import NDArray
 from PIL import Image
 
 from minefleet.config import EnvConfig
 from minefleet.envs import make
+from minefleet.envs.spaces import from_env_obs, to_env_action
 from minefleet.errors import ConfigError
 from minefleet.tree import tree_map
 from minefleet_actor.inference import Inference

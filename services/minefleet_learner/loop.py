@@ -37,7 +37,7 @@ from minefleet_learner.report import UpdateReport
 from minefleet_learner.restore import restore, take_snapshot
 from minefleet_learner.rows import Stopwatch, make_row
 from minefleet_learner.saving import CheckpointWriter
-from minefleet_learner.schedule import progress, rates, stop_reason
+from minefleet_learner.schedule import Rates, progress, rates, stop_reason
 from minefleet_learner.sinks import Journal, finite, write_whole
 from minefleet_learner.update import NonFiniteError, Updater
 from minefleet_runtime.context import StatusBoard
@@ -104,43 +104,39 @@ class Learner:
         parts.board.set_run(self._state.run_id)
         self._open_epoch()
         self._is_whole = True
-        self._stopped_by = stop_reason(parts.run.config, self._state, self._episodes, 0.0)
+        self._judge()
         parts.board.set(status_service_pb2.STATE_RUNNING)
 
     def iterate(self) -> None:
         """Trains on one lease."""
-        parts = self._parts
-        leased = parts.feed.take(self._state.version)
+        leased = self._parts.feed.take(self._state.version)
         self._watch.waited()
         self._is_whole = False
-        config, iteration = parts.run.config, self._state.iteration
-        numbers = rates(config.train_config, iteration, progress(config, iteration, self._state.env_steps))
-        parity = parts.probe.compare(leased.batch)
-        report = parts.updater.update(leased.batch, numbers)
-        self._publish(iteration + 1)
+        numbers = self._rates()
+        parity = self._parts.probe.compare(leased.batch)
+        report = self._parts.updater.update(leased.batch, numbers)
+        self._publish(self._state.iteration + 1)
         self._ack(leased, report)
         self._is_whole = True
         self._read_episodes()
-        self._stopped_by = stop_reason(config, self._state, self._episodes, self._watch.launch_s)
+        self._judge()
         self._save()
-        self._log(
-            make_row(
-                state=self._state,
-                episodes=self._episodes,
-                leased=leased,
-                report=report,
-                parity=parity,
-                rates=numbers,
-                times=self._watch.lap(self._state.env_steps),
-            ),
-            report.skipped_steps,
+        row = make_row(
+            state=self._state,
+            episodes=self._episodes,
+            leased=leased,
+            report=report,
+            parity=parity,
+            rates=numbers,
+            times=self._watch.lap(self._state.env_steps),
         )
+        self._log(row, report)
 
     def finish(self) -> None:
         """Gives back what was not trained on, and writes the last checkpoint and `result.json`."""
         self.close()
         if not self._is_whole:
-            logger.info("the iteration under way is abandoned; the last checkpoint stands")
+            logger.info("what was under way is abandoned; the last checkpoint stands")
             return
         reason = self._stopped_by or "signal"
         self._state = replace(self._state, stopped_by=reason, wall_s=self._wall_s)
@@ -177,6 +173,14 @@ class Learner:
         self._position = replace(position, version=version, first_version=position.first_version or version)
         parts.replay.position = self._position
 
+    def _rates(self) -> Rates:
+        config, state = self._parts.run.config, self._state
+        return rates(config.train_config, state.iteration, progress(config, state.iteration, state.env_steps))
+
+    def _judge(self) -> None:
+        """Finds out whether the run is over."""
+        self._stopped_by = stop_reason(self._parts.run.config, self._state, self._episodes, self._watch.launch_s)
+
     def _ack(self, leased: Leased, report: UpdateReport) -> None:
         """Spends the lease; from here on the iteration is done."""
         state, env_steps = self._state, self._parts.feed.ack(leased)
@@ -209,9 +213,9 @@ class Learner:
     def _snapshot(self) -> Checkpoint:
         return take_snapshot(self._parts.updater, self._state, self._run_text)
 
-    def _log(self, row: Mapping[str, Any], skipped_steps: int) -> None:
+    def _log(self, row: Mapping[str, Any], report: UpdateReport) -> None:
         self._journal.write(row)
-        self._parts.metrics.observe(row, skipped_steps=skipped_steps)
+        self._parts.metrics.observe(row, skipped_steps=report.skipped_steps)
         self._parts.board.figures({name: row[name] for name in FIGURES if row[name] is not None})
 
     def _write_result(self, place: Path) -> None:

@@ -22,6 +22,8 @@ from minefleet_learner.forward import evaluate, gather, has_memory, select_steps
 
 FRAGMENTS = 2
 """How many are compared per iteration: enough to notice, too few to cost."""
+MOST_VERSIONS = 8
+"""Versions that are remembered at most, whatever `max_staleness` allows: each is a copy of the weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +42,7 @@ class ParityProbe:
 
     def __init__(self, policy: Policy, *, versions: int, context_length: int) -> None:
         self._policy = copy.deepcopy(policy).eval()
-        self._versions = versions
+        self._versions = min(versions, MOST_VERSIONS)
         self._context_length = context_length
         self._published: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
 

@@ -48,6 +48,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._draining = False
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
+        self._sweeping: asyncio.Task[None] | None = None
         self._announcement: pb.WatchResponse | None = None
 
     def start(self) -> None:
@@ -85,14 +86,14 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         upload = self._store.begin(header)
         try:
             await asyncio.to_thread(upload.start)
-            async for request in requests:
-                await asyncio.to_thread(upload.write, _piece(request))
+            async for pieces in _received(requests):
+                await asyncio.to_thread(upload.write, pieces)
             # Shielded: a caller that hangs up now must not keep a visible version from being announced.
             number = await asyncio.shield(self._commit(upload))
         except MissingTensorsError as error:
             await context.abort(*_status(error))
         finally:
-            pass
+            await asyncio.to_thread(upload.close)
         self._metrics.publish_s.observe(time.monotonic() - began)
         return pb.PublishResponse(version=number)
 
@@ -143,6 +144,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._metrics.publish_saved_bytes.inc(_unique_bytes(manifest) - upload.received_bytes)
         self._wishes.add(manifest.wishes)
         self._announce()
+        self._sweeping = asyncio.create_task(asyncio.to_thread(self._store.sweep))
         if manifest.wishes:
             await self._save_wishes()
         return number
@@ -210,10 +212,19 @@ async def _header(requests: AsyncIterator[pb.PublishRequest]) -> pb.PublishHeade
     raise RejectedError("a publish begins with its header")
 
 
-def _piece(request: pb.PublishRequest) -> weights_pb2.TensorPiece:
-    if request.WhichOneof("part") != "piece":
-        raise RejectedError("after its header, a publish consists of pieces")
-    return request.piece
+async def _received(requests: AsyncIterator[pb.PublishRequest]) -> AsyncIterator[list[weights_pb2.TensorPiece]]:
+    """Yields pieces worth about one full piece, so that small tensors do not cost a thread's time each."""
+    batch: list[weights_pb2.TensorPiece] = []
+    size_bytes = 0
+    async for request in requests:
+        if request.WhichOneof("part") != "piece":
+            raise RejectedError("after its header, a publish consists of pieces")
+        batch.append(request.piece)
+        size_bytes += request.ByteSize()
+        if size_bytes >= PIECE_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+    yield batch
 
 
 def _status(error: MissingTensorsError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
@@ -244,7 +255,7 @@ def _unique_bytes(manifest: weights_pb2.Manifest) -> int:
 
 
 def _batch(pieces: Iterator[weights_pb2.TensorPiece]) -> list[weights_pb2.TensorPiece]:
-    """Takes pieces worth about one full piece, so that small tensors do not cost a thread's time each."""
+    """Takes pieces worth about one full piece; none at the end."""
     batch, size_bytes = [], 0
     for piece in pieces:
         batch.append(piece)

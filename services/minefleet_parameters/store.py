@@ -9,8 +9,9 @@ DIRECTORY/
 └── incoming/        publishes under way; emptied at start
 
 One file per tensor: versions share a file by naming its digest, dropping a version frees exactly the tensors that no
-other one needs, and a publish is renames of files that were written aside. A file per version would spare an fsync
-per new tensor, but to free a part of it, the rest would have to be copied. A version is read without minefleet by
+other one needs, and a publish is renames of files that were written aside. A file per version would need fewer
+fsyncs, but many at once cost hardly more than one, and to free a part of such a file, the rest would have to be
+copied. A version is read without minefleet by
 
     tensors = json.load(open("versions/12.json"))["manifest"]["tensors"]
     {t["name"]: load_file(f"tensors/{t['digest']}.safetensors")[t["digest"]] for t in tensors}
@@ -27,6 +28,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -47,6 +49,9 @@ from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.files import refusing_when_full, remove_asides, write_whole
 from minefleet_parameters.tensors import TensorFiles
 from minefleet_parameters.upload import Upload
+
+SYNCS_AT_ONCE = 16
+"""The file system commits so many fsyncs together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,19 +85,21 @@ def open_store(directory: Path, *, keep: int) -> Iterator["ParameterStore"]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(f"another process serves the parameters in {directory}") from error
-        store = ParameterStore(directory, keep)
-        store.recover()
-        yield store
+        with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="tensor-sync") as pool:
+            store = ParameterStore(directory, keep, pool)
+            store.recover()
+            yield store
 
 
 class ParameterStore:
     """Publishes versions and reads them. Thread-safe; reading takes no lock."""
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int, pool: Executor) -> None:
         self.identity = Identity()
         self.tensors = TensorFiles(directory / "tensors")
         self.wishes_path = directory / "wishes.json"
         self._keep = keep
+        self._pool = pool
         self._directory = directory
         self._identity_path = directory / "identity.json"
         self._versions_path = directory / "versions"
@@ -121,6 +128,7 @@ class ParameterStore:
             raise CorruptError(f"{self._versions_path} holds versions, but {self._identity_path} is gone")
         self.tensors.recover(self._entries())
         self._expire()
+        self.sweep()
 
     def open_epoch(self, run_id: str, epoch: int, version: int) -> Identity:
         """Fences every earlier epoch; the answer's numbers are above the store's and the checkpoint's.
@@ -183,12 +191,13 @@ class ParameterStore:
 
     def begin(self, header: parameters_service_pb2.PublishHeader) -> Upload:
         """Returns what receives a publish that `check` has let through; nothing is written yet."""
-        return Upload(self._incoming_path / str(next(self._uploads)), header)
+        return Upload(self._incoming_path / str(next(self._uploads)), header, self._pool)
 
     def commit(self, upload: Upload) -> int:
         """Makes an upload the newest version, durable and visible, and returns its number.
 
         Raises:
+            RejectedError: If a tensor is not what the manifest says, or not finite.
             MissingTensorsError: If a tensor was neither sent nor held.
             FencedError: If another publish or a newer epoch has overtaken it.
             OverloadedError: If the disk is full; nothing is left behind.
@@ -205,6 +214,18 @@ class ParameterStore:
             self._install(header, whole)
             return self._newest
 
+    def sweep(self) -> None:
+        """Removes expired versions, and tensors that no kept one needs, from the disk.
+
+        Apart from `commit`, so that no learner waits for it.
+        """
+        with self._lock:
+            names = {self._version_path(number).name for number in self._versions}
+            for path in self._versions_path.iterdir():
+                if path.name not in names:
+                    path.unlink()
+        self.tensors.sweep()
+
     def pin(self, number: int) -> None:
         """Keeps a version whatever its age, until it is unpinned."""
         with self._lock:
@@ -217,6 +238,7 @@ class ParameterStore:
             pinned = tuple(pin for pin in self.identity.pinned if pin != number)
             self._write_identity(replace(self.identity, pinned=pinned))
             self._expire()
+        self.sweep()
 
     @property
     def _newest(self) -> int:
@@ -263,16 +285,14 @@ class ParameterStore:
         except (OSError, OverloadedError):
             path.unlink(missing_ok=True)
             self.tensors.keep(self._entries())
+            self.tensors.sweep()
             raise
         self._versions = {**self._versions, version.version: version}
         self._expire()
 
     def _expire(self) -> None:
         keep = {*self.kept[-self._keep :], *self.identity.pinned}
-        expired = self._versions.keys() - keep
         self._versions = {number: version for number, version in self._versions.items() if number in keep}
-        for number in expired:
-            self._version_path(number).unlink()
         self.tensors.keep(self._entries())
 
 

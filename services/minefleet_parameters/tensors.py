@@ -49,6 +49,7 @@ class TensorFiles:
         self._lock = threading.Lock()
         # Replaced, never changed, so that readers need no lock.
         self._sizes: Mapping[str, int] = {}
+        self._needed: frozenset[str] = frozenset()
 
     @property
     def held(self) -> frozenset[str]:
@@ -61,7 +62,7 @@ class TensorFiles:
         return sum(self._sizes.values())
 
     def recover(self, needed: Iterable[weights_pb2.TensorEntry]) -> None:
-        """Finds the needed tensors and removes all others. One of another size than it must have counts as lacking."""
+        """Finds the needed tensors. One of another size than it must have counts as lacking."""
         self._directory.mkdir(exist_ok=True)
         sizes = {entry.digest: entry.size_bytes for entry in needed}
         found = {path.stem: _data_bytes(path) for path in self._directory.iterdir()}
@@ -69,23 +70,31 @@ class TensorFiles:
             if found.get(digest) != size:
                 logger.error("tensor %s is damaged or gone; the next publish renews it", digest)
         self._sizes = {digest: size for digest, size in sizes.items() if found.get(digest) == size}
-        self._remove_all_but(sizes.keys())
+        self._needed = frozenset(sizes)
 
     def take_over(self, whole: Mapping[str, Path], needed: Iterable[weights_pb2.TensorEntry]) -> None:
         """Moves files in, durably. They replace damaged ones of their name."""
         sizes = {entry.digest: entry.size_bytes for entry in needed}
         with self._lock:
+            self._needed |= sizes.keys()
             for digest, path in whole.items():
                 path.replace(self._path(digest))
             sync(self._directory)
             self._sizes = {**self._sizes, **{digest: sizes[digest] for digest in whole}}
 
     def keep(self, needed: Iterable[weights_pb2.TensorEntry]) -> None:
-        """Removes all other tensors."""
-        digests = {entry.digest for entry in needed}
+        """Counts all other tensors as lacking; `sweep` removes them."""
         with self._lock:
-            self._sizes = {digest: size for digest, size in self._sizes.items() if digest in digests}
-            self._remove_all_but(digests)
+            self._needed = frozenset(entry.digest for entry in needed)
+            self._sizes = {digest: size for digest, size in self._sizes.items() if digest in self._needed}
+
+    def sweep(self) -> None:
+        """Removes the tensors that are not needed."""
+        with self._lock:
+            names = {self._path(digest).name for digest in self._needed}
+            for path in self._directory.iterdir():
+                if path.name not in names:
+                    path.unlink()
 
     def read(self, entry: weights_pb2.TensorEntry, offset: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yields a tensor's bytes from an offset on, as (offset, piece).
@@ -111,12 +120,6 @@ class TensorFiles:
     def _forget(self, lost: str) -> None:
         with self._lock:
             self._sizes = {digest: size for digest, size in self._sizes.items() if digest != lost}
-
-    def _remove_all_but(self, digests: Iterable[str]) -> None:
-        names = {self._path(digest).name for digest in digests}
-        for path in self._directory.iterdir():
-            if path.name not in names:
-                path.unlink()
 
 
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:

@@ -1,8 +1,8 @@
 """One publish under way: its tensors lie aside until the store takes them over."""
 
-import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,54 +18,67 @@ from minefleet_parameters.tensors import header_of, to_data
 
 
 class Upload:
-    """Receives the tensors of one publish into a directory of its own and verifies each as it becomes whole.
+    """Receives the tensors of one publish, in files whose names begin with `prefix`.
 
+    Each is verified and made durable by `pool` while others arrive; many at once cost hardly more than one.
     Thread-safe, because a caller that hangs up leaves a thread of the server at work here.
     """
 
-    def __init__(self, directory: Path, header: parameters_service_pb2.PublishHeader) -> None:
+    def __init__(self, prefix: Path, header: parameters_service_pb2.PublishHeader, pool: Executor) -> None:
         self.header = header
         self.received_bytes = 0
-        self._directory = directory
+        self._prefix = prefix
+        self._pool = pool
         self._lock = threading.Lock()
         self._closed = False
-        self._whole: dict[str, Path] = {}
         self._filled: dict[str, int] = {}
+        self._finishing: dict[str, Future[Path]] = {}
         self._entries = {entry.digest: entry for entry in header.manifest.tensors}
 
     def start(self) -> None:
-        """Makes the directory, and the tensors that have no bytes to wait for."""
+        """Makes the tensors that have no bytes to wait for."""
         with self._lock, refusing_when_full():
             self._check_open()
-            self._directory.mkdir()
             for entry in self._entries.values():
                 if entry.size_bytes == 0:
                     self._append(entry, b"")
 
-    def write(self, piece: weights_pb2.TensorPiece) -> None:
-        """Takes the next piece of a tensor.
+    def write(self, pieces: Iterable[weights_pb2.TensorPiece]) -> None:
+        """Takes the next pieces.
 
         Raises:
-            RejectedError: If it is not the next piece, or completes a tensor that is not what the manifest says.
+            RejectedError: If one is not the next piece of its tensor.
             OverloadedError: If the disk is full.
         """
-        data = piece.data
         with self._lock, refusing_when_full():
             self._check_open()
-            self._append(self._expected(piece, len(data)), data)
+            for piece in pieces:
+                data = piece.data
+                self._append(self._expected(piece, len(data)), data)
 
     @contextmanager
     def handing_over(self) -> Iterator[Mapping[str, Path]]:
-        """Yields the files of the whole tensors by digest, verified and durable; `close` waits for the end."""
+        """Yields the files of the whole tensors by digest, verified and durable; `close` waits for the end.
+
+        Raises:
+            RejectedError: If a tensor is not what the manifest says, or not finite.
+            OverloadedError: If the disk is full.
+        """
         with self._lock:
             self._check_open()
-            yield self._whole
+            with refusing_when_full():
+                whole = {digest: finishing.result() for digest, finishing in self._finishing.items()}
+            yield whole
 
     def close(self) -> None:
         """Removes what was not handed over."""
         with self._lock:
             self._closed = True
-            shutil.rmtree(self._directory, ignore_errors=True)
+            for digest in self._filled:
+                self._path(digest).unlink(missing_ok=True)
+
+    def _path(self, digest: str) -> Path:
+        return self._prefix.with_name(f"{self._prefix.name}-{digest}")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -85,8 +98,8 @@ class Upload:
         return entry
 
     def _append(self, entry: weights_pb2.TensorEntry, data: bytes) -> None:
-        path = self._directory / entry.digest
-        filled = self._filled.get(entry.digest, 0)
+        path = self._path(entry.digest)
+        filled = self._filled.setdefault(entry.digest, 0)
         with path.open("ab") as file:
             if filled == 0:
                 file.write(header_of(entry))
@@ -94,9 +107,13 @@ class Upload:
         self._filled[entry.digest] = filled + len(data)
         self.received_bytes += len(data)
         if filled + len(data) == entry.size_bytes:
-            _verify(entry, _map(path, entry.size_bytes))
-            sync(path)
-            self._whole[entry.digest] = path
+            self._finishing[entry.digest] = self._pool.submit(_finish, path, entry)
+
+
+def _finish(path: Path, entry: weights_pb2.TensorEntry) -> Path:
+    _verify(entry, _map(path, entry.size_bytes))
+    sync(path)
+    return path
 
 
 def _map(path: Path, size_bytes: int) -> NDArray[np.uint8]:

@@ -43,7 +43,6 @@ class Limits:
             max_chunks=self.max_chunks,
         )
 
-
     def fresh_chunks(self, lag: int) -> int:
         """Chunks made by weights that are `lag` versions old which can be used before they are stale.
 

@@ -37,7 +37,7 @@ system    the ledger, where the run stands, actors' progress
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-STALL_RETRY_S = 0.1
+STALL_RETRY_S = 0.02
 FULL_RETRY_S = 1.0
 SMALLEST_BUFFER_BYTES = 2**20
 LARGEST_BUFFER_BYTES = 32 * 2**20
@@ -145,11 +145,13 @@ class Store:
 
     def close(self) -> None:
         """Flushes and closes. The database stays open while anything refers to it, so all references go."""
-        self.sync(self.written)
-        self._families.clear()
-        self.handles.clear()
-        self._database.close()
-        self._lock.close()
+        try:
+            self.sync(self.written)
+            self._families.clear()
+            self.handles.clear()
+            self._database.close()
+        finally:
+            self._lock.close()
 
 
 def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
@@ -161,7 +163,7 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = _lock(directory)
-    buffer_bytes = min(max(max_bytes // 64, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
+    buffer_bytes = min(max(max_bytes // 32, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
     families: dict[str, Options] = {
         family: _options(buffer_bytes, fresh, blobs=family == "data") for family in FAMILIES
     }

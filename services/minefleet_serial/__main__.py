@@ -4,10 +4,9 @@ The same servers, clients and loops as in a fleet, without its threads: the acto
 nothing more, then the learner does one iteration. No policy acts while another is trained, so staleness is 0.
 """
 
+from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
-
-from minefleet.v1 import status_service_pb2
 
 
 def body(context: RoleContext) -> None:

@@ -1,18 +1,22 @@
 """Builds all roles in this process and alternates actor and learner."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from minefleet_replay.__main__ import body as serve_replay
 from prometheus_client import CollectorRegistry
 
+from minefleet.rpc import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
 from minefleet_learner.assembly import build_learner
 from minefleet_parameters.__main__ import body as serve_parameters
+from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.context import RoleContext, StatusBoard
+
+logger = logging.getLogger(__name__)
 
 
 def run_in_order(context: RoleContext) -> None:
@@ -22,32 +26,39 @@ def run_in_order(context: RoleContext) -> None:
             ("replay", status_service_pb2.ROLE_REPLAY, serve_replay),
             ("parameters", status_service_pb2.ROLE_PARAMETERS, serve_parameters),
         ):
-            stack.enter_context(in_background(sibling(context, name, role), serve))
-        learner = build_learner(sibling(context, "learner", status_service_pb2.ROLE_LEARNER))
+            stack.enter_context(in_background(sibling(context, name, role, threading.Event()), serve))
+        learner = build_learner(sibling(context, "learner", status_service_pb2.ROLE_LEARNER, context.stopping))
         learner.start()
-        parts = assemble(sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR), inline=True)
+        actor = sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR, context.stopping)
+        parts = assemble(actor, inline=True)
         stack.callback(parts.pool.close)
         parts.pool.start()
         parts.actor.start()
-        while not learner.is_over and not context.stopping.is_set():
-            act_until_held(parts)
-            learner.iterate()
-            parts.follower.fetch()
+        try:
+            while not learner.is_over:
+                act_until_held(parts, context.stopping)
+                learner.iterate()
+                parts.follower.fetch()
+        except StoppedError:
+            logger.info("asked to stop")
         learner.finish()
 
 
-def act_until_held(parts: Parts) -> None:
-    """Takes turns until every slot waits for a grant and replay refuses them all."""
+def act_until_held(parts: Parts, stopping: threading.Event) -> None:
+    """Takes turns, the first with the newest weights, until replay refuses a grant to every slot."""
+    parts.actor.turn(wait_s=0.0)
     while parts.grants.ask() is None or not parts.actor.is_held():
+        if stopping.is_set():
+            raise StoppedError("stopped while acting")
         parts.actor.turn(wait_s=0.0)
         parts.shipper.flush()
 
 
-def sibling(context: RoleContext, name: str, role: status_service_pb2.Role.ValueType) -> RoleContext:
+def sibling(
+    context: RoleContext, name: str, role: status_service_pb2.Role.ValueType, stopping: threading.Event
+) -> RoleContext:
     """The context of another role of the same run."""
-    return replace(
-        context, name=name, role=role, board=StatusBoard(), registry=CollectorRegistry(), stopping=threading.Event()
-    )
+    return replace(context, name=name, role=role, board=StatusBoard(), registry=CollectorRegistry(), stopping=stopping)
 
 
 @contextmanager

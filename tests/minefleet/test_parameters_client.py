@@ -225,6 +225,16 @@ def test_a_watch_that_hears_nothing_ends_when_its_process_is_asked_to_stop(stand
             next(client.watch())
 
 
+def test_a_watch_that_was_left_does_not_disturb_the_next(stand_in: StandIn, address: str) -> None:
+    said = list[str | None]()
+    with closing(ParametersClient(address, report=said.append, patience_s=20.0)) as client:
+        assert next(client.watch()).version == 1
+        stand_in.released.clear()
+        with closing(client.watch()) as second:
+            assert next(second).version == 1
+    assert said == []
+
+
 def test_a_closed_watch_lets_go_of_the_server(stand_in: StandIn, client: ParametersClient) -> None:
     with closing(client.watch()) as watch:
         assert next(watch).version == 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -48,12 +49,12 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def make_config(**train: Any) -> FleetConfig:
+def make_config(*, max_staleness: int = 1, **train: Any) -> FleetConfig:
     return FleetConfig(
         seed=3,
         policy=PolicyConfig(hidden_size=8, hidden_layers=1),
         rollout_config=RolloutConfig(
-            fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=1, max_reuse=1)
+            fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=max_staleness)
         ),
         train_config=TrainConfig(batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **train),
         services=ServicesConfig(
@@ -122,8 +123,8 @@ class Fleet:
 def fleet(tmp_path: Path, schema: Schema, make_fragment: Make) -> Iterator[Callable[..., Fleet]]:
     with contextlib.ExitStack() as stack:
 
-        def start(**train: Any) -> Fleet:
-            made = Fleet(tmp_path, schema, make_fragment, make_config(**train))
+        def start(**changes: Any) -> Fleet:
+            made = Fleet(tmp_path, schema, make_fragment, make_config(**changes))
             for name, body in (("replay", serve_replay), ("parameters", serve_parameters)):
                 thread = threading.Thread(target=body, args=(made.contexts[name],), name=name)
                 thread.start()
@@ -197,35 +198,43 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     assert [row["episodes"] for row in made.rows()] == [4, 8, 12]
 
 
-def test_a_crashed_learner_loses_its_iteration_and_no_counter_goes_back(fleet: Callable[..., Fleet]) -> None:
+def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(
+    fleet: Callable[..., Fleet], tmp_path: Path
+) -> None:
     made = fleet()
     learner, _ = made.learner()
     learner.start()
-    run_id = read_state(made.run.checkpoints / "latest").run_id
-    for version in (1, 2):
-        made.act(version)
-        learner.iterate()
-    learner.close()  # As after a crash: nothing is saved but what was.
-    saved = read_state(made.run.checkpoints / "latest")
-    assert saved.iteration < 2
+    made.act(1)
+    learner.iterate()
+    shutil.copytree(made.run.checkpoints, tmp_path / "kept", symlinks=True)
+    made.act(2)
+    learner.iterate()
+    made.act(3)  # Acted by a version that the checkpoint does not know.
+    learner.close()
+    shutil.rmtree(made.run.checkpoints)
+    (tmp_path / "kept").rename(made.run.checkpoints)
+    before = read_state(made.run.checkpoints / "latest")
+    assert (before.iteration, before.version) == (1, 2)
 
     learner, _ = made.learner()
     learner.start()
     made.act(4)
     learner.iterate()
     learner.finish()
-    rows = made.rows()
-    assert [row["iteration"] for row in rows] == list(range(1, saved.iteration + 2))
-    assert rows[-1]["policy_version"] == 5
-    assert rows[-1]["env_steps"] == 72
-    assert rows[-1]["episodes"] == 12
-    assert read_state(made.run.checkpoints / "latest").run_id == run_id
+    rows, after = made.rows(), read_state(made.run.checkpoints / "latest")
+    assert [row["iteration"] for row in rows] == [1, 2]
+    assert [row["policy_version"] for row in rows] == [2, 5]
+    assert [row["env_steps"] for row in rows] == [24, 96]
+    assert [row["episodes"] for row in rows] == [4, 16]
+    assert rows[-1]["staleness_max"] == 0
+    assert after.run_id == before.run_id
+    assert after.epoch == before.epoch + 1
 
 
 def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_end(
     fleet: Callable[..., Fleet],
 ) -> None:
-    made = fleet(num_iterations=2)
+    made = fleet(num_iterations=2, max_staleness=3)
     learner, context = made.learner(background=True)
     trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
     trained.start()
@@ -236,8 +245,10 @@ def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_e
     trained.join()
     assert made.result()["stopped_by"] == "num_iterations"
     assert [row["staleness_max"] for row in made.rows()] == [0, 1]
-    figures = made.actor.describe().figures
-    assert figures["leased_fragments"] == 0
+    state = read_state(made.run.checkpoints / "latest")
+    made.actor.position = Position(run_id=state.run_id, epoch=state.epoch, version=state.version, first_version=1)
+    lease = made.actor.lease(99, fragments=FRAGMENTS, use_version=state.version, wait_s=0)
+    assert len(lease.chunks) == FRAGMENTS
 
 
 def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[..., Fleet]) -> None:

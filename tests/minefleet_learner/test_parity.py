@@ -1,5 +1,6 @@
 """The probe stays silent on honest fragments and speaks up on every planted fault."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +47,10 @@ def recorded(make: Make, policy: Policy, count: int = 3) -> list[tuple[tuple[str
 
 
 def probe(policy: Policy, version: int = 4) -> ParityProbe:
-    made = ParityProbe(policy, versions=3, context_length=4)
+    other = copy.deepcopy(policy)
+    for parameter in other.parameters():
+        torch.nn.init.constant_(parameter, 0.5)
+    made = ParityProbe(other, versions=3, context_length=4)
     made.remember(version, to_numpy(policy))
     return made
 

@@ -174,6 +174,7 @@ def test_an_expired_version_is_not_found_and_never_substituted(
         for number in (2, 6):
             with pytest.raises(NotFoundError, match="the oldest available is 3, the newest 5"):
                 actor.fetch(number)
+    assert {path.name for path in (tmp_path / "versions").iterdir()} == {"3.json", "4.json", "5.json"}
 
 
 def test_what_was_acked_is_there_after_a_restart(

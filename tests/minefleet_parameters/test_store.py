@@ -58,11 +58,11 @@ def send(
     upload = store.begin(header)
     try:
         upload.start()
-        for piece in pieces:
-            upload.write(piece)
+        upload.write(pieces)
         return store.commit(upload)
     finally:
         upload.close()
+        store.sweep()
 
 
 def read(store: ParameterStore, number: int = 0) -> Weights:
@@ -165,8 +165,7 @@ def test_what_a_crash_left_is_gone_after_opening(tmp_path: Path, make_weights: M
         store.open_epoch("run", 0, 0)
         publish(store, make_weights(), expected=0)
     before = files_in(tmp_path)
-    (tmp_path / "incoming/7").mkdir()
-    for garbage in ("incoming/7/half", "tensors/0123.safetensors", "versions/.2.json", ".identity.json"):
+    for garbage in ("incoming/7-0123", "tensors/0123.safetensors", "versions/.2.json", ".identity.json"):
         (tmp_path / garbage).write_bytes(b"half")
     with open_store(tmp_path, keep=3) as store:
         assert files_in(tmp_path) == before
@@ -179,7 +178,7 @@ def test_nothing_of_a_publish_is_visible_before_its_commit(store: ParameterStore
     upload = store.begin(header_of(make_weights(2), expected=1))
     upload.start()
     for piece in pieces_of(make_weights(2)):
-        upload.write(piece)
+        upload.write([piece])
         assert store.kept == [1]
     assert_same(read(store), make_weights(1))
     assert store.commit(upload) == 2
@@ -190,7 +189,7 @@ def test_an_abandoned_publish_leaves_nothing(tmp_path: Path, store: ParameterSto
     before = files_in(tmp_path)
     upload = store.begin(header_of(make_weights(2), expected=1))
     upload.start()
-    upload.write(next(iter(pieces_of(make_weights(2)))))
+    upload.write([next(pieces_of(make_weights(2)))])
     upload.close()
     assert files_in(tmp_path) == before
     with pytest.raises(FleetError, match="abandoned"):
@@ -204,8 +203,7 @@ def test_only_the_publish_that_expects_the_newest_version_goes_through(
     uploads = [store.begin(header_of(make_weights(seed), expected=0)) for seed in (1, 2)]
     for upload, seed in zip(uploads, (1, 2), strict=True):
         upload.start()
-        for piece in pieces_of(make_weights(seed)):
-            upload.write(piece)
+        upload.write(pieces_of(make_weights(seed)))
     assert store.commit(uploads[0]) == 1
     with pytest.raises(FencedError, match="version 1 is the newest, the publish expected 0"):
         store.commit(uploads[1])
@@ -218,8 +216,7 @@ def test_repeating_a_publish_that_went_through_returns_its_version(
     twins = [store.begin(header_of(make_weights(), expected=0)) for _ in range(2)]
     for upload in twins:
         upload.start()
-        for piece in pieces_of(make_weights()):
-            upload.write(piece)
+        upload.write(pieces_of(make_weights()))
     assert [store.commit(upload) for upload in twins] == [1, 1]
     assert publish(store, make_weights(1), expected=1, iteration=1) == 2
     assert publish(store, make_weights(), expected=0) == 1
@@ -232,8 +229,7 @@ def test_an_older_epoch_is_fenced_even_in_the_middle_of_a_publish(
     publish(store, make_weights(1), expected=0)
     upload = store.begin(header_of(make_weights(2), expected=1))
     upload.start()
-    for piece in pieces_of(make_weights(2)):
-        upload.write(piece)
+    upload.write(pieces_of(make_weights(2)))
     store.open_epoch("run", 1, 1)
     with pytest.raises(FencedError, match="epoch 1 may not publish: epoch 2 is the newest"):
         store.commit(upload)

@@ -19,6 +19,8 @@ MAX_STALENESS = 1
 MAX_CHUNKS = 5
 
 STREAMS = st.sampled_from("abc")
+AGES = st.sampled_from([0, 0, 0, 1, 2])
+RARELY = st.sampled_from([False] * 7 + [True])
 Name = tuple[str, int]
 
 
@@ -35,16 +37,21 @@ class Promises(RuleBasedStateMachine):
         """Next sequence of each stream."""
         self.open: dict[int, list[Name]] = {}
         self.acked: dict[int, list[Name]] = {}
-        self.uses: Counter[Name] = Counter()
+        self.uses: Counter[Any] = Counter()
         self.rotten: set[Name] = set()
         self.abandoned: set[int] = set()
         self.version = 1
         self.number = 0
         self.older: Any = None
 
-    @rule(stream=STREAMS, age=st.integers(0, 2), skip=st.booleans(), closes=st.sampled_from([False] * 4 + [True]))
-    def append(self, stream: str, age: int, skip: bool, closes: bool) -> None:
-        sequence, version = self.lengths[stream] + skip, max(0, self.version - age)
+    @rule(stream=STREAMS, ages=st.lists(AGES, min_size=1, max_size=4), skips=RARELY, closes=RARELY)
+    def append(self, stream: str, ages: list[int], skips: bool, closes: bool) -> None:
+        self.lengths[stream] += skips
+        for age in ages:
+            self.append_one(stream, max(0, self.version - age), closes)
+
+    def append_one(self, stream: str, version: int, closes: bool) -> None:
+        sequence = self.lengths[stream]
         payload = f"{stream}/{sequence}".encode()
         try:
             outcome = self.world.append(stream, sequence, version, payload=payload, closes=closes)
@@ -188,6 +195,8 @@ class Promises(RuleBasedStateMachine):
     def acked_uses_and_open_leases_stay_below_max_reuse(self) -> None:
         charged = self.uses + Counter(name for names in self.open.values() for name in names)
         assert all(count <= MAX_REUSE for count in charged.values())
+        for chunk in self.world.replay.keeper.books.index:
+            assert chunk.uses == self.uses[tuple(chunk.name)]
         leases = {number: len(lease.chunks) for number, lease in self.world.replay.keeper.books.leases.open.items()}
         assert leases == {number: len(names) for number, names in self.open.items()}
 
@@ -213,6 +222,6 @@ def test_the_promises_hold_whatever_happens_in_whatever_order(make_world: Callab
     run_state_machine_as_test(
         machine,  # type: ignore[arg-type]  # Any function that makes a machine will do.
         settings=settings(
-            max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

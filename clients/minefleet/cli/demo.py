@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.checkpoint import newest
-from minefleet.cli import EXIT_FAILED
 from minefleet.cli.evaluate import MODULE
 from minefleet.cli.settings import fresh_directory
 from minefleet.cli.train import finish, train_fleet
@@ -18,25 +17,26 @@ from minefleet.launch_prepare import holding, prepare
 from minefleet.plot import CURVE_FILE
 
 PRESET = "crafter"
-MINUTES = 3.0
+MINUTES = 2.5
+"""Starting and the evaluations take about another one."""
 EPISODES = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line."""
-    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long to train (default: {MINUTES:.0f})")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long to train (default: {MINUTES:g})")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/demo-TIME)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, evaluates before and after, and says what to try next."""
     directory = arguments.run_dir or fresh_directory("demo")
-    prepared = prepare(load(PRESET, [f"stop.minutes={arguments.minutes}"]), directory)
+    prepared = prepare(load(PRESET, ["stop.env_steps=0", f"stop.minutes={arguments.minutes}"]), directory)
     with holding(prepared.directory):
-        code = finish(prepared, train_fleet(prepared))
+        outcome = train_fleet(prepared)
     checkpoint = newest(prepared.checkpoints)
-    if code != 0 or checkpoint is None:
-        return code or EXIT_FAILED
+    if outcome.ending.stopped_by != "learner" or checkpoint is None:
+        return finish(prepared, outcome)
     print(f"\nplaying {EPISODES} episodes before and after ...", file=sys.stderr)
     before, after = (evaluate(checkpoint, prepared.directory / "videos", how) for how in ("--random", "--sample"))
     print(story(prepared.directory, before, after))

@@ -30,6 +30,8 @@ from minefleet.progress import MetricsTail, Progress
 from minefleet.run import RUN_FILE, Run, read_run, to_dict
 
 SUMMARY = ("episode_return_mean", "env_steps", "trained_steps")
+IN_ORDER = ["rollout_config.replay_buffer_config.max_staleness=0", "train_config.prefetch_batches=0"]
+"""Settings of `--serial`: what acts is always what was trained last."""
 NEWEST = ""
 """`--resume` without a directory."""
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _resume(arguments, train)
     config, overrides = split(arguments.settings)
     directory = arguments.run_dir or fresh_directory(required(config))
-    fresh = prepare(load(required(config), overrides), directory)
+    fresh = prepare(load(required(config), overrides + (IN_ORDER if arguments.serial else [])), directory)
     with holding(fresh.directory):
         return finish(fresh, train(fresh))
 

@@ -1,0 +1,88 @@
+"""What whole-fleet tests share: the command line as a process."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "minefleet")
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A `minefleet train` under way."""
+
+    process: subprocess.Popen[str]
+    directory: Path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics so far, one dict per iteration."""
+        path = self.directory / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def pid(self, role: str) -> int:
+        """Process id of a role; 0 while it is not up."""
+        card = self.directory / "roles" / f"{role}.json"
+        return int(json.loads(card.read_text())["pid"]) if card.exists() else 0
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Waits until the condition holds; fails when the run ends first."""
+        while not condition():
+            try:
+                self.process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(f"the run ended first, with {self.process.returncode}")
+
+    def wait_for_env_steps(self, env_steps: int) -> None:
+        """Waits until the metrics show so many environment steps."""
+        self.wait_for(lambda: bool(self.rows()) and self.rows()[-1]["env_steps"] >= env_steps)
+
+    def finish(self) -> dict[str, Any]:
+        """Waits for the end, which must be a success, and returns the JSON line."""
+        out, errors = self.process.communicate()
+        assert self.process.returncode == 0, errors
+        return dict(json.loads(out.splitlines()[-1]))
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
+    """Starts `minefleet train` with these arguments in a run directory of its own; ends what is left of it."""
+    started: list[Fleet] = []
+
+    def start(*arguments: str, directory: Path = tmp_path / "run") -> Fleet:
+        command = [*COMMAND, "train", *arguments]
+        if "--resume" not in arguments:
+            command += ["--run-dir", str(directory)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        started.append(Fleet(process, directory))
+        return started[-1]
+
+    yield start
+    for fleet in started:
+        if fleet.process.poll() is None:
+            fleet.process.send_signal(signal.SIGTERM)
+            fleet.process.communicate()
+        for stream in (fleet.process.stdout, fleet.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def evaluate() -> Callable[..., dict[str, Any]]:
+    """Runs `minefleet eval --json` and returns what it prints."""
+
+    def run(directory: Path, episodes: int, *arguments: str) -> dict[str, Any]:
+        command = [*COMMAND, "eval", str(directory), "--episodes", str(episodes), "--json", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    return run

@@ -1,0 +1,96 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minefleet.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.cli.demo import story
+from minefleet.cli.evaluate import find_checkpoint
+from minefleet.cli.settings import split
+from minefleet.cli.train import Outcome, finish, summarise
+from minefleet.config.load import load
+from minefleet.errors import ConfigError
+from minefleet.launch import Ending
+from minefleet.run import Run
+from minefleet.schema import Schema
+
+ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}
+RESULT = {**ROW, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}
+OVER = Outcome(ending=Ending(stopped_by="learner"), wall_s=12.34)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    run = Run(directory=tmp_path, config=load("cartpole"), schema=Schema(obs={}, action={}), architecture="")
+    run.write()
+    return run
+
+
+def give_checkpoint(run: Run) -> Path:
+    weights = {"w": np.ones(3, np.float32)}
+    state = CheckpointState(run_id="run-7", iteration=3)
+    return write(run.checkpoints, Checkpoint(state=state, policy=weights, optimizer={}, rng={}, run=""))
+
+
+def test_a_run_ends_with_what_the_learner_says(run: Run) -> None:
+    checkpoint = give_checkpoint(run)
+    (run.directory / "result.json").write_text(json.dumps(RESULT))
+    assert summarise(run, OVER) == {
+        "run_dir": str(run.directory),
+        "episode_return_mean": 7.5,
+        "env_steps": 400,
+        "trained_steps": 200,
+        "wall_s": 12.3,
+        "checkpoint": str(checkpoint),
+        "stopped_by": "env_steps",
+    }
+
+
+def test_without_a_last_word_the_last_metrics_count(run: Run) -> None:
+    run.metrics.write_text(json.dumps(ROW) + "\n")
+    failed = Outcome(ending=Ending(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
+    summary = summarise(run, failed)
+    assert (summary["env_steps"], summary["checkpoint"], summary["stopped_by"]) == (300, None, "failure")
+
+
+@pytest.mark.parametrize(
+    ("ending", "result", "code"),
+    [
+        (Ending(stopped_by="learner"), RESULT, 0),
+        (Ending(stopped_by="signal"), {**RESULT, "stopped_by": "signal"}, 130),
+        (Ending(stopped_by="failure", reason="the reason"), RESULT, 1),
+        (Ending(stopped_by="failure", reason="the reason", is_config_error=True), RESULT, 2),
+    ],
+)
+def test_the_exit_code_tells_how_a_run_ended_and_stdout_holds_one_json_line(
+    run: Run, capsys: pytest.CaptureFixture[str], ending: Ending, result: dict[str, Any], code: int
+) -> None:
+    (run.directory / "result.json").write_text(json.dumps(result))
+    assert finish(run, Outcome(ending=ending, wall_s=1.0)) == code
+    out, errors = capsys.readouterr()
+    assert out.count("\n") == 1 and json.loads(out)["env_steps"] == 400
+    assert ("the reason" in errors) == (ending.stopped_by == "failure")
+
+
+def test_a_run_stands_for_its_last_checkpoint(run: Run) -> None:
+    with pytest.raises(ConfigError, match="has no checkpoint yet"):
+        find_checkpoint(run.directory)
+    checkpoint = give_checkpoint(run)
+    assert find_checkpoint(run.directory) == find_checkpoint(checkpoint) == checkpoint
+
+
+def test_config_and_overrides_are_told_apart() -> None:
+    assert split(["seed=1", "cartpole", "stop.minutes=2"]) == ("cartpole", ["seed=1", "stop.minutes=2"])
+    assert split(["seed=1"]) == ("", ["seed=1"])
+    with pytest.raises(ConfigError, match="one CONFIG, got cartpole and pendulum"):
+        split(["cartpole", "pendulum"])
+
+
+def test_the_demo_compares_and_says_what_to_try_next(tmp_path: Path) -> None:
+    before = {"return_mean": 1.4, "video": "random.gif"}
+    told = story(tmp_path, before, {"return_mean": 3.25, "video": "version-7.gif"})
+    assert "3.25 after training, 1.40 of a random policy" in told
+    assert "random.gif" in told and "version-7.gif" in told and "curve.png" in told
+    assert told.count("\n    minefleet ") == 3

@@ -1,0 +1,162 @@
+"""Replay as a real process, killed and stopped. `make_server` is in conftest; here it only says what to run."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from minefleet.config import EndpointConfig, ServicesConfig
+from minefleet.errors import UnavailableError
+from minefleet.replay import ReplayClient
+from minefleet.rpc import StoppedError
+
+ROUNDS = 3
+ACKED_PER_ROUND = 100
+WRITERS = 4
+
+Names = dict[tuple[str, int], bytes]
+
+
+@pytest.fixture
+def server(make_server: Callable[..., Any]) -> Any:
+    """A run directory that is written, with an address of its own."""
+    server = make_server(max_chunks=5000, max_staleness=1, max_reuse=2)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        server.address = f"127.0.0.1:{probe.getsockname()[1]}"
+    services = ServicesConfig(replay=EndpointConfig(address=server.address), drain_s=5.0)
+    server.run = replace(server.run, config=replace(server.run.config, services=services))
+    server.run.write()
+    return server
+
+
+def start(server: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "minefleet_replay", "--run-dir", str(server.run.directory)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def running(server: Any) -> Iterator[subprocess.Popen[str]]:
+    """Runs replay until the block ends; kills it then if it still lives."""
+    process = start(server)
+    try:
+        with server.client(patience_s=30.0) as client:
+            client.describe()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def payload_of(stream: str, sequence: int) -> bytes:
+    return f"{stream}/{sequence}/".encode() * 500
+
+
+class Writer(threading.Thread):
+    """Appends one stream without end, and keeps what was acked."""
+
+    def __init__(self, server: Any, stream: str, acked: Names, enough: Callable[[], None]) -> None:
+        super().__init__()
+        self.server = server
+        self.stream = stream
+        self.acked = acked
+        self.enough = enough
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        with self.server.client(stopping=self.stopping) as client, suppress(StoppedError):
+            for sequence in range(100_000):
+                payload = payload_of(self.stream, sequence)
+                client.append(self.server.header(self.stream, sequence, payload), payload)
+                self.acked[self.stream, sequence] = payload
+                self.enough()
+
+
+def storm(server: Any, process: subprocess.Popen[str], round_: int) -> Names:
+    """Kills replay in the middle of many appends. Returns what was acked before."""
+    acked: Names = {}
+    many = threading.Event()
+
+    def enough() -> None:
+        if len(acked) >= ACKED_PER_ROUND:
+            many.set()
+
+    writers = [Writer(server, f"{round_}-{number}", acked, enough) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    many.wait()
+    process.kill()
+    process.wait()
+    for writer in writers:
+        writer.stopping.set()
+    for writer in writers:
+        writer.join()
+    return acked
+
+
+def test_every_acked_fragment_survives_kill_9_in_a_storm_of_appends(server: Any) -> None:
+    acked: Names = {}
+    for round_ in range(ROUNDS):
+        with running(server) as process:
+            acked |= storm(server, process, round_)
+    with running(server), server.client(patience_s=30.0) as client:
+        for (stream, sequence), payload in acked.items():
+            assert client.append(server.header(stream, sequence, payload), payload).outcome == "duplicate"
+        assert read_all(client).items() >= acked.items()
+
+
+def read_all(client: ReplayClient) -> Names:
+    """Reads all that is stored, until it may not be used any more."""
+    found, numbers = Names(), count(1)
+    for fragments in (32, 1):
+        while client.lease(number := next(numbers), fragments=fragments, use_version=1, wait_s=0.0).chunks:
+            found |= {(header.name.stream, header.name.sequence): payload for header, payload in client.read(number)}
+            client.ack(number)
+    return found
+
+
+def test_leases_and_uses_survive_kill_9(server: Any) -> None:
+    with running(server), server.client(patience_s=30.0) as client:
+        for sequence in range(2):
+            client.append(server.header("s", sequence), b"payload")
+        client.lease(1, fragments=2, use_version=1, wait_s=5.0)
+        client.ack(1)
+        client.lease(2, fragments=2, use_version=1, wait_s=5.0)
+    with running(server), server.client(patience_s=30.0) as client:
+        assert client.lease(3, fragments=2, use_version=1, wait_s=0.0).chunks == []
+        assert [chunk.uses for chunk in client.lease(2, fragments=2, use_version=1, wait_s=0.0).chunks] == [1, 1]
+        client.release(2)
+        assert len(client.lease(4, fragments=2, use_version=1, wait_s=0.0).chunks) == 2
+
+
+def test_sigterm_ends_a_waiting_lease_and_replay_with_exit_code_0(server: Any) -> None:
+    with running(server) as process, server.client(patience_s=0.0) as client:
+        client.reserve(0, [])
+
+        def wait() -> None:
+            with suppress(UnavailableError):
+                client.lease(1, fragments=2, use_version=1, wait_s=600.0)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+        waiting.join()
+    identity = json.loads((server.run.store / "identity.json").read_text())
+    assert identity["run_id"] == "run-1"
+
+
+def test_a_second_replay_on_the_same_store_is_refused(server: Any) -> None:
+    with running(server):
+        second = start(server)
+        _, errors = second.communicate()
+        assert second.returncode == 1
+        assert "in use by another replay process" in errors

@@ -1,0 +1,113 @@
+"""Whole fleets: real processes, real sockets, real disk, real kills."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import Fleet
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "custom.py"
+KEYS = """iteration env_steps trained_steps policy_version episodes episode_return_mean episode_length_mean sps
+staleness_mean staleness_max reuse_mean policy_loss value_loss entropy approx_kl clip_fraction explained_variance
+grad_norm learner_wait_ratio""".split()
+COUNTERS = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes")
+
+Train = Callable[..., Fleet]
+Evaluate = Callable[..., dict[str, Any]]
+
+
+def assert_counters_never_go_back(rows: list[dict[str, Any]]) -> None:
+    for before, after in pairwise(rows):
+        assert all(after[name] >= before[name] for name in COUNTERS), (before, after)
+        assert after["iteration"] == before["iteration"] + 1
+        assert after["policy_version"] > before["policy_version"]
+
+
+def test_a_run_learns_and_leaves_everything_it_promises(train: Train, evaluate: Evaluate) -> None:
+    fleet = train("cartpole", "stop.env_steps=20000", "seed=3")
+    result = fleet.finish()
+    rows = fleet.rows()
+
+    assert result["stopped_by"] == "env_steps"
+    assert result["env_steps"] >= 20_000
+    assert result["episode_return_mean"] > 60
+    assert all(key in rows[0] for key in KEYS)
+    assert_counters_never_go_back(rows)
+    assert max(row["staleness_max"] for row in rows) <= 1
+    assert rows[-1]["trained_steps"] > 0.9 * rows[-1]["env_steps"]
+    for name in ("run.yaml", "curve.png", "logs/actor-0.log", "logs/learner.log"):
+        assert (fleet.directory / name).stat().st_size > 0
+    assert evaluate(fleet.directory, 10)["return_mean"] > 60
+    assert not any(alive(fleet, role) for role in ("actor-0", "learner", "replay", "parameters"))
+
+
+def alive(fleet: Fleet, role: str) -> bool:
+    pid = fleet.pid(role)
+    return pid != 0 and Path(f"/proc/{pid}").exists()
+
+
+def test_any_role_may_be_killed_at_any_time(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=25000", "seed=4")
+    for share, role in ((0.2, "actor-0"), (0.4, "replay"), (0.6, "learner"), (0.8, "parameters")):
+        fleet.wait_for_env_steps(int(share * 25_000))
+        os.kill(fleet.pid(role), signal.SIGKILL)
+    result = fleet.finish()
+
+    assert result["stopped_by"] == "env_steps"
+    assert result["episode_return_mean"] > 60
+    assert_counters_never_go_back(fleet.rows())
+
+
+def test_a_stopped_run_goes_on_where_it_was(train: Train) -> None:
+    first = train("cartpole", "stop.env_steps=8000")
+    first.wait_for_env_steps(2_000)
+    first.process.send_signal(signal.SIGINT)
+    first.process.communicate()
+    before = first.rows()
+    state = json.loads((first.directory / "checkpoints" / "latest" / "state.json").read_text())
+    assert state["stopped_by"] == "signal"
+
+    second = train("stop.env_steps=12000", "--resume", str(first.directory), directory=first.directory)
+    result = second.finish()
+    rows = second.rows()
+    assert result["env_steps"] >= 12_000
+    assert rows[: len(before)] == before
+    assert_counters_never_go_back(rows)
+    assert rows[len(before)]["learning_rate"] == pytest.approx(1e-3 * (1 - before[-1]["env_steps"] / 12_000), rel=0.2)
+
+
+def test_the_whole_ring_turns_in_one_process(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=4000", "--serial")
+    result = fleet.finish()
+    assert result["env_steps"] >= 4_000
+    assert max(row["staleness_max"] for row in fleet.rows()) == 0
+    assert_counters_never_go_back(fleet.rows())
+
+
+def test_a_serial_run_repeats_itself(train: Train, tmp_path: Path) -> None:
+    runs = [train("cartpole", "stop.env_steps=3000", "--serial", directory=tmp_path / name) for name in ("a", "b")]
+    for run in runs:
+        run.finish()
+    a, b = ([(row["policy_loss"], row["grad_norm"], row["episode_return_mean"]) for row in run.rows()] for run in runs)
+    assert len(a) > 5
+    assert a == b
+
+
+def test_the_example_of_the_readme_learns(train: Train, evaluate: Evaluate) -> None:
+    fleet = train(str(EXAMPLE))
+    fleet.finish()
+    assert evaluate(fleet.directory, 20)["return_mean"] > 15
+    assert EXAMPLE.read_text().strip() in (EXAMPLE.parent.parent / "README.md").read_text()
+
+
+def test_evaluations_are_played_while_training_goes_on_and_kept_apart(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=20000", "eval_interval=10", "eval_episodes=4")
+    fleet.finish()
+    evaluations = [json.loads(line) for line in (fleet.directory / "episodes.jsonl").read_text().splitlines()]
+    assert evaluations
+    assert all(evaluation["policy_version"] > 0 for evaluation in evaluations)
