@@ -45,9 +45,11 @@ class Parts:
 
 def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
-    run, name, abandoned = context.run, uuid.uuid4().hex[:12], threading.Event()
-    follower = WeightsFollower(parameters_client(context, name))
-    seed = choose_seed(run.config.seed, follower.first())
+    run, abandoned = context.run, threading.Event()
+    follower = WeightsFollower(parameters_client(context, context.name))
+    first_version = follower.first()
+    seed = choose_seed(run.config.seed, first_version)
+    name = f"serial-{first_version}" if inline else uuid.uuid4().hex[:12]
     rollout = run.config.rollout_config
     worker = rollout.worker_config
     torch.set_num_threads(worker.torch_threads)

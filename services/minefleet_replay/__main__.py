@@ -16,6 +16,8 @@ HANDLERS = 32
 
 def body(context: RoleContext) -> None:
     """Opens the store and serves it until asked to stop."""
+    from random import Random
+
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
     from minefleet_replay.limits import limits_of
     from minefleet_replay.metrics import make_metrics
@@ -26,7 +28,8 @@ def body(context: RoleContext) -> None:
 
     limits, metrics = limits_of(context.run), make_metrics(context.registry)
     with ExitStack() as stack:
-        replay = open_replay(context.run.store, limits, metrics, bound=context.board.set_run)
+        rng = Random(context.run.config.seed)
+        replay = open_replay(context.run.store, limits, metrics, rng=rng, bound=context.board.set_run)
         stack.callback(replay.close)
         ticker = Ticker(replay, metrics, context.board, context.stopping)
         stack.callback(ticker.close)

@@ -1,5 +1,6 @@
 """Changes: rows first, in one batch with the ledger, then the memory."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,6 +15,8 @@ from minefleet_replay.pacing import Pacing
 from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Batch, Family, Store
+
+logger = logging.getLogger(__name__)
 
 FULL_RETRY_S = 0.5
 
@@ -61,6 +64,7 @@ class Keeper:
         self.dead_bytes = 0
         """Payload bytes that were deleted since their space was last reclaimed."""
         self._wall_clock = wall_clock
+        self._warned = False
 
     def change(self) -> Change:
         """Begins a change."""
@@ -140,7 +144,19 @@ class Keeper:
             victim = index.oldest_unleased(growing)
             if victim is None:
                 raise OverloadedError("replay is full, and all of it is leased", FULL_RETRY_S)
+            self._warn_if_too_small()
             self.drop_all([victim], "evicted")
+
+    def _warn_if_too_small(self) -> None:
+        """Says once when what fits is less than an iteration needs: no lease could ever be granted then."""
+        needed = self.books.limits.chunks_per_iteration
+        if len(self.books.index) <= needed and not self._warned:
+            self._warned = True
+            logger.warning(
+                "evicting although only %d chunks fit and an iteration needs %d: raise max_bytes or max_chunks",
+                len(self.books.index),
+                needed,
+            )
 
     def _forget(self, chunk: Chunk) -> None:
         self.books.index.remove(chunk)

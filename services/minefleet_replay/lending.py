@@ -34,6 +34,7 @@ class Wanted:
 
     number: int
     chunks: int
+    """Whole ones. One of a stream that closed early is short and counts as one."""
     use_version: int
     order: Order = "least_used"
 

@@ -33,6 +33,11 @@ class Limits:
         return int(self.max_bytes * PAYLOAD_SHARE)
 
     @property
+    def chunks_per_iteration(self) -> int:
+        """Chunks that one iteration needs."""
+        return self.fragments_per_iteration // self.fragments_per_chunk
+
+    @property
     def room_chunks(self) -> int:
         """Chunks that may exist or be under way."""
         return room_in_chunks(
@@ -49,7 +54,7 @@ class Limits:
         Each iteration uses N fragments and adds a version, so what has ⌊ahead / N⌋ iterations before it is used with
         staleness lag + ⌊ahead / N⌋.
         """
-        return (self.max_staleness + 1 - lag) * self.fragments_per_iteration // self.fragments_per_chunk
+        return (self.max_staleness + 1 - lag) * self.chunks_per_iteration
 
 
 def limits_of(run: Run) -> Limits:

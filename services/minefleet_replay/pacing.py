@@ -4,6 +4,8 @@ The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` fragments, N = 
 still be used before they are too stale. It is counted in whole chunks, and a chunk counts as whole from its grant on,
 or from its first fragment where it had none. Nothing can hold room for ever: a chunk leaves when it is trained or too
 stale, a grant and an incomplete chunk when nobody speaks of them for `grant_timeout_s`.
+
+Weights that are behind get less of the room: only as much as leaves their chunk fresh when its turn comes.
 """
 
 from collections.abc import Iterator

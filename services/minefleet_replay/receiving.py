@@ -29,7 +29,7 @@ def receive(
     Raises:
         RejectedError: If the messages do not make one fragment and episodes, or the payload fails its checksum.
     """
-    upload, pieces = Upload(), bytearray()
+    upload, pieces = Upload(), list[bytes]()
     for request in requests:
         match request.WhichOneof("part"):
             case "header":
@@ -42,7 +42,7 @@ def receive(
                 _take_progress(upload, request.progress)
             case part:
                 raise RejectedError(f"an Append carries no {part or 'empty message'}")
-    upload.payload = bytes(pieces)
+    upload.payload = b"".join(pieces)
     if upload.header is not None and checksum(upload.payload) != upload.header.checksum:
         raise RejectedError(
             f"the payload of {len(upload.payload)} bytes does not match its header: {upload.header.payload_bytes} "
@@ -78,15 +78,16 @@ def _take_header(
     upload.header = header
 
 
-def _take_piece(upload: Upload, pieces: bytearray, piece: bytes) -> None:
+def _take_piece(upload: Upload, pieces: list[bytes], piece: bytes) -> None:
     if upload.header is None:
         raise RejectedError("the header must come before the payload")
-    if len(piece) > PIECE_BYTES or len(pieces) + len(piece) > upload.header.payload_bytes:
+    received_bytes = sum(map(len, pieces))
+    if len(piece) > PIECE_BYTES or received_bytes + len(piece) > upload.header.payload_bytes:
         raise RejectedError(
             f"pieces have at most {PIECE_BYTES} bytes and together the header's {upload.header.payload_bytes}, got "
-            f"{len(piece)} after {len(pieces)}"
+            f"{len(piece)} after {received_bytes}"
         )
-    pieces += piece
+    pieces.append(piece)
 
 
 def _take_episode(upload: Upload, record: episode_pb2.EpisodeRecord) -> None:

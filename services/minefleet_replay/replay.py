@@ -142,6 +142,7 @@ class Replay:
             self._changed.wait_for(is_over, wait_s)
             written = self.keeper.store.written
         if lent is not None:
+            # Synced whatever the durability of appends: a charge that power loss took back could be spent twice.
             self.keeper.store.sync(written)
             self.keeper.metrics.lease_wait.observe(self._clock() - began)
         return lent or []

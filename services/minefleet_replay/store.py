@@ -37,10 +37,13 @@ system    the ledger, where the run stands, actors' progress
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
+SIGNS_OF_DAMAGE = ("Corruption", "create_if_missing is false", "No such file or directory", "Column families not")
+
 STALL_RETRY_S = 0.02
 FULL_RETRY_S = 1.0
 SMALLEST_BUFFER_BYTES = 2**20
 LARGEST_BUFFER_BYTES = 32 * 2**20
+SMALL_BUFFER_BYTES = 4 * 2**20
 BUFFERS = 4
 BLOB_FROM_BYTES = 4096
 
@@ -163,13 +166,12 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = _lock(directory)
-    buffer_bytes = min(max(max_bytes // 32, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
-    families: dict[str, Options] = {
-        family: _options(buffer_bytes, fresh, blobs=family == "data") for family in FAMILIES
-    }
+    buffer_bytes = min(max(max_bytes // 64, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
+    small = _options(min(buffer_bytes, SMALL_BUFFER_BYTES), BUFFERS * buffer_bytes, fresh)
+    families = dict.fromkeys(FAMILIES, small) | {"data": _with_blobs(buffer_bytes, BUFFERS * buffer_bytes, fresh)}
     try:
         with translated_storage():
-            database = Rdict(str(directory / "db"), _options(buffer_bytes, fresh), column_families=families)
+            database = Rdict(str(directory / "db"), small, column_families=dict[str, Options](families))
     except Exception:
         lock.close()
         raise
@@ -196,7 +198,7 @@ def _translation(text: str) -> FleetError | None:
         return OverloadedError(f"storage is busy: {text}", STALL_RETRY_S)
     if "No space left" in text:
         return OverloadedError(f"the disk is full: {text}", FULL_RETRY_S)
-    if text.startswith("Corruption") or "does not exist (create_if_missing is false)" in text:
+    if any(sign in text for sign in SIGNS_OF_DAMAGE):
         return CorruptError(f"storage is damaged: {text}")
     return None
 
@@ -212,13 +214,13 @@ def _lock(directory: Path) -> BinaryIO:
     return lock
 
 
-def _options(buffer_bytes: int, fresh: bool, *, blobs: bool = False) -> Options:
+def _options(buffer_bytes: int, log_bytes: int, fresh: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(fresh)
     options.create_missing_column_families(fresh)
     options.set_write_buffer_size(buffer_bytes)
     options.set_max_write_buffer_number(BUFFERS)
-    options.set_max_total_wal_size(BUFFERS * buffer_bytes)
+    options.set_max_total_wal_size(log_bytes)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
     options.set_keep_log_file_num(3)
@@ -227,12 +229,17 @@ def _options(buffer_bytes: int, fresh: bool, *, blobs: bool = False) -> Options:
     options.set_paranoid_checks(True)
     # The default mode drops all that follows a damaged record in the middle of the log, without a word.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_compression_type(DBCompressionType.none() if blobs else DBCompressionType.lz4())
-    if blobs:
-        options.set_enable_blob_files(True)
-        options.set_min_blob_size(BLOB_FROM_BYTES)
-        options.set_blob_file_size(buffer_bytes)
-        options.set_blob_compression_type(DBCompressionType.none())
-        # Rows die in the order in which they came, so files die whole; collection would only copy.
-        options.set_enable_blob_gc(False)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
+
+
+def _with_blobs(buffer_bytes: int, log_bytes: int, fresh: bool) -> Options:
+    """Payloads lie in blob files, packed already. They die in the order in which they came, so files die whole."""
+    options = _options(buffer_bytes, log_bytes, fresh)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(BLOB_FROM_BYTES)
+    options.set_blob_file_size(buffer_bytes)
+    options.set_blob_compression_type(DBCompressionType.none())
+    options.set_enable_blob_gc(False)
     return options

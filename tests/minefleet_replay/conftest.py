@@ -34,6 +34,7 @@ from minefleet_replay.names import ChunkName
 from minefleet_replay.opening import open_replay
 from minefleet_replay.progress import NO_COUNTS, Counts
 from minefleet_replay.replay import Replay
+from minefleet_replay.rows import number_key
 from minefleet_replay.service import ReplayServicer
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serving
@@ -157,6 +158,21 @@ class World:
 
     def figure(self, name: str) -> int:
         return int(self.replay.figures()[name])
+
+    @staticmethod
+    def names(lent: list[Lent]) -> list[tuple[str, int]]:
+        return [(chunk.name.stream, chunk.name.number) for chunk in lent]
+
+    def payloads(self, lent: list[Lent]) -> list[bytes | None]:
+        """Reads leased chunks; None for what is corrupt."""
+        stored = (self.replay.fetch(chunk.name, fragment) for chunk in lent for fragment in chunk.fragments)
+        return [pair[1] if pair is not None else None for pair in stored]
+
+    def spoil(self, number: int) -> None:
+        """Changes the bytes of a fragment on the disk."""
+        change = self.replay.keeper.change()
+        change.put("data", number_key(number), b"rotten")
+        self.replay.keeper.commit(change)
 
     def faults(self) -> list[str]:
         """What does not add up between the ledger and the rows."""

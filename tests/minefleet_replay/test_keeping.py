@@ -1,0 +1,108 @@
+"""Bounds, corruption and the account, on a real store without a network. `make_world` is in conftest."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minefleet.errors import (
+    CorruptError,
+    OverloadedError,
+    RejectedError,
+)
+from minefleet_replay.identity import Identity, read_identity, write_identity
+
+Worlds = Callable[..., Any]
+
+
+def test_the_oldest_unleased_chunks_make_room(make_world: Worlds) -> None:
+    world = make_world(max_chunks=2)
+    world.append("s", 0)
+    world.lease(1, 1)
+    world.append("s", 1)
+    world.append("s", 2)
+    assert world.figure("evicted_fragments") == 1
+    assert world.faults() == []
+    world.release(1)
+    assert world.names(world.lease(2, 2)) == [("s", 0), ("s", 2)]
+
+
+def test_an_append_is_refused_with_a_hint_when_all_is_leased(make_world: Worlds) -> None:
+    world = make_world(max_chunks=1)
+    world.append("s", 0)
+    world.lease(1, 1)
+    with pytest.raises(OverloadedError) as refusal:
+        world.append("s", 1)
+    assert refusal.value.retry_after_s > 0
+    assert world.figure("appended_fragments") == 1
+    world.ack(1)
+    assert world.append("s", 1) == "stored"
+
+
+def test_payload_bytes_are_bounded(make_world: Worlds) -> None:
+    world = make_world(max_bytes=2**20)
+    for number in range(8):
+        world.append("s", number, payload=bytes(2**17))
+    assert world.figure("held_payload_bytes") <= 2**19
+    assert world.figure("evicted_fragments") == 4
+    with pytest.raises(RejectedError):
+        world.append("s", 8, payload=bytes(2**20))
+
+
+def test_a_growing_chunk_is_not_evicted_for_its_own_next_fragment(make_world: Worlds) -> None:
+    world = make_world(fragments_per_chunk=2, max_chunks=1)
+    world.append("s", 0)
+    assert world.append("s", 1) == "stored"
+    assert world.append("t", 0) == "stored"
+    assert world.append("t", 1) == "stored"
+    assert world.names(world.lease(1, 1)) == [("t", 0)]
+
+
+def test_corrupt_bytes_are_quarantined_and_never_served(make_world: Worlds) -> None:
+    world = make_world(fragments_per_chunk=2, max_reuse=2)
+    world.append("s", 0)
+    world.append("s", 1)
+    world.spoil(1)
+    lent = world.lease(1, 1)
+    assert world.payloads(lent) == [b"payload", None]
+    assert world.payloads(world.replay.lent(world.learner, 1, [])) == [b"payload", None]
+    assert (world.figure("corrupt_fragments"), world.figure("leased_fragments")) == (1, 1)
+    world.crash()
+    assert world.faults() == []
+    assert world.lease(2, 1) == []
+    world.ack(1)
+    assert (world.figure("trained_fragments"), world.figure("held_chunks")) == (1, 0)
+
+
+def test_the_rest_of_a_chunk_with_corrupt_bytes_counts_as_corrupt_when_it_was_never_used(make_world: Worlds) -> None:
+    world = make_world(fragments_per_chunk=2)
+    world.append("s", 0)
+    world.append("s", 1)
+    world.spoil(0)
+    world.payloads(world.lease(1, 1))
+    world.release(1)
+    assert (world.figure("corrupt_fragments"), world.figure("held_chunks")) == (2, 0)
+    assert world.faults() == []
+
+
+def test_every_departure_is_explained(world: Any) -> None:
+    world.append("s", 0, 1)
+    world.lease(1, 1)
+    world.ack(1)
+    world.append("s", 1, 1)
+    world.hear(9)
+    world.append("s", 2, 1)
+    rows = [row for _, row in world.replay.keeper.store.scan("drops")]
+    assert [b'"reason": "trained"' in rows[0], b'"reason": "stale"' in rows[1], b'"stale"' in rows[2]] == [True] * 3
+
+
+def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_refused(world: Any) -> None:
+    world.append("s", 0)
+    world.replay.tick()
+    assert read_identity(world.directory) == Identity(run_id="run-1", appended=1)
+    world.replay.close()
+    write_identity(world.directory, Identity(run_id="run-1", appended=2))
+    with pytest.raises(CorruptError):
+        world.open()
+    write_identity(world.directory, Identity(run_id="run-1", appended=1))
+    world.replay = world.open()
