@@ -5,20 +5,24 @@ allocated.
 """
 
 import math
-import threading
+import sys
 from collections.abc import Iterable
 from dataclasses import fields
 
 import lz4.frame
 import numpy as np
 import xxhash
-import zstandard
 from numpy.typing import NDArray
 
 from minefleet.errors import CorruptError, RejectedError
 from minefleet.fragment import Fragment
 from minefleet.tree import flatten, join, unflatten
 from minefleet.v1 import fragment_pb2, tensor_pb2
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MAX_RAW_BYTES = 2**30
 """Largest fragment that is decoded, after unpacking."""
@@ -42,7 +46,6 @@ _DTYPES: dict[tensor_pb2.Dtype.ValueType, str] = {
     tensor_pb2.DTYPE_FLOAT64: "<f8",
 }
 _DTYPE_NUMBERS = {text: number for number, text in _DTYPES.items()}
-_local = threading.local()
 
 
 def checksum(payload: bytes | memoryview) -> int:
@@ -152,7 +155,7 @@ def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
 def _pack(array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType) -> bytes:
     data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     if codec == tensor_pb2.CODEC_ZSTD:
-        return _compressor().compress(data)
+        return zstd.compress(data, level=ZSTD_LEVEL)
     if codec == tensor_pb2.CODEC_LZ4:
         return bytes(lz4.frame.compress(data))
     return data
@@ -175,20 +178,8 @@ def _unpack(spec: tensor_pb2.TensorSpec, part: memoryview) -> NDArray[np.generic
 
 def _inflate(name: str, part: memoryview, raw_bytes: int) -> bytes:
     try:
-        if zstandard.frame_content_size(part) != raw_bytes:
+        if zstd.get_frame_info(part).decompressed_size != raw_bytes:
             raise RejectedError(f"tensor {name} unpacks to another size than its shape needs, {raw_bytes}")
-        return _decompressor().decompress(part)
-    except zstandard.ZstdError as error:
+        return zstd.ZstdDecompressor().decompress(part, max_length=raw_bytes)
+    except zstd.ZstdError as error:
         raise RejectedError(f"tensor {name} is no zstd frame: {error}") from error
-
-
-def _compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    return _local.compressor  # type: ignore[no-any-return]  # A thread-local has no type.
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_local, "decompressor"):
-        _local.decompressor = zstandard.ZstdDecompressor()
-    return _local.decompressor  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 FleetError
 ├── ConfigError            the configuration cannot work; exit code 2
+├── GaveUpError            going on is pointless, and so is a restart; exit code 3
 ├── ContractError          wire version, schema, architecture or a key differs between two roles
 │   └── RunMismatchError   a store holds another run
 ├── FencedError            a newer epoch has taken over, or another version was published first
@@ -31,6 +32,10 @@ class FleetError(Exception):
 
 class ConfigError(FleetError):
     """The configuration cannot work. Says what, where, and the nearest valid value."""
+
+
+class GaveUpError(FleetError):
+    """Going on is pointless, and so is starting again. Says why and what to look at."""
 
 
 class ContractError(FleetError):

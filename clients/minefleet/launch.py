@@ -30,6 +30,7 @@ from minefleet.run import Run
 LEARNER = "learner"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXIT_CONFIG = 2
+EXIT_GAVE_UP = 3
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
 TICK_S = 0.5
@@ -102,6 +103,8 @@ class Supervisor:
         if death.code == EXIT_CONFIG:
             reason = f"{child.name} cannot work with this configuration:{_quoted(death)}"
             return Ending(stopped_by="failure", reason=reason, is_config_error=True)
+        if death.code == EXIT_GAVE_UP:
+            return Ending(stopped_by="failure", reason=f"{child.name} gave up; see {child.log}:{_quoted(death)}")
         if child.fast_deaths >= FAST_DEATHS:
             reason = f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death)}"
             return Ending(stopped_by="failure", reason=reason)

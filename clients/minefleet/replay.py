@@ -168,7 +168,7 @@ class ReplayClient:
 
     def describe(self) -> status_service_pb2.DescribeResponse:
         """Asks replay who it is and how it fares."""
-        return self._call(lambda: shake_hands(self._channel, self._identity or status_service_pb2.Identity()))
+        return self._call(lambda: shake_hands(self._channel, self._identity))
 
     def reserve(self, policy_version: int, chunks: Sequence[Name]) -> Reservation:
         """Asks whether these chunks may be made with these weights. Asking again renews a grant."""

@@ -46,7 +46,6 @@ CLIENT_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.dns_min_time_between_resolutions_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
@@ -73,9 +72,11 @@ def pieces(payload: bytes) -> Iterator[bytes]:
 
 
 def shake_hands(
-    channel: grpc.Channel, caller: status_service_pb2.Identity, timeout_s: float = CALL_TIMEOUT_S
+    channel: grpc.Channel, caller: status_service_pb2.Identity | None, timeout_s: float = CALL_TIMEOUT_S
 ) -> status_service_pb2.DescribeResponse:
     """Introduces the caller to the server, which refuses it when the two could not work together.
+
+    None only looks, and is never refused.
 
     Raises:
         ContractError: If wire version, schema, architecture or a configuration key differs; says which.

@@ -10,13 +10,14 @@ import torch
 
 from minefleet.parameters import ParametersClient
 from minefleet.policies import build
+from minefleet.policies.device import choose_device
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.crew import Crew
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.grants import Grants
-from minefleet_actor.inference import Inference, choose_device
+from minefleet_actor.inference import Inference
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool

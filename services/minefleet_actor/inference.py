@@ -97,10 +97,3 @@ class Inference:
 def _row(leaf: Tensor) -> NDArray[Any]:
     """[n, 1, ...] to [n, ...] in memory."""
     return leaf.squeeze(1).cpu().numpy()
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA when there is one, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)

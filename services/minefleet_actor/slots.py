@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
-from minefleet.errors import FleetError
+from minefleet.errors import GaveUpError
 from minefleet.schema import Schema
 from minefleet.tree import Tree, flatten
 from minefleet_actor.frames import Command, Ending, Kind, Reply
@@ -24,11 +24,11 @@ from minefleet_actor.layout import private
 Slots = NDArray[np.intp]
 
 
-class EnvStartError(FleetError):
+class EnvStartError(GaveUpError):
     """An environment failed when it was made for the first time."""
 
 
-class EnvGaveUpError(FleetError):
+class EnvGaveUpError(GaveUpError):
     """A slot failed too often in a row."""
 
 

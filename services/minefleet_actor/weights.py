@@ -6,6 +6,7 @@ This thread fills `staged` with the newest version it could fetch; the loop empt
 were superseded before they were taken are skipped.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minefleet.errors import NotFoundError, RunMismatchError
+from minefleet.errors import CorruptError, NotFoundError, RunMismatchError
 from minefleet.parameters import ParametersClient, VersionInfo
 from minefleet.rpc import StoppedError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +77,5 @@ class WeightsFollower:
     def _fetch_if_there(self) -> None:
         try:
             self.fetch()
-        except NotFoundError:
-            return  # It expired while we asked; a newer one is about to be announced.
+        except (NotFoundError, CorruptError) as error:
+            logger.warning("the newest weights cannot be had, the next ones will do: %s", error)

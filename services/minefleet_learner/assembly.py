@@ -8,6 +8,7 @@ import torch
 from minefleet.config import TrainConfig
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
+from minefleet.policies.device import choose_device
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
 from minefleet_learner.feed import Feed
@@ -101,10 +102,3 @@ def build_feed(context: RoleContext, replay: ReplayClient, device: torch.device,
         stopping=context.stopping,
         report=context.board.waiting,
     )
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA when there is one, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)

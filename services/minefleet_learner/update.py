@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
-from minefleet.errors import FleetError
+from minefleet.errors import GaveUpError
 from minefleet.policies import Policy
 from minefleet.tree import Tree
 from minefleet_learner.batch import Batch, Name
@@ -32,7 +32,7 @@ from minefleet_learner.schedule import Rates
 logger = logging.getLogger(__name__)
 
 
-class NonFiniteError(FleetError):
+class NonFiniteError(GaveUpError):
     """Too many optimizer steps in a row were not finite."""
 
 

@@ -149,14 +149,10 @@ class Keeper:
 
     def _warn_if_too_small(self) -> None:
         """Says once when what fits is less than an iteration needs: no lease could ever be granted then."""
-        needed = self.books.limits.chunks_per_iteration
-        if len(self.books.index) <= needed and not self._warned:
+        held, needed = len(self.books.index), self.books.limits.chunks_per_iteration
+        if held < needed and not self._warned:
             self._warned = True
-            logger.warning(
-                "evicting although only %d chunks fit and an iteration needs %d: raise max_bytes or max_chunks",
-                len(self.books.index),
-                needed,
-            )
+            logger.warning("only %d chunks fit, an iteration needs %d: raise max_bytes", held, needed)
 
     def _forget(self, chunk: Chunk) -> None:
         self.books.index.remove(chunk)

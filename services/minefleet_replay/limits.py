@@ -26,6 +26,10 @@ class Limits:
     """Whether an acked append survives power loss (`durability: host`)."""
     schema_fingerprint: str = ""
     """Fragments of another schema are refused."""
+    episodes_kept: int = 100_000
+    """Episode records, the newest."""
+    drops_kept: int = 100_000
+    """Appended fragments, counted back from the newest, whose departure can be explained."""
 
     @property
     def payload_bytes(self) -> int:

@@ -33,11 +33,9 @@ from minefleet_replay.store import Family
 
 logger = logging.getLogger(__name__)
 
-EPISODES_KEPT = 100_000
-DROPS_KEPT = 100_000
-"""Appended fragments, counted back from the newest, whose departure can be explained."""
+TRIM_SHARE = 100
+"""Old records are forgotten when they are more than one in so many of those kept."""
 
-TRIM_EVERY = 1000
 PAGE_BYTES = 4 * 2**20
 RECLAIM_SHARE = 8
 """Space of deleted payloads is reclaimed when it exceeds one part in so many of `max_bytes`."""
@@ -233,9 +231,10 @@ class Replay:
         """
         with self._changed:
             self._drop_silent()
-            self._trim("episodes", self.keeper.books.next_episode - EPISODES_KEPT)
-            self._trim("drops", self.keeper.books.ledger.appended - DROPS_KEPT)
-            written, appended = self.keeper.store.written, self.keeper.books.ledger.appended
+            books = self.keeper.books
+            self._trim("episodes", books.next_episode, books.limits.episodes_kept)
+            self._trim("drops", books.ledger.appended, books.limits.drops_kept)
+            written, appended = self.keeper.store.written, books.ledger.appended
         self.keeper.store.sync(written)
         self._note(appended)
         self._reclaim()
@@ -299,12 +298,13 @@ class Replay:
             else:
                 self.keeper.drop_all([chunk], "incomplete")
 
-    def _trim(self, family: Family, stop: int) -> None:
+    def _trim(self, family: Family, newest: int, kept: int) -> None:
         """Forgets the oldest records of a family, many at once."""
-        if stop < self._trimmed[family] + TRIM_EVERY:
+        start, stop = self._trimmed[family], newest - kept
+        if stop <= start + kept // TRIM_SHARE:
             return
         change = self.keeper.change()
-        change.batch.delete_range(family, number_key(self._trimmed[family]), number_key(stop))
+        change.batch.delete_range(family, number_key(start), number_key(stop))
         self.keeper.commit(change)
         self._trimmed[family] = stop
 

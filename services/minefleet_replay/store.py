@@ -168,10 +168,11 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     lock = _lock(directory)
     buffer_bytes = min(max(max_bytes // 64, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
     small = _options(min(buffer_bytes, SMALL_BUFFER_BYTES), BUFFERS * buffer_bytes, fresh)
-    families = dict.fromkeys(FAMILIES, small) | {"data": _with_blobs(buffer_bytes, BUFFERS * buffer_bytes, fresh)}
+    families: dict[str, Options] = dict.fromkeys(get_args(Family), small)
+    families["data"] = _with_blobs(buffer_bytes, BUFFERS * buffer_bytes, fresh)
     try:
         with translated_storage():
-            database = Rdict(str(directory / "db"), small, column_families=dict[str, Options](families))
+            database = Rdict(str(directory / "db"), small, column_families=families)
     except Exception:
         lock.close()
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import prometheus_client
 
-from minefleet.errors import ConfigError, FleetError
+from minefleet.errors import ConfigError, FleetError, GaveUpError
 from minefleet.lifeline import die_with_launcher
 from minefleet.rpc import StoppedError
 from minefleet.run import Run, read_run
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
+EXIT_GAVE_UP = 3
 
 
 def no_arguments(_: argparse.ArgumentParser) -> None:
@@ -40,8 +41,8 @@ def run_role(
 ) -> None:
     """Runs a role as this process, and exits.
 
-    Exit code 0 when the body returns or was stopped; 2 for a `ConfigError` and 1 for any other `FleetError`, each with
-    one line on stderr. Any other exception is a bug and keeps its traceback.
+    Exit code 0 when the body returns or was stopped; 2 for a `ConfigError`, 3 for a `GaveUpError` and 1 for any other
+    `FleetError`, each with one line on stderr. Any other exception is a bug and keeps its traceback.
 
     Args:
         role: What the process does in the fleet.
@@ -90,6 +91,9 @@ def _exit_code(work: Callable[[], None], title: str) -> int:
     except ConfigError as error:
         logger.error("%s", error)
         return EXIT_CONFIG
+    except GaveUpError as error:
+        logger.error("%s: %s", type(error).__name__, error)
+        return EXIT_GAVE_UP
     except FleetError as error:
         logger.error("%s: %s", type(error).__name__, error)
         return EXIT_FAILED

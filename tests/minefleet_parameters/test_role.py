@@ -103,7 +103,7 @@ class Follower:
 
     def wait_for(self, version: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.newest >= version, timeout=20)
+            assert self._changed.wait_for(lambda: self.newest >= version, timeout=60)
 
 
 def test_kill_9_during_publish_and_fetch_leaves_whole_versions_that_only_rise(run: Run, role: Role) -> None:

@@ -165,3 +165,10 @@ def test_a_stream_keeps_its_incomplete_chunk_by_asking_again_also_after_a_restar
         world.replay.tick()
     assert world.append("t", 1) == "stored"
     assert world.lease(1, 1)
+
+
+def test_weights_that_are_behind_get_only_room_that_leaves_their_chunk_fresh(world: Any) -> None:
+    world.hear(2)
+    world.append("s", 0, 2)
+    assert world.reserve(*(("t", number) for number in range(4)), version=1) == [True, False, False, False]
+    assert world.reserve(*(("u", number) for number in range(4)), version=2) == [True, True, False, False]

@@ -106,3 +106,27 @@ def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_refused(world: 
         world.open()
     write_identity(world.directory, Identity(run_id="run-1", appended=1))
     world.replay = world.open()
+
+
+def test_it_is_said_once_when_less_fits_than_an_iteration_needs(make_world: Worlds, caplog: Any) -> None:
+    world = make_world(max_bytes=2**20, fragments_per_iteration=8)
+    for number in range(9):
+        world.append("s", number, payload=bytes(2**17))
+    assert [record.getMessage() for record in caplog.records if "iteration needs 8" in record.getMessage()] == [
+        "only 4 chunks fit, an iteration needs 8: raise max_bytes"
+    ]
+
+
+def test_the_newest_episodes_and_departures_are_kept_and_older_ones_forgotten(make_world: Worlds) -> None:
+    world = make_world(episodes_kept=3, drops_kept=2)
+    world.hear(9)
+    for number in range(5):
+        world.report(("s", number))
+        world.append("s", number, version=1)
+    world.replay.tick()
+    for _ in range(2):
+        page, cursor = world.replay.read_episodes(world.learner, 0, 9)
+        assert ([record.episode for record in page], cursor) == ([2, 3, 4], 5)
+        assert len(list(world.replay.keeper.store.scan("drops"))) == 2
+        world.crash()
+    assert world.figure("appended_fragments") == 5
