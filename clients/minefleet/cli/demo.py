@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +61,7 @@ def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
 def story(directory: Path, before: dict[str, Any], after: dict[str, Any]) -> str:
     """What there is to see, and to try next."""
     shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    program = "minefleet" if shutil.which("minefleet") else os.path.relpath(sys.argv[0])
     return f"""
 return      {after["return_mean"]:.2f} after training, {before["return_mean"]:.2f} of a random policy
 curve       {shown / CURVE_FILE}
@@ -66,6 +69,6 @@ before      {before["video"]}
 after       {after["video"]}
 
 Try next:
-    minefleet train --resume {shown} stop.minutes=30
-    minefleet eval {shown} --episodes 20 --sample
-    minefleet train cartpole"""
+    {program} train --resume {shown} stop.minutes=30
+    {program} eval {shown} --episodes 20 --sample
+    {program} train cartpole"""

@@ -110,11 +110,13 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Leases whole chunks worth exactly `fragments` fragments for one use. A use is charged durably before this answers, so
+        """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
+        whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
         the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
         answer without chunks means that the wait ran out, and nothing was charged.
 
-        Idempotent by (epoch, lease): repeating a call returns the same chunks. RESOURCE_EXHAUSTED: too many open leases.
+        Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
+        closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
         ABORTED: a newer epoch has taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

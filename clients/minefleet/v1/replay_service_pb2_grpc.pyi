@@ -56,11 +56,13 @@ class ReplayServiceStub:
     google.rpc.RetryInfo says when to try again.
     """
     Lease: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]
-    """Leases whole chunks worth exactly `fragments` fragments for one use. A use is charged durably before this answers, so
+    """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
+    whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
     the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
     answer without chunks means that the wait ran out, and nothing was charged.
 
-    Idempotent by (epoch, lease): repeating a call returns the same chunks. RESOURCE_EXHAUSTED: too many open leases.
+    Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
+    closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
     ABORTED: a newer epoch has taken over.
     """
     Read: _grpc.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]
@@ -112,11 +114,13 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     google.rpc.RetryInfo says when to try again.
     """
     Lease: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]  # type: ignore[assignment]
-    """Leases whole chunks worth exactly `fragments` fragments for one use. A use is charged durably before this answers, so
+    """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
+    whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
     the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
     answer without chunks means that the wait ran out, and nothing was charged.
 
-    Idempotent by (epoch, lease): repeating a call returns the same chunks. RESOURCE_EXHAUSTED: too many open leases.
+    Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
+    closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
     ABORTED: a newer epoch has taken over.
     """
     Read: _aio.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]  # type: ignore[assignment]
@@ -183,11 +187,13 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replay_service_pb2.LeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.LeaseResponse, _abc.Awaitable[_replay_service_pb2.LeaseResponse]]:
-        """Leases whole chunks worth exactly `fragments` fragments for one use. A use is charged durably before this answers, so
+        """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
+        whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
         the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
         answer without chunks means that the wait ran out, and nothing was charged.
 
-        Idempotent by (epoch, lease): repeating a call returns the same chunks. RESOURCE_EXHAUSTED: too many open leases.
+        Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
+        closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
         ABORTED: a newer epoch has taken over.
         """
 
