@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from minefleet.cli.progress import MetricsTail
 from minefleet.errors import ConfigError, FleetError, translated
-from minefleet.progress import MetricsTail
 from minefleet.rpc import connect
 from minefleet.run import RUN_FILE
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc

@@ -1,1 +1,1 @@
-
+"""Parameters: versioned weights, published whole and pulled by actors."""

@@ -1,1 +1,1 @@
-
+"""All roles in one process, in order, for the debugger."""

@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from minefleet.cli.settings import add_settings, required, split
 from minefleet.config.load import load
-from minefleet.preflight import preflight
+from minefleet.launch.preflight import preflight
 from minefleet.run import to_dict
 
 

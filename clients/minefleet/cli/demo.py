@@ -15,7 +15,7 @@ from minefleet.cli.settings import fresh_directory
 from minefleet.cli.train import finish, train_fleet
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
-from minefleet.launch_prepare import holding, prepare
+from minefleet.launch.prepare import holding, prepare
 from minefleet.plot import CURVE_FILE
 
 PRESET = "crafter"
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         return finish(prepared, outcome)
     print(f"\nplaying {EPISODES} episodes before and after ...", file=sys.stderr)
     before, after = (evaluate(checkpoint, prepared.directory / "videos", how) for how in ("--random", "--sample"))
-    print(story(prepared.directory, before, after))
+    program = "minefleet" if shutil.which("minefleet") else os.path.relpath(sys.argv[0])
+    print(story(prepared.directory, before, after, program))
     return 0
 
 
@@ -58,10 +59,9 @@ def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]  # JSON has no types.
 
 
-def story(directory: Path, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What there is to see, and to try next."""
+def story(directory: Path, before: dict[str, Any], after: dict[str, Any], program: str = "minefleet") -> str:
+    """What there is to see, and to try next with the program, named as the shell finds it."""
     shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    program = "minefleet" if shutil.which("minefleet") else os.path.relpath(sys.argv[0])
     return f"""
 return      {after["return_mean"]:.2f} after training, {before["return_mean"]:.2f} of a random policy
 curve       {shown / CURVE_FILE}

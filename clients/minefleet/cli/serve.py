@@ -7,8 +7,8 @@ from pathlib import Path
 
 from minefleet.cli.settings import RUNS, add_settings, required, split
 from minefleet.config.load import load, name_of
-from minefleet.launch_child import role_command
-from minefleet.launch_prepare import join
+from minefleet.launch.child import role_command
+from minefleet.launch.prepare import join
 
 ROLES = ("parameters", "replay", "learner", "actor")
 

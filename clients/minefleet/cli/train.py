@@ -20,13 +20,13 @@ from rich.console import Console
 from minefleet.checkpoint import newest
 from minefleet.cli import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL
 from minefleet.cli.curve import Curve
+from minefleet.cli.progress import MetricsTail, Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
 from minefleet.config.load import load, merge, name_of
-from minefleet.launch import Ending, Supervisor, supervisor
-from minefleet.launch_child import role_command
-from minefleet.launch_prepare import RESULT_FILE, holding, prepare, prepare_resumed
+from minefleet.launch.child import role_command
+from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
+from minefleet.launch.supervisor import Ending, Supervisor, supervisor
 from minefleet.lifeline import tied
-from minefleet.progress import MetricsTail, Progress
 from minefleet.run import RUN_FILE, Run, read_run, to_dict
 
 SUMMARY = ("episode_return_mean", "env_steps", "trained_steps")

@@ -8,8 +8,8 @@ import pytest
 from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
-from minefleet.launch_prepare import check_checkpoint, check_vacant, check_writable, holding, join, prepare_resumed
-from minefleet.preflight import answer
+from minefleet.launch.preflight import answer
+from minefleet.launch.prepare import check_checkpoint, check_vacant, check_writable, holding, join, prepare_resumed
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
 

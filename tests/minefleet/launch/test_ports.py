@@ -5,7 +5,7 @@ import pytest
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import ConfigError
-from minefleet.launch_ports import EPHEMERAL_RANGE, claim
+from minefleet.launch.ports import EPHEMERAL_RANGE, claim
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 from minefleet.checkpoint import newest, read_state
 from minefleet.config import FleetConfig
 from minefleet.errors import ConfigError
-from minefleet.launch_ports import claim
-from minefleet.preflight import preflight
+from minefleet.launch.ports import claim
+from minefleet.launch.preflight import preflight
 from minefleet.run import RUN_FILE, Run, read_run
 from minefleet.schema import Schema
 

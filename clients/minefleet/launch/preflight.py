@@ -1,7 +1,7 @@
 """Tries a configuration before any role starts: makes the environment and the policy once and fits them together.
 
-Both may be heavy, and either may be somebody else's code, so a child process does it: `python -m minefleet.preflight
-CONFIG`, with the whole configuration as JSON.
+Both may be heavy, and either may be somebody else's code, so a child process does it:
+`python -m minefleet.launch.preflight CONFIG`, with the whole configuration as JSON.
 """
 
 import json
@@ -27,7 +27,7 @@ def preflight(config: FleetConfig) -> tuple[Schema, str]:
     Raises:
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
-    found = ask("minefleet.preflight", json.dumps(to_dict(config)))
+    found = ask("minefleet.launch.preflight", json.dumps(to_dict(config)))
     return Schema.from_dict(found["schema"]), str(found["architecture"])
 
 

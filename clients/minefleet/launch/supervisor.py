@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from minefleet.launch_child import Child, Death, role_command
+from minefleet.launch.child import Child, Death, role_command
 from minefleet.run import Run
 
 LEARNER = "learner"

@@ -12,7 +12,7 @@ from minefleet.cli.settings import split
 from minefleet.cli.train import Outcome, finish, summarise
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
-from minefleet.launch import Ending
+from minefleet.launch.supervisor import Ending
 from minefleet.run import Run
 from minefleet.schema import Schema
 

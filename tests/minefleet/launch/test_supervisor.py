@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.launch import Ending, Supervisor
-from minefleet.launch_child import Child
+from minefleet.launch.child import Child
+from minefleet.launch.supervisor import Ending, Supervisor
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0
@@ -138,12 +138,13 @@ def test_no_role_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "starts")
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from test_launch import stand_in; from minefleet.launch import Supervisor;"
+        "from test_supervisor import stand_in; from minefleet.launch.supervisor import Supervisor;"
         "child = stand_in(Path(sys.argv[2]), 'replay', 'serve');"
         "Supervisor(stages=[[child]], grace_s=9, tell=print).run()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(STAND_IN.parent), str(tmp_path)]) as supervisor:
         starts = os.open(tmp_path / "starts", os.O_RDWR)
+        assert select.select([starts], [], [], TIMEOUT_S)[0]
         assert os.read(starts, 1) == b"."
         os.close(starts)
         found = re.search(r"as (\d+)", (tmp_path / "events").read_text())

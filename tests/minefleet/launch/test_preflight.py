@@ -4,7 +4,7 @@ import pytest
 
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
-from minefleet.preflight import answer, preflight
+from minefleet.launch.preflight import answer, preflight
 from minefleet.schema import Leaf
 
 WORLDS = """

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from minefleet.cli.progress import MetricsTail, Progress, fraction_done, time_left_s
 from minefleet.config import StopConfig
 from minefleet.config.load import load
-from minefleet.progress import MetricsTail, Progress, fraction_done, time_left_s
 from minefleet.run import Run
 from minefleet.schema import Schema
 

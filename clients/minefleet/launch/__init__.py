@@ -1,0 +1,1 @@
+"""Starting a run on this machine: the checks before it, its addresses, and the supervisor of its processes."""
