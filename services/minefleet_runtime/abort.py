@@ -17,6 +17,7 @@ from minefleet.errors import (
     DeadlineError,
     FencedError,
     FleetError,
+    GaveUpError,
     InternalError,
     NotFoundError,
     OverloadedError,
@@ -41,6 +42,7 @@ STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
     DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     AuthError: grpc.StatusCode.PERMISSION_DENIED,
     InternalError: grpc.StatusCode.INTERNAL,
+    GaveUpError: grpc.StatusCode.INTERNAL,
 }
 
 

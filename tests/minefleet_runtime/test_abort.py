@@ -11,7 +11,11 @@ KINDS = [
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, FleetError) and kind is not FleetError
 ]
-WIDENED = {errors.ConfigError: errors.ContractError, errors.RunMismatchError: errors.ContractError}
+WIDENED = {
+    errors.ConfigError: errors.ContractError,
+    errors.RunMismatchError: errors.ContractError,
+    errors.GaveUpError: errors.InternalError,
+}
 """Kinds that share a status with a wider one."""
 
 
