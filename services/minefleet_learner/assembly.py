@@ -57,6 +57,7 @@ def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
                 run.checkpoints,
                 save_interval=config.save_interval,
                 keep_interval=config.keep_interval,
+                latest_interval_s=config.latest_interval_s,
                 background=background,
             ),
             metrics=LearnerMetrics(context.registry),

@@ -3,18 +3,16 @@
     loop ── submit ──▶ one thread ──▶ checkpoints/
 
 The loop makes a snapshot in memory and goes on; at most one is being written. A rolling one is left out while the last
-one is being written or is younger than `ROLLING_S`; one that is to be kept waits until the last is written.
+one is being written or is younger than `latest_interval_s`; one that is to be kept waits until the last is written.
 """
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from minefleet.checkpoint import Checkpoint, prune, write
-
-ROLLING_S = 1.0
-"""Least time between rolling checkpoints: what a crash may abandon of a run with short iterations."""
 
 
 class CheckpointWriter:
@@ -26,21 +24,23 @@ class CheckpointWriter:
         *,
         save_interval: int,
         keep_interval: int,
+        latest_interval_s: float,
         background: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._save_interval = save_interval
         self._keep_interval = keep_interval
+        self._latest_interval_s = latest_interval_s
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if background else None
         self._writing: Future[Path] | None = None
-        self._began = -ROLLING_S
+        self._began = -math.inf
 
     def wants(self, iteration: int) -> bool:
         """Whether this iteration shall be written."""
         is_idle = self._writing is None or self._writing.done()
-        return self._is_kept(iteration) or (is_idle and self._clock() - self._began >= ROLLING_S)
+        return self._is_kept(iteration) or (is_idle and self._clock() - self._began >= self._latest_interval_s)
 
     def submit(self, checkpoint: Checkpoint) -> None:
         """Writes a checkpoint, in the background if so asked."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, newest, read_state
-from minefleet_learner.saving import ROLLING_S, CheckpointWriter
+from minefleet_learner.saving import CheckpointWriter
 
 
 class Clock:
@@ -15,6 +15,9 @@ class Clock:
         return self.now
 
 
+ROLLING_S = 5.0
+
+
 def make(iteration: int) -> Checkpoint:
     arrays = {"w": np.full(3, iteration, np.float32)}
     return Checkpoint(
@@ -23,7 +26,9 @@ def make(iteration: int) -> Checkpoint:
 
 
 def writer(directory: Path, clock: Clock, *, background: bool) -> CheckpointWriter:
-    return CheckpointWriter(directory, save_interval=10, keep_interval=0, background=background, clock=clock)
+    return CheckpointWriter(
+        directory, save_interval=10, keep_interval=0, latest_interval_s=ROLLING_S, background=background, clock=clock
+    )
 
 
 def iteration_of(directory: Path) -> int:

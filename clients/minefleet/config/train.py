@@ -90,6 +90,9 @@ class TrainConfig:
     """Keep a checkpoint every so many iterations; 0 keeps only `latest` and the last. Seeds: 10."""
     keep_interval: int = 0
     """Of the kept checkpoints, multiples of this stay for ever; 0 keeps only the newest. Seeds: 40."""
+    latest_interval_s: float = 0.0
+    """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
+    every iteration that finds the last one written."""
     record_video_interval: int = 0
     """Ask for videos every so many iterations; 0 never. Seeds: 2."""
     fix_decoder: bool = False
@@ -114,7 +117,8 @@ class TrainConfig:
             at_least(f"train_config.{key}", getattr(self, key), 1)
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
-            "save_interval keep_interval torch_threads inference_batch_size_per_gpu num_gpus_per_worker"
+            "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
+            "num_gpus_per_worker"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
         for key in ("learning_rate", "adam_eps", "ppo_clip", "max_grad_norm", "log_ratio_range"):
