@@ -39,7 +39,8 @@ class Fleet:
                 self.process.wait(0.05)
             except subprocess.TimeoutExpired:
                 continue
-            raise AssertionError(f"the run ended first, with {self.process.returncode}")
+            errors = self.process.communicate()[1]
+            raise AssertionError(f"the run ended first, with {self.process.returncode}: {errors}")
 
     def wait_for_env_steps(self, env_steps: int) -> None:
         """Waits until the metrics show so many environment steps."""

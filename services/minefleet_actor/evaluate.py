@@ -16,12 +16,17 @@ from minefleet_actor.film import film
 from minefleet_actor.inference import Inference
 from minefleet_actor.play import Played, make_player
 
+SEED_OFFSET = 10_000
+"""Runs of different seeds are evaluated on different episodes, so that they do not share one draw's luck."""
+
 
 def main() -> int:
     """Prints the statistics of some episodes; exit code 2 when the checkpoint cannot be evaluated."""
     arguments = parse(sys.argv[1:])
     try:
         run, state = read_run(arguments.checkpoint), read_state(arguments.checkpoint)
+        if arguments.seed is None:
+            arguments.seed = run.config.seed + SEED_OFFSET
         summary = evaluate(run, state, arguments)
         if arguments.video is not None:
             summary["video"] = str(record(run, state, arguments))
@@ -37,7 +42,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="minefleet eval", description="Play whole episodes with a checkpoint.")
     parser.add_argument("checkpoint", type=Path, help="a checkpoint directory")
     parser.add_argument("--episodes", type=int, default=100, help="how many (default 100)")
-    parser.add_argument("--seed", type=int, default=10_000, help="seed of environments and sampling (default 10000)")
+    parser.add_argument(
+        "--seed", type=int, help=f"seed of environments and sampling (default: the run's + {SEED_OFFSET})"
+    )
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
