@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from minefleet.cli.progress import MetricsTail
 from minefleet.errors import ConfigError, FleetError, translated
 from minefleet.rpc import connect
 from minefleet.run import RUN_FILE
+from minefleet.tail import MetricsTail
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
@@ -69,7 +69,8 @@ def look(directory: Path) -> RunStatus:
     cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(ask, cards))
-    rows = MetricsTail(directory / "metrics.jsonl").read()
+    with MetricsTail(directory / "metrics.jsonl") as tail:
+        rows = tail.read()
     metrics = rows[-1] if rows else {}
     return RunStatus(run_dir=str(directory), roles=roles, metrics=metrics, limit=limit_of(metrics) if roles else "")
 

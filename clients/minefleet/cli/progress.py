@@ -1,10 +1,8 @@
 """What a run shows while it goes on: read from its `metrics.jsonl`, written to a terminal or as plain lines."""
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.columns import Columns
@@ -16,6 +14,7 @@ from rich.text import Text
 
 from minefleet.config import FleetConfig
 from minefleet.run import Run
+from minefleet.tail import MetricsTail
 
 LINE_INTERVAL_S = 5.0
 """Between two plain lines."""
@@ -25,26 +24,6 @@ BAR_WIDTH = 40
 ACHIEVEMENT = "achievement/"
 
 Row = Mapping[str, Any]
-
-
-class MetricsTail:
-    """The lines that a metrics file has gained. A line without its end is left for later."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """Returns the new rows; starts over when the file has become shorter, as it does on resume."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            if file.seek(0, 2) < self._offset:
-                self._offset = 0
-            file.seek(self._offset)
-            whole = file.read().rpartition(b"\n")[0]
-        self._offset += len(whole) + 1 if whole else 0
-        return [json.loads(line) for line in whole.splitlines()]
 
 
 class Progress:
@@ -76,6 +55,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        self._tail.close()
         if self._rows:
             self.say(self.line(""))
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from minefleet.checkpoint import newest
 from minefleet.cli import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL
 from minefleet.cli.curve import Curve
-from minefleet.cli.progress import MetricsTail, Progress
+from minefleet.cli.progress import Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
 from minefleet.config.load import load, merge, name_of
 from minefleet.launch.child import role_command
@@ -28,6 +28,7 @@ from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resu
 from minefleet.launch.supervisor import Ending, Supervisor, supervisor
 from minefleet.lifeline import tied
 from minefleet.run import RUN_FILE, Run, read_run, to_dict
+from minefleet.tail import MetricsTail
 
 SUMMARY = ("episode_return_mean", "env_steps", "trained_steps")
 IN_ORDER = ["rollout_config.replay_buffer_config.max_staleness=0", "train_config.prefetch_batches=0"]
@@ -118,7 +119,8 @@ def finish(run: Run, outcome: Outcome) -> int:
 
 def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
     """What a sweep wants to know, from the learner's last word or, without one, its last metrics."""
-    rows, result = MetricsTail(run.metrics).read(), run.directory / RESULT_FILE
+    with MetricsTail(run.metrics) as tail:
+        rows, result = tail.read(), run.directory / RESULT_FILE
     last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (rows or [{}])[-1]
     checkpoint = newest(run.checkpoints)
     failed = outcome.ending.stopped_by == "failure"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minefleet.cli.progress import MetricsTail, Progress, fraction_done, time_left_s
+from minefleet.cli.progress import Progress, fraction_done, time_left_s
 from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.run import Run
@@ -43,27 +43,6 @@ def row(iteration: int, **changes: object) -> dict[str, Any]:
 def append(path: Path, *rows: Mapping[str, Any]) -> None:
     with path.open("a") as file:
         file.writelines(json.dumps(one) + "\n" for one in rows)
-
-
-def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    tail = MetricsTail(path)
-    assert tail.read() == []
-    path.write_text('{"iteration": 1}\n{"iterat')
-    assert tail.read() == [{"iteration": 1}]
-    assert tail.read() == []
-    with path.open("a") as file:
-        file.write('ion": 2}\n')
-    assert tail.read() == [{"iteration": 2}]
-
-
-def test_a_file_that_was_cut_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    tail = MetricsTail(path)
-    append(path, row(1), row(2))
-    assert len(tail.read()) == 2
-    path.write_text('{"iteration": 1}\n')
-    assert tail.read() == [{"iteration": 1}]
 
 
 def lines(run: Run, steps: Sequence[Mapping[str, Any]], seconds: float, *, terminal: bool = False) -> str:

@@ -1,0 +1,52 @@
+"""Follows a file of JSON lines that another process appends to."""
+
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+
+class MetricsTail:
+    """The lines that a metrics file has gained. A line without its end is left for later.
+
+    A learner that resumes puts a shorter file in the place of the old one; it is then read from its start. The old one
+    is kept open meanwhile, so that no new file can look like it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._offset = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the new rows; all rows when the file was replaced or cut."""
+        if not self._path.exists():
+            return []
+        file = self._newest()
+        file.seek(self._offset)
+        whole = file.read().rpartition(b"\n")[0]
+        self._offset += len(whole) + 1 if whole else 0
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def __enter__(self) -> "MetricsTail":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _newest(self) -> IO[bytes]:
+        """The file that is there now, opened at most once."""
+        found = self._path.stat()
+        if self._file is None or os.fstat(self._file.fileno()).st_ino != found.st_ino:
+            self.close()
+            self._file = self._path.open("rb")
+            self._offset = 0
+        elif found.st_size < self._offset:
+            self._offset = 0
+        return self._file
