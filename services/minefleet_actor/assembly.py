@@ -32,10 +32,8 @@ from minefleet_runtime.context import RoleContext
 class Parts:
     """An actor and what works for it in the background."""
 
-    name: str
     actor: Actor
     pool: Pool
-    inference: Inference
     follower: WeightsFollower
     grants: Grants
     shipper: Shipper
@@ -46,41 +44,19 @@ class Parts:
 
 def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
-    run, abandoned = context.run, threading.Event()
+    run, rollout, abandoned = context.run, context.run.config.rollout_config, threading.Event()
     follower = WeightsFollower(parameters_client(context, context.name))
     first_version = follower.first()
     seed = choose_seed(run.config.seed, first_version)
     name = f"serial-{first_version}" if inline else uuid.uuid4().hex[:12]
-    rollout = run.config.rollout_config
-    worker = rollout.worker_config
-    torch.set_num_threads(worker.torch_threads)
     make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
-    pool = make_pool(run.config.env, run.schema, worker, seed=seed, actor_index=context.index)
-    metrics = ActorMetrics(context.registry, name)
-    inference = Inference(
-        build(run.config.policy, run.schema),
-        pool.num_slots,
-        device=choose_device(worker.device),
-        seed=episode_seed(seed, context.index, pool.num_slots, 0),
-        deterministic=worker.deterministic,
-    )
+    pool = make_pool(run.config.env, run.schema, rollout.worker_config, seed=seed, actor_index=context.index)
     follower.on_staged = pool.wake
-    buffer = rollout.replay_buffer_config
-    grants = Grants(
-        replay_client(context, context.stopping),
-        version=lambda: inference.version,
-        granted=pool.wake,
-        renew_s=buffer.grant_timeout_s / 3,
-    )
+    metrics = ActorMetrics(context.registry, name)
+    inference = make_inference(run, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
+    grants = make_grants(context, inference, pool)
+    shipper = make_shipper(context, abandoned, metrics, pool)
     grants.bind(follower.run_id)
-    shipper = Shipper(
-        replay_client(context, abandoned),
-        capacity=rollout.to_send_queue_size,
-        schema_fingerprint=run.schema.fingerprint,
-        compression=buffer.compression,
-        progress=metrics.progress,
-        sent=pool.wake,
-    )
     shipper.bind(follower.run_id)
     actor = Actor(
         name=name,
@@ -95,15 +71,49 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         rollout=rollout,
     )
     return Parts(
-        name=name,
         actor=actor,
         pool=pool,
-        inference=inference,
         follower=follower,
         grants=grants,
         shipper=shipper,
         crew=Crew(failed=pool.wake),
         abandoned=abandoned,
+    )
+
+
+def make_inference(run: Run, slots: int, seed: int) -> Inference:
+    """The run's policy, with fresh weights, on the device that the configuration names."""
+    worker = run.config.rollout_config.worker_config
+    torch.set_num_threads(worker.torch_threads)
+    return Inference(
+        build(run.config.policy, run.schema),
+        slots,
+        device=choose_device(worker.device),
+        seed=seed,
+        deterministic=worker.deterministic,
+    )
+
+
+def make_grants(context: RoleContext, inference: Inference, pool: Pool) -> Grants:
+    """Grants for the weights that `inference` uses."""
+    return Grants(
+        replay_client(context, context.stopping),
+        version=lambda: inference.version,
+        granted=pool.wake,
+        renew_s=context.run.config.rollout_config.replay_buffer_config.grant_timeout_s / 3,
+    )
+
+
+def make_shipper(context: RoleContext, abandoned: threading.Event, metrics: ActorMetrics, pool: Pool) -> Shipper:
+    """A shipper that repeats its sending until `abandoned`, also while the role is asked to stop."""
+    rollout = context.run.config.rollout_config
+    return Shipper(
+        replay_client(context, abandoned),
+        capacity=rollout.to_send_queue_size,
+        schema_fingerprint=context.run.schema.fingerprint,
+        compression=rollout.replay_buffer_config.compression,
+        progress=metrics.progress,
+        sent=pool.wake,
     )
 
 
