@@ -70,7 +70,7 @@ class StreamNames:
 
     def knows_any(self, start: int, stop: int) -> bool:
         """Whether a fragment in [start, stop) was sent before."""
-        return any(low < stop and start < high for low, high in self.fragments)
+        return any(max(low, start) < min(high, stop) for low, high in self.fragments)
 
     def knows_episode(self, episode: int) -> bool:
         """Whether the episode was recorded before."""

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minefleet.errors import ConflictError, RejectedError
@@ -8,6 +8,7 @@ from minefleet_replay.rows import names_row, read_names
 
 
 @given(st.lists(st.integers(0, 40), unique=True, max_size=40), st.integers(0, 45), st.integers(0, 10))
+@example(numbers=[0, 1], start=1, length=0)
 def test_ranges_are_the_set_of_what_was_sent(numbers: list[int], start: int, length: int) -> None:
     names = StreamNames()
     for number in numbers:
