@@ -28,6 +28,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from minefleet.errors import ConfigError
+from minefleet.files import sync, write_durably
 
 LATEST = "latest"
 FORMAT = 1
@@ -86,10 +87,10 @@ def write(directory: Path, checkpoint: Checkpoint) -> Path:
     for name in TENSORS:
         arrays = getattr(checkpoint, name)
         if arrays is not None:
-            _write(aside / f"{name}.safetensors", _to_bytes(arrays))
-    _write(aside / RUN_FILE, checkpoint.run.encode())
-    _write(aside / STATE_FILE, _state_text(aside, checkpoint.state).encode())
-    _sync(aside)
+            write_durably(aside / f"{name}.safetensors", _to_bytes(arrays))
+    write_durably(aside / RUN_FILE, checkpoint.run.encode())
+    write_durably(aside / STATE_FILE, _state_text(aside, checkpoint.state).encode())
+    sync(aside)
     place = _free_name(directory, checkpoint.state.iteration)
     aside.rename(place)
     _point(directory, place.name)
@@ -218,22 +219,6 @@ def _checksum(data: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(data)
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    """Makes the entries of a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _free_name(directory: Path, iteration: int) -> Path:
     place, suffix = directory / f"{iteration:08d}", 0
     while place.exists():
@@ -244,11 +229,11 @@ def _free_name(directory: Path, iteration: int) -> Path:
 
 def _point(directory: Path, name: str) -> None:
     """Lets `latest` name a checkpoint, in one step."""
-    _sync(directory)
+    sync(directory)
     aside = directory / f".{LATEST}-{os.getpid()}"
     aside.symlink_to(name)
     aside.replace(directory / LATEST)
-    _sync(directory)
+    sync(directory)
 
 
 def _numbered(directory: Path) -> dict[tuple[int, int], Path]:

@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from minefleet.dtypes import NUMPY_DTYPES, wire_dtype
 from minefleet.errors import CorruptError, RejectedError
 from minefleet.fragment import Fragment
 from minefleet.tree import flatten, join, unflatten
@@ -31,21 +32,6 @@ ZSTD_LEVEL = 1
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
 _CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": tensor_pb2.CODEC_LZ4}
-_DTYPES: dict[tensor_pb2.Dtype.ValueType, str] = {
-    tensor_pb2.DTYPE_BOOL: "|b1",
-    tensor_pb2.DTYPE_UINT8: "|u1",
-    tensor_pb2.DTYPE_INT8: "|i1",
-    tensor_pb2.DTYPE_UINT16: "<u2",
-    tensor_pb2.DTYPE_INT16: "<i2",
-    tensor_pb2.DTYPE_UINT32: "<u4",
-    tensor_pb2.DTYPE_INT32: "<i4",
-    tensor_pb2.DTYPE_UINT64: "<u8",
-    tensor_pb2.DTYPE_INT64: "<i8",
-    tensor_pb2.DTYPE_FLOAT16: "<f2",
-    tensor_pb2.DTYPE_FLOAT32: "<f4",
-    tensor_pb2.DTYPE_FLOAT64: "<f8",
-}
-_DTYPE_NUMBERS = {text: number for number, text in _DTYPES.items()}
 
 
 def checksum(payload: bytes | memoryview) -> int:
@@ -140,16 +126,15 @@ def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
 def _spec(
     name: str, array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType, packed_bytes: int
 ) -> tensor_pb2.TensorSpec:
-    dtype = _DTYPE_NUMBERS.get(array.dtype.newbyteorder("<").str)
-    if dtype is None:
-        raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
-    return tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=packed_bytes)
+    return tensor_pb2.TensorSpec(
+        name=name, dtype=wire_dtype(name, array), shape=array.shape, codec=codec, packed_bytes=packed_bytes
+    )
 
 
 def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
-    if spec.dtype not in _DTYPES or any(extent < 0 for extent in spec.shape):
+    if spec.dtype not in NUMPY_DTYPES or any(extent < 0 for extent in spec.shape):
         raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}")
-    return math.prod(spec.shape) * np.dtype(_DTYPES[spec.dtype]).itemsize
+    return math.prod(spec.shape) * NUMPY_DTYPES[spec.dtype].itemsize
 
 
 def _pack(array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType) -> bytes:
@@ -173,7 +158,7 @@ def _unpack(spec: tensor_pb2.TensorSpec, part: memoryview) -> NDArray[np.generic
         raise RejectedError(f"tensor {spec.name} has the unknown codec {spec.codec}")
     if len(data) != raw_bytes:
         raise RejectedError(f"tensor {spec.name} holds {len(data)} bytes, its shape needs {raw_bytes}")
-    return np.frombuffer(data, _DTYPES[spec.dtype]).reshape(tuple(spec.shape))
+    return np.frombuffer(data, NUMPY_DTYPES[spec.dtype]).reshape(tuple(spec.shape))
 
 
 def _inflate(name: str, part: memoryview, raw_bytes: int) -> bytes:

@@ -25,6 +25,10 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_GAVE_UP = 3
+
 
 class FleetError(Exception):
     """Anything that minefleet raises on purpose."""

@@ -15,8 +15,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from minefleet.dtypes import NUMPY_DTYPES, wire_dtype
 from minefleet.errors import ContractError, RejectedError
-from minefleet.v1 import tensor_pb2, weights_pb2
+from minefleet.v1 import weights_pb2
 
 Weights: TypeAlias = Mapping[str, NDArray[Any]]
 """Name to array, in the policy's order."""
@@ -25,21 +26,6 @@ MAX_TENSORS = 100_000
 MAX_WISHES = 100
 MAX_NAME_LENGTH = 500
 
-NUMPY_DTYPES: dict[tensor_pb2.Dtype.ValueType, np.dtype[Any]] = {
-    tensor_pb2.DTYPE_BOOL: np.dtype("|b1"),
-    tensor_pb2.DTYPE_UINT8: np.dtype("|u1"),
-    tensor_pb2.DTYPE_INT8: np.dtype("|i1"),
-    tensor_pb2.DTYPE_UINT16: np.dtype("<u2"),
-    tensor_pb2.DTYPE_INT16: np.dtype("<i2"),
-    tensor_pb2.DTYPE_UINT32: np.dtype("<u4"),
-    tensor_pb2.DTYPE_INT32: np.dtype("<i4"),
-    tensor_pb2.DTYPE_UINT64: np.dtype("<u8"),
-    tensor_pb2.DTYPE_INT64: np.dtype("<i8"),
-    tensor_pb2.DTYPE_FLOAT16: np.dtype("<f2"),
-    tensor_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
-    tensor_pb2.DTYPE_FLOAT64: np.dtype("<f8"),
-}
-_WIRE_DTYPES = {dtype.str: number for number, dtype in NUMPY_DTYPES.items()}
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -84,16 +70,18 @@ def describe(
         digest = digest_of(data)
         parts[digest] = data
         manifest.tensors.add(
-            name=name, dtype=_wire_dtype(name, array), shape=array.shape, digest=digest, size_bytes=data.nbytes
+            name=name, dtype=wire_dtype(name, array), shape=array.shape, digest=digest, size_bytes=data.nbytes
         )
-    manifest.architecture_fingerprint = architecture_fingerprint(manifest.tensors)
+    manifest.architecture_fingerprint = architecture_fingerprint(
+        (entry.name, NUMPY_DTYPES[entry.dtype].name, entry.shape) for entry in manifest.tensors
+    )
     manifest.wishes.extend(weights_pb2.Wish(name=wish.name, kind=wish.kind, count=wish.count) for wish in wishes)
     return manifest, parts
 
 
-def architecture_fingerprint(tensors: Iterable[weights_pb2.TensorEntry]) -> str:
-    """Equal for equal names, dtypes and shapes in equal order; what `minefleet.policies` says of the policy itself."""
-    rows = [[entry.name, NUMPY_DTYPES[entry.dtype].name, list(entry.shape)] for entry in tensors]
+def architecture_fingerprint(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> str:
+    """Equal for equal names, dtypes (as NumPy and torch name them) and shapes in equal order, whatever the machine."""
+    rows = [[name, dtype, list(shape)] for name, dtype, shape in tensors]
     return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
 
 
@@ -172,10 +160,3 @@ def _architecture(manifest: weights_pb2.Manifest) -> dict[str, str]:
         for entry in manifest.tensors
         if entry.dtype in NUMPY_DTYPES
     }
-
-
-def _wire_dtype(name: str, array: NDArray[Any]) -> tensor_pb2.Dtype.ValueType:
-    dtype = array.dtype.newbyteorder("<").str
-    if dtype not in _WIRE_DTYPES:
-        raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
-    return _WIRE_DTYPES[dtype]

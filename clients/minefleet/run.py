@@ -26,6 +26,7 @@ from omegaconf import OmegaConf
 from minefleet.config import FleetConfig
 from minefleet.config.load import from_data, read
 from minefleet.errors import ConfigError
+from minefleet.files import write_whole
 from minefleet.rpc import WIRE_VERSION
 from minefleet.schema import Schema
 from minefleet.v1 import status_service_pb2
@@ -90,9 +91,7 @@ class Run:
     def write(self) -> None:
         """Writes `run.yaml` whole."""
         data = {"config": to_dict(self.config), "schema": self.schema.to_dict(), "architecture": self.architecture}
-        aside = self.directory / f".{RUN_FILE}.{os.getpid()}"
-        OmegaConf.save(OmegaConf.create(data), aside)
-        aside.replace(self.directory / RUN_FILE)
+        write_whole(self.directory / RUN_FILE, OmegaConf.to_yaml(OmegaConf.create(data)))
 
 
 def read_run(directory: Path) -> Run:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, newest
+from minefleet.files import write_whole
 from minefleet.parameters import ParametersClient
 from minefleet.policies.weights import to_numpy
 from minefleet.replay import NOWHERE, Position, ReplayClient
@@ -38,7 +39,7 @@ from minefleet_learner.restore import restore, take_snapshot
 from minefleet_learner.rows import Stopwatch, make_row
 from minefleet_learner.saving import CheckpointWriter
 from minefleet_learner.schedule import Rates, progress, rates, stop_reason
-from minefleet_learner.sinks import Journal, finite, write_whole
+from minefleet_learner.sinks import Journal, finite
 from minefleet_learner.update import NonFiniteError, Updater
 from minefleet_runtime.context import StatusBoard
 

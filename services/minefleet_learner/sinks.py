@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from minefleet.errors import ConfigError
+from minefleet.files import write_whole
 from minefleet.run import Run, to_dict
 
 Row = Mapping[str, Any]
@@ -141,16 +142,6 @@ def keep_until(path: Path, iteration: int) -> None:
             break
         kept.append(line + "\n")
     write_whole(path, "".join(kept))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that appears whole."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
 
 
 def finite(value: Any) -> Any:

@@ -21,11 +21,12 @@ import grpc
 from google.protobuf import duration_pb2
 
 from minefleet.errors import ContractError, CorruptError, NotFoundError, RejectedError, UnavailableError
+from minefleet.files import write_whole
 from minefleet.missing import MissingTensorsError
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet_parameters.files import refusing_when_full, write_whole
+from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import Upload

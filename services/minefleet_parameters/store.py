@@ -43,10 +43,11 @@ from minefleet.errors import (
     OverloadedError,
     RunMismatchError,
 )
+from minefleet.files import write_whole
 from minefleet.manifest import check_architecture, check_manifest
 from minefleet.missing import MissingTensorsError
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.files import refusing_when_full, remove_asides, write_whole
+from minefleet_parameters.files import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import TensorFiles
 from minefleet_parameters.upload import Upload
 

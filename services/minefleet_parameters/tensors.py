@@ -15,9 +15,9 @@ from typing import BinaryIO
 import xxhash
 
 from minefleet.errors import CorruptError
+from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import tensor_pb2, weights_pb2
-from minefleet_parameters.files import sync
 
 logger = logging.getLogger(__name__)
 

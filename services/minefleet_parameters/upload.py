@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import RejectedError, UnavailableError
-from minefleet.manifest import NUMPY_DTYPES, digest_of
+from minefleet.files import sync
+from minefleet.manifest import digest_of
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.files import refusing_when_full, sync
+from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.tensors import header_of, to_data
 
 

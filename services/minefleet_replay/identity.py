@@ -1,11 +1,11 @@
 """`identity.json`: whose store it is, readable without RocksDB."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from minefleet.errors import CorruptError
+from minefleet.files import write_whole
 
 FILE = "identity.json"
 
@@ -46,14 +46,4 @@ def read_identity(directory: Path) -> Identity | None:
 
 def write_identity(directory: Path, identity: Identity) -> None:
     """Writes a store's identity whole and durably."""
-    aside = directory / f".{FILE}"
-    with aside.open("w") as file:
-        json.dump(asdict(identity), file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(directory / FILE)
-    folder = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(directory / FILE, json.dumps(asdict(identity)))

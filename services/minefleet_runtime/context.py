@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from minefleet.files import write_whole
 from minefleet.run import Run
 from minefleet.v1 import status_service_pb2
 
@@ -120,9 +121,7 @@ class RoleContext:
         }
         directory = self.run.directory / ROLES_DIRECTORY
         directory.mkdir(exist_ok=True)
-        aside = directory / f".{self.name}.{os.getpid()}"
-        aside.write_text(json.dumps(card) + "\n")
-        aside.replace(directory / f"{self.name}.json")
+        write_whole(directory / f"{self.name}.json", json.dumps(card) + "\n")
 
     def withdraw(self) -> None:
         """Removes the role's file."""

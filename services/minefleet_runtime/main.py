@@ -8,7 +8,7 @@ from pathlib import Path
 
 import prometheus_client
 
-from minefleet.errors import ConfigError, FleetError, GaveUpError
+from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
 from minefleet.lifeline import die_with_launcher
 from minefleet.rpc import StoppedError
 from minefleet.run import Run, read_run
@@ -22,9 +22,6 @@ from minefleet_runtime.signals import stop_on_signal
 logger = logging.getLogger(__name__)
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-EXIT_FAILED = 1
-EXIT_CONFIG = 2
-EXIT_GAVE_UP = 3
 
 
 def no_arguments(_: argparse.ArgumentParser) -> None:

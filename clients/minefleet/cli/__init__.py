@@ -24,8 +24,6 @@ COMMANDS = {
 MODULES = {"eval": "evaluate"}
 """Commands whose module has another name."""
 
-EXIT_FAILED = 1
-EXIT_CONFIG = 2
 EXIT_SIGNAL = 130
 
 
@@ -53,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    from minefleet.errors import ConfigError, FleetError
+    from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
 
     try:
         return command(arguments)

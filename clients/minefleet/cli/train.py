@@ -18,11 +18,12 @@ from typing import Any
 from rich.console import Console
 
 from minefleet.checkpoint import newest
-from minefleet.cli import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL
+from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
 from minefleet.config.load import load, merge, name_of
+from minefleet.errors import EXIT_CONFIG, EXIT_FAILED
 from minefleet.launch.child import role_command
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
 from minefleet.launch.supervisor import Ending, Supervisor, supervisor

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import above, at_least, divides, not_yet
+from minefleet.config.checks import above, at_least, divides, not_yet, one_of
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.train import TrainConfig
 from minefleet.errors import ConfigError
@@ -56,8 +56,7 @@ class PolicyConfig:
         at_least("policy.hidden_size", self.hidden_size, 1)
         at_least("policy.hidden_layers", self.hidden_layers, 1)
         at_least("policy.gru_size", self.gru_size, 0)
-        if self.activation not in ("tanh", "relu", "elu"):
-            raise ConfigError(f"policy.activation must be one of tanh, relu, elu, got {self.activation!r}")
+        one_of("policy.activation", self.activation, ("tanh", "relu", "elu"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,13 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.launch.child import Child, Death, role_command
 from minefleet.run import Run
 
 LEARNER = "learner"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-EXIT_CONFIG = 2
-EXIT_GAVE_UP = 3
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
 TICK_S = 0.5

@@ -3,16 +3,15 @@
 The state is parameters and buffers, so the statistics of `ValueNorm` travel with the weights.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
 from torch import nn
 
+from minefleet import manifest
 from minefleet.errors import ContractError
 
 Architecture: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
@@ -31,8 +30,7 @@ def architecture(policy: nn.Module) -> Architecture:
 
 def architecture_fingerprint(described: Architecture) -> str:
     """Equal for equal architectures, order included, whatever the machine."""
-    rows = [[name, dtype, list(shape)] for name, (dtype, shape) in described.items()]
-    return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
+    return manifest.architecture_fingerprint((name, dtype, shape) for name, (dtype, shape) in described.items())
 
 
 def differences(ours: Architecture, theirs: Architecture) -> str:

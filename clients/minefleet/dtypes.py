@@ -1,0 +1,37 @@
+"""The element types of the wire, and what NumPy calls them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.errors import RejectedError
+from minefleet.v1 import tensor_pb2
+
+NUMPY_DTYPES: dict[tensor_pb2.Dtype.ValueType, np.dtype[Any]] = {
+    tensor_pb2.DTYPE_BOOL: np.dtype("|b1"),
+    tensor_pb2.DTYPE_UINT8: np.dtype("|u1"),
+    tensor_pb2.DTYPE_INT8: np.dtype("|i1"),
+    tensor_pb2.DTYPE_UINT16: np.dtype("<u2"),
+    tensor_pb2.DTYPE_INT16: np.dtype("<i2"),
+    tensor_pb2.DTYPE_UINT32: np.dtype("<u4"),
+    tensor_pb2.DTYPE_INT32: np.dtype("<i4"),
+    tensor_pb2.DTYPE_UINT64: np.dtype("<u8"),
+    tensor_pb2.DTYPE_INT64: np.dtype("<i8"),
+    tensor_pb2.DTYPE_FLOAT16: np.dtype("<f2"),
+    tensor_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
+    tensor_pb2.DTYPE_FLOAT64: np.dtype("<f8"),
+}
+_WIRE_DTYPES = {dtype.str: number for number, dtype in NUMPY_DTYPES.items()}
+
+
+def wire_dtype(name: str, array: NDArray[Any]) -> tensor_pb2.Dtype.ValueType:
+    """The wire type of an array's elements, whatever their byte order.
+
+    Raises:
+        RejectedError: If there is none; names the array.
+    """
+    dtype = _WIRE_DTYPES.get(array.dtype.newbyteorder("<").str)
+    if dtype is None:
+        raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
+    return dtype
