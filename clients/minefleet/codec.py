@@ -6,6 +6,7 @@ allocated.
 
 import math
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import fields
 
@@ -29,6 +30,10 @@ MAX_RAW_BYTES = 2**30
 """Largest fragment that is decoded, after unpacking."""
 
 ZSTD_LEVEL = 1
+PROBE_BYTES = 2**16
+"""A larger array of which so much does not pack well is sent as it is."""
+WORTHWHILE = 0.9
+"""Packed size over raw size below which packing is worth its time."""
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
 _CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": tensor_pb2.CODEC_LZ4}
@@ -37,6 +42,16 @@ _CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": 
 def checksum(payload: bytes | memoryview) -> int:
     """Returns the xxh3-64 of a payload."""
     return xxhash.xxh3_64_intdigest(payload)
+
+
+class _Local(threading.local):
+    """A compressor per thread: making one costs as much as packing a small fragment."""
+
+    def __init__(self) -> None:
+        self.zstd = zstd.ZstdCompressor(level=ZSTD_LEVEL)
+
+
+_local = _Local()
 
 
 def encode(
@@ -52,9 +67,12 @@ def encode(
     """Packs a fragment; observations are compressed, the rest is small."""
     specs, parts, raw_bytes = [], [], 0
     for name, array in _arrays(fragment):
-        codec = _CODECS[compression] if name.split("/")[0] in _PACKED else tensor_pb2.CODEC_NONE
-        part = _pack(np.ascontiguousarray(array), codec)
-        specs.append(_spec(name, array, codec, len(part)))
+        wanted = _CODECS[compression] if name.split("/")[0] in _PACKED else tensor_pb2.CODEC_NONE
+        dtype = wire_dtype(name, array)
+        codec, part = _pack(array, wanted)
+        specs.append(
+            tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=len(part))
+        )
         parts.append(part)
         raw_bytes += array.nbytes
     payload = b"".join(parts)
@@ -96,6 +114,8 @@ def check_header(header: fragment_pb2.FragmentHeader) -> None:
     """Rejects headers whose numbers do not fit together, before anything is allocated."""
     if not header.name.stream or header.length < 1 or header.oldest_version > header.newest_version:
         raise RejectedError("a fragment needs a stream, a length >= 1 and oldest_version <= newest_version")
+    if not header.payload_bytes:
+        raise RejectedError("a fragment needs a payload")
     if sum(spec.packed_bytes for spec in header.tensors) != header.payload_bytes:
         raise RejectedError("the tensors' packed_bytes do not add up to payload_bytes")
     if header.raw_bytes > MAX_RAW_BYTES or sum(_raw_bytes(spec) for spec in header.tensors) != header.raw_bytes:
@@ -123,27 +143,33 @@ def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
         raise RejectedError(f"the payload is no fragment: {error}") from error
 
 
-def _spec(
-    name: str, array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType, packed_bytes: int
-) -> tensor_pb2.TensorSpec:
-    return tensor_pb2.TensorSpec(
-        name=name, dtype=wire_dtype(name, array), shape=array.shape, codec=codec, packed_bytes=packed_bytes
-    )
-
-
 def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
     if spec.dtype not in NUMPY_DTYPES or any(extent < 0 for extent in spec.shape):
         raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}")
     return math.prod(spec.shape) * NUMPY_DTYPES[spec.dtype].itemsize
 
 
-def _pack(array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType) -> bytes:
-    data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    if codec == tensor_pb2.CODEC_ZSTD:
-        return zstd.compress(data, level=ZSTD_LEVEL)
+def _pack(
+    array: NDArray[np.generic], codec: tensor_pb2.Codec.ValueType
+) -> tuple[tensor_pb2.Codec.ValueType, bytes | memoryview]:
+    """Packs an array with a codec, or with none where that hardly helps. Returns the codec, too."""
+    ordered = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    data = ordered.reshape(-1).view(np.uint8).data
+    if codec == tensor_pb2.CODEC_NONE or not _is_worth_packing(data, codec):
+        return tensor_pb2.CODEC_NONE, data
+    return codec, _squeeze(data, codec)
+
+
+def _is_worth_packing(data: memoryview, codec: tensor_pb2.Codec.ValueType) -> bool:
+    middle = len(data) // 2
+    probe = data[middle : middle + PROBE_BYTES]
+    return len(data) <= PROBE_BYTES or len(_squeeze(probe, codec)) < WORTHWHILE * len(probe)
+
+
+def _squeeze(data: memoryview, codec: tensor_pb2.Codec.ValueType) -> bytes:
     if codec == tensor_pb2.CODEC_LZ4:
         return bytes(lz4.frame.compress(data))
-    return data
+    return _local.zstd.compress(data, mode=zstd.ZstdCompressor.FLUSH_FRAME)
 
 
 def _unpack(spec: tensor_pb2.TensorSpec, part: memoryview) -> NDArray[np.generic]:

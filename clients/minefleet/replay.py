@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from minefleet.errors import InternalError, UnavailableError, translated
-from minefleet.rpc import CALL_TIMEOUT_S, Retrier, connect, pieces, shake_hands
+from minefleet.rpc import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
 from minefleet.v1 import (
     episode_pb2,
     fragment_pb2,
@@ -32,7 +32,7 @@ SLOWEST_BYTES_PER_S = 1_000_000
 """An upload that is slower misses its deadline."""
 
 Order = Literal["least_used", "uniform", "oldest"]
-Outcome = Literal["none", "stored", "duplicate", "expired"]
+Outcome = Literal["stored", "duplicate", "expired"]
 Name = tuple[str, int]
 """A stream, and the number of a chunk or fragment in it."""
 
@@ -42,12 +42,13 @@ _ORDERS: dict[Order, replay_service_pb2.LeaseOrder.ValueType] = {
     "oldest": replay_service_pb2.LEASE_ORDER_OLDEST,
 }
 _OUTCOMES: dict[replay_service_pb2.AppendOutcome.ValueType, Outcome] = {
-    replay_service_pb2.APPEND_OUTCOME_UNSPECIFIED: "none",
     replay_service_pb2.APPEND_OUTCOME_STORED: "stored",
     replay_service_pb2.APPEND_OUTCOME_DUPLICATE: "duplicate",
     replay_service_pb2.APPEND_OUTCOME_EXPIRED: "expired",
 }
 Result = TypeVar("Result")
+Packed = tuple[fragment_pb2.FragmentHeader, bytes]
+"""A fragment as it travels: its header and its payload."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,14 +79,16 @@ class Reservation:
     """When to ask again for what was not granted."""
     newest_version: int
     """The newest policy version that replay has heard of."""
+    free_chunks: int
+    """Chunks that could still be granted now, to whoever asks first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppendResult:
-    """What became of a fragment. It is durable."""
+    """What became of fragments. They are durable."""
 
-    outcome: Outcome
-    """`none` when the call carried no fragment."""
+    outcomes: list[Outcome]
+    """One per fragment, in their order."""
     newest_version: int
 
 
@@ -182,27 +185,28 @@ class ReplayClient:
             granted=list(response.granted),
             retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
             newest_version=response.newest_version,
+            free_chunks=response.free_chunks,
         )
 
     def append(
         self,
-        header: fragment_pb2.FragmentHeader | None,
-        payload: bytes = b"",
+        fragments: Sequence[Packed] = (),
         *,
         episodes: Sequence[episode_pb2.EpisodeRecord] = (),
         progress: replay_service_pb2.ActorProgress | None = None,
     ) -> AppendResult:
-        """Stores at most one fragment, any number of episode records and the actor's progress.
+        """Stores fragments, episode records and the actor's progress. Several fragments in one call cost less.
 
         Raises:
-            ConflictError: If the fragment's name is known with other bytes.
-            RejectedError: If the header is malformed or the payload does not match it.
+            ConflictError: If a fragment's name is known with other bytes.
+            RejectedError: If a header is malformed or a payload does not match it.
         """
-        timeout_s = CALL_TIMEOUT_S + len(payload) / SLOWEST_BYTES_PER_S
+        timeout_s = CALL_TIMEOUT_S + sum(len(payload) for _, payload in fragments) / SLOWEST_BYTES_PER_S
         response = self._call(
-            lambda: self._stub.Append(_append_parts(header, payload, episodes, progress), timeout=timeout_s)
+            lambda: self._stub.Append(_append_messages(fragments, episodes, progress), timeout=timeout_s)
         )
-        return AppendResult(outcome=_OUTCOMES[response.outcome], newest_version=response.newest_version)
+        outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
+        return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
 
     def lease(
         self, number: int, *, fragments: int, use_version: int, wait_s: float, order: Order = "least_used"
@@ -241,7 +245,7 @@ class ReplayClient:
         chunks: Iterable[LeasedChunk] = (),
         *,
         missing: Callable[[Name], None] = lambda _: None,
-    ) -> Iterator[tuple[fragment_pb2.FragmentHeader, bytes]]:
+    ) -> Iterator[Packed]:
         """Yields the fragments of an open lease, chunk by chunk in the order of the lease; resumes by itself.
 
         Args:
@@ -325,15 +329,17 @@ class _Reading:
     def __init__(self, start: Callable[[], Iterator[replay_service_pb2.ReadResponse]]) -> None:
         self._start = start
         self._responses: Iterator[replay_service_pb2.ReadResponse] | None = None
+        self._parts: Iterator[replay_service_pb2.ReadPart] = iter(())
         self._done: set[Name] = set()
 
-    def advance(self) -> tuple[fragment_pb2.FragmentHeader, bytes] | fragment_pb2.FragmentName | None:
+    def advance(self) -> Packed | fragment_pb2.FragmentName | None:
         """Returns the next fragment that was not returned before, or the name of a missing one; None at the end."""
-        responses = self._responses or self._start()
-        self._responses = responses
+        if self._responses is None:
+            self._responses = self._start()
+            self._parts = (part for response in self._responses for part in response.parts)
         try:
-            for response in responses:
-                item = _item(response, responses)
+            for part in self._parts:
+                item = _item(part, self._parts)
                 name = item if isinstance(item, fragment_pb2.FragmentName) else item[0].name
                 if (name.stream, name.sequence) not in self._done:
                     self._done.add((name.stream, name.sequence))
@@ -350,34 +356,43 @@ class _Reading:
 
 
 def _item(
-    response: replay_service_pb2.ReadResponse, rest: Iterator[replay_service_pb2.ReadResponse]
-) -> tuple[fragment_pb2.FragmentHeader, bytes] | fragment_pb2.FragmentName:
-    if response.WhichOneof("part") == "missing":
-        return response.missing
-    header, parts, received_bytes = response.header, [], 0
+    part: replay_service_pb2.ReadPart, rest: Iterator[replay_service_pb2.ReadPart]
+) -> Packed | fragment_pb2.FragmentName:
+    if part.WhichOneof("part") == "missing":
+        return part.missing
+    header, received, received_bytes = part.header, list[bytes](), 0
     while received_bytes < header.payload_bytes:
-        piece = next(rest, replay_service_pb2.ReadResponse()).payload
+        piece = next(rest, replay_service_pb2.ReadPart()).payload
         if not piece:
             raise InternalError(f"replay broke off fragment {header.name.stream}/{header.name.sequence}")
-        parts.append(piece)
+        received.append(piece)
         received_bytes += len(piece)
-    return header, b"".join(parts)
+    return header, b"".join(received)
 
 
-def _append_parts(
-    header: fragment_pb2.FragmentHeader | None,
-    payload: bytes,
+def _append_messages(
+    fragments: Sequence[Packed],
     episodes: Sequence[episode_pb2.EpisodeRecord],
     progress: replay_service_pb2.ActorProgress | None,
 ) -> Iterator[replay_service_pb2.AppendRequest]:
-    if header is not None:
-        yield replay_service_pb2.AppendRequest(header=header)
-        for piece in pieces(payload):
-            yield replay_service_pb2.AppendRequest(payload=piece)
-    for episode in episodes:
-        yield replay_service_pb2.AppendRequest(episode=episode)
+    for parts in bundled(_append_parts(fragments, episodes, progress)):
+        yield replay_service_pb2.AppendRequest(parts=parts)
+
+
+def _append_parts(
+    fragments: Sequence[Packed],
+    episodes: Sequence[episode_pb2.EpisodeRecord],
+    progress: replay_service_pb2.ActorProgress | None,
+) -> Iterator[tuple[replay_service_pb2.AppendPart, int]]:
+    """The parts of an Append with their bytes. Records come first: they are stored with the first fragment."""
     if progress is not None:
-        yield replay_service_pb2.AppendRequest(progress=progress)
+        yield replay_service_pb2.AppendPart(progress=progress), progress.ByteSize()
+    for episode in episodes:
+        yield replay_service_pb2.AppendPart(episode=episode), episode.ByteSize()
+    for header, payload in fragments:
+        yield replay_service_pb2.AppendPart(header=header), header.ByteSize()
+        for piece in pieces(payload):
+            yield replay_service_pb2.AppendPart(payload=piece), len(piece)
 
 
 def _leased_chunk(chunk: replay_service_pb2.LeasedChunk) -> LeasedChunk:

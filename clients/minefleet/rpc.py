@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 """Roles with another wire version refuse each other."""
 
 PIECE_BYTES = 2**20
@@ -52,6 +52,7 @@ CLIENT_OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
@@ -69,6 +70,24 @@ def pieces(payload: bytes) -> Iterator[bytes]:
     view = memoryview(payload)
     for start in range(0, len(view), PIECE_BYTES):
         yield bytes(view[start : start + PIECE_BYTES])
+
+
+def bundled(parts: Iterable[tuple[Part, int]]) -> Iterator[list[Part]]:
+    """Gathers parts into messages: each takes parts until their bytes reach `PIECE_BYTES`.
+
+    Args:
+        parts: Each with its bytes, at most `PIECE_BYTES`.
+    """
+    message: list[Part] = []
+    message_bytes = 0
+    for part, part_bytes in parts:
+        message.append(part)
+        message_bytes += part_bytes
+        if message_bytes >= PIECE_BYTES:
+            yield message
+            message, message_bytes = [], 0
+    if message:
+        yield message
 
 
 def shake_hands(

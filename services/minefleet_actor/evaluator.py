@@ -33,7 +33,7 @@ def body(context: RoleContext) -> None:
                 context.board.set(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
                 player.inference.swap(weights, info.version)
                 records = [played.record for played in player.play(config.eval_episodes, f"{name}-{info.version}")]
-                replay.append(None, episodes=records)
+                replay.append(episodes=records)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     loop ── fragment, episodes ──▶ queue ── encode, append ──▶ replay
 
 The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`), so the queue is
-bounded by that plus one fragment per slot. This thread empties it; it waits for something to send, and while replay
-does not answer it repeats the same names until it does.
+bounded by that plus one fragment per slot. This thread empties it, with one call for all that is queued up to
+`CALL_BYTES`; it waits for something to send, and while replay does not answer it repeats the same names until it does.
 """
 
 import threading
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 
 from minefleet.codec import encode
 from minefleet.fragment import Fragment
-from minefleet.replay import Position, ReplayClient
+from minefleet.replay import Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
-from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
+from minefleet.v1 import episode_pb2, replay_service_pb2
+
+CALL_BYTES = 8 * 2**20
+"""Packed bytes beyond which a call takes no further fragment."""
 
 FLUSH_S = 1.0
 """Longest time that an episode record waits for a fragment to travel with."""
@@ -79,18 +82,20 @@ class Shipper:
         try:
             while self._wait():
                 self.flush()
-            self._append(None)
+            self._append([])
         except StoppedError:
             return
 
     def flush(self) -> None:
         """Sends all that is queued, oldest first, and this actor's progress."""
         while self._parcels:
-            self._append(self._parcels[0])
-            self._parcels.popleft()
+            packed = self._pack()
+            self._append(packed)
+            for _ in packed:
+                self._parcels.popleft()
             self._sent()
         if self._episodes:
-            self._append(None)
+            self._append([])
 
     def close(self) -> None:
         """Ends `run` once all is sent."""
@@ -103,12 +108,23 @@ class Shipper:
             self._changed.wait_for(lambda: self._parcels or self._closed, FLUSH_S)
             return not self._closed or bool(self._parcels or self._episodes)
 
-    def _append(self, parcel: Parcel | None) -> None:
+    def _append(self, packed: list[Packed]) -> None:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
-        header, payload = self._encode(parcel) if parcel is not None else (None, b"")
-        self._replay.append(header, payload, episodes=episodes, progress=self._progress())
+        self._replay.append(packed, episodes=episodes, progress=self._progress())
 
-    def _encode(self, parcel: Parcel) -> tuple[fragment_pb2.FragmentHeader, bytes]:
+    def _pack(self) -> list[Packed]:
+        """Packs what one call shall carry, oldest first."""
+        with self._changed:
+            parcels = list(self._parcels)
+        packed, packed_bytes = list[Packed](), 0
+        for parcel in parcels:
+            if packed_bytes >= CALL_BYTES:
+                break
+            packed.append(self._encode(parcel))
+            packed_bytes += packed[-1][0].payload_bytes
+        return packed
+
+    def _encode(self, parcel: Parcel) -> Packed:
         return encode(
             parcel.fragment,
             run_id=self._replay.position.run_id,

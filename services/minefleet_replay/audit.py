@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from minefleet_replay.leases import read_rows
 from minefleet_replay.ledger import Ledger
 from minefleet_replay.names import ChunkName
-from minefleet_replay.rows import LEDGER, Meta, number_of, read_names
+from minefleet_replay.rows import LEDGER, Meta, number_key, number_of, read_names
 from minefleet_replay.store import Store
 
 
@@ -23,7 +23,7 @@ class Recount:
     quarantined: int
     """Fragments that are corrupt and still stored."""
     payloads: int
-    """Rows of payloads."""
+    """Fragments of which a payload is stored."""
 
     def faults(self) -> Iterator[str]:
         """What does not add up."""
@@ -64,5 +64,5 @@ def recount(store: Store, fragments_per_chunk: int) -> Recount:
         live=live,
         leased=leased,
         quarantined=quarantined,
-        payloads=sum(1 for _ in store.scan("data")),
+        payloads=len({key[: len(number_key(0))] for key, _ in store.scan("data")}),
     )

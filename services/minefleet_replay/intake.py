@@ -14,19 +14,20 @@ from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.ledger import Reason, bucket_of
 from minefleet_replay.names import ChunkName, StreamNames
 from minefleet_replay.progress import NO_COUNTS, Counts
-from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key
+from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key, piece_keys
 
 logger = logging.getLogger(__name__)
 
-Outcome = Literal["none", "stored", "duplicate", "expired"]
+Outcome = Literal["stored", "duplicate", "expired"]
 
 
 @dataclass(kw_only=True, slots=True)
 class Upload:
-    """What one Append carries, all of it checked."""
+    """One fragment and records, all of it checked."""
 
     header: fragment_pb2.FragmentHeader | None = None
-    payload: bytes = b""
+    pieces: list[bytes] = field(default_factory=list)
+    """The fragment's payload, in pieces of `PIECE_BYTES`; the last one is shorter."""
     episodes: list[episode_pb2.EpisodeRecord] = field(default_factory=list)
     actor: str = ""
     """The incarnation that `progress` is of; empty when there is none."""
@@ -44,34 +45,35 @@ class Intake:
     def _books(self) -> Books:
         return self._keeper.books
 
-    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> list[bool]:
-        """Says for each chunk whether it may be made with these weights."""
+    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> tuple[list[bool], int]:
+        """Says for each chunk whether it may be made with these weights, and how many more could be."""
         if self._is_too_old(policy_version):
             for name in names:
                 self._keeper.pacing.revoke(name)
-            return [False] * len(names)
+            return [False] * len(names), 0
         lag = max(0, self._books.standing.newest_version - policy_version)
         fresh_chunks = self._books.limits.fresh_chunks(lag)
-        return [self._reserve(name, fresh_chunks) for name in names]
+        granted = [self._reserve(name, fresh_chunks) for name in names]
+        return granted, self._keeper.pacing.free_chunks(len(self._books.index), fresh_chunks)
 
-    def append(self, upload: Upload) -> Outcome:
-        """Stores what is new in an upload, as one change.
+    def append(self, upload: Upload) -> Outcome | None:
+        """Stores what is new in an upload, as one change. Returns what becomes of its fragment, if it has one.
 
         Raises:
             ConflictError: If the fragment's name is known with other bytes.
             RejectedError: If its stream was closed before it.
             OverloadedError: If there is no room, or the store would stall.
         """
-        outcome, reason = self._judge(upload.header) if upload.header is not None else ("none", None)
+        outcome, reason = self._judge(upload.header) if upload.header is not None else (None, None)
         change, names = self._keeper.change(), dict[str, StreamNames]()
         if upload.header is not None and outcome != "duplicate":
-            self._take_fragment(change, names, upload.header, upload.payload, reason)
+            self._take_fragment(change, names, upload.header, upload.pieces, reason)
         self._take_episodes(change, names, upload.episodes)
         self._take_progress(change, upload.actor, upload.progress)
         self._take_names(change, names)
         if change.effects:
             self._keeper.commit(change)
-        if upload.header is not None:
+        if upload.header is not None and outcome is not None:
             self._count(outcome, upload.header)
         return outcome
 
@@ -114,7 +116,7 @@ class Intake:
         change: Change,
         names: dict[str, StreamNames],
         header: fragment_pb2.FragmentHeader,
-        payload: bytes,
+        pieces: list[bytes],
         reason: Reason | None,
     ) -> None:
         stream, sequence = header.name.stream, header.name.sequence
@@ -122,14 +124,14 @@ class Intake:
         names[stream] = self._books.names[stream].with_fragment(sequence, header.checksum, meta.fragment.number)
         name = self._books.chunk_name(stream, sequence)
         if reason is None:
-            self._store(change, name, meta, payload)
+            self._store(change, name, meta, pieces)
         else:
             self._expire(change, name, meta, reason)
 
-    def _store(self, change: Change, name: ChunkName, meta: Meta, payload: bytes) -> None:
-        key = number_key(meta.fragment.number)
-        change.put("data", key, payload)
-        change.put("meta", key, meta.to_row())
+    def _store(self, change: Change, name: ChunkName, meta: Meta, pieces: list[bytes]) -> None:
+        for key, piece in zip(piece_keys(meta.fragment), pieces, strict=True):
+            change.put("data", key, piece)
+        change.put("meta", number_key(meta.fragment.number), meta.to_row())
         change.ledger = change.ledger.added("live")
         change.then(partial(self._add, name, meta))
 

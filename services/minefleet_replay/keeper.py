@@ -12,7 +12,7 @@ from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.names import ChunkName
 from minefleet_replay.pacing import Pacing
-from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
+from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key, piece_keys
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Batch, Family, Store
 
@@ -100,7 +100,8 @@ class Keeper:
     def drop(self, change: Change, chunk: Chunk, reason: Reason, uses: int) -> None:
         """Drops a chunk that no lease holds after so many acked uses."""
         for fragment in chunk.fragments:
-            change.delete("data", number_key(fragment.number))
+            for key in piece_keys(fragment):
+                change.delete("data", key)
             change.delete("meta", number_key(fragment.number))
         change.delete("uses", number_key(chunk.id))
         self.explain(change, chunk.name, chunk.fragments, reason, uses)

@@ -72,6 +72,11 @@ class Pacing:
         """Chunks that are granted and not begun."""
         return len(self._grants)
 
+    def free_chunks(self, held_chunks: int, fresh_chunks: int | None = None) -> int:
+        """Chunks that could be granted now; arguments as for `reserve`."""
+        room_chunks = self._room_chunks if fresh_chunks is None else min(self._room_chunks, fresh_chunks)
+        return max(0, room_chunks - held_chunks - len(self._grants)) if self._enabled else room_chunks
+
     def reserve(self, name: ChunkName, held_chunks: int, now: float, fresh_chunks: int | None = None) -> bool:
         """Grants a chunk that has not begun, or renews its grant, if there is room.
 
@@ -81,11 +86,12 @@ class Pacing:
             now: The time, seconds.
             fresh_chunks: Chunks that may be used before it without making it stale; None when that is no limit.
         """
-        room_chunks = self._room_chunks if fresh_chunks is None else min(self._room_chunks, fresh_chunks)
-        granted = name in self._grants or held_chunks + len(self._grants) < room_chunks
-        if granted and self._enabled:
+        if not self._enabled:
+            return True
+        granted = name in self._grants or self.free_chunks(held_chunks, fresh_chunks) > 0
+        if granted:
             self._grants.hear(name, now)
-        return granted or not self._enabled
+        return granted
 
     def renew(self, name: ChunkName, now: float) -> None:
         """Somebody still works on an incomplete chunk."""

@@ -1,8 +1,10 @@
-"""Reads one Append: sizes are checked before anything is kept, and the whole before anything is stored."""
+"""Reads an Append: sizes are checked before anything is kept, and a fragment's bytes before it is stored."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from minefleet.codec import check_header, checksum
+import xxhash
+
+from minefleet.codec import check_header
 from minefleet.errors import RejectedError
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
@@ -16,39 +18,26 @@ MAX_EPISODE_BYTES = 64 * 2**10
 MAX_NAME_CHARACTERS = 200
 MAX_NUMBER = 2**63 - 1
 
+Admit = Callable[[fragment_pb2.FragmentHeader], None]
+"""Told a header before any of its payload is taken; raises to refuse it."""
 
-def receive(
-    requests: Iterable[replay_service_pb2.AppendRequest], admit: Callable[[fragment_pb2.FragmentHeader], None]
-) -> Upload:
-    """Reads an upload to its end.
 
-    Args:
-        requests: Its messages, in order.
-        admit: Told the header before any of the payload is taken; raises to refuse it.
+def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) -> Iterator[Upload]:
+    """Yields each fragment once it is whole, with the records that came before it; at the end, what records are left.
 
     Raises:
-        RejectedError: If the messages do not make one fragment and episodes, or the payload fails its checksum.
+        RejectedError: If the parts do not make fragments and records, or a payload fails its checksum.
     """
-    upload, pieces = Upload(), list[bytes]()
+    receiver = _Receiver(admit)
     for request in requests:
-        match request.WhichOneof("part"):
-            case "header":
-                _take_header(upload, request.header, admit)
-            case "payload":
-                _take_piece(upload, pieces, request.payload)
-            case "episode":
-                _take_episode(upload, request.episode)
-            case "progress":
-                _take_progress(upload, request.progress)
-            case part:
-                raise RejectedError(f"an Append carries no {part or 'empty message'}")
-    upload.payload = b"".join(pieces)
-    if upload.header is not None and checksum(upload.payload) != upload.header.checksum:
-        raise RejectedError(
-            f"the payload of {len(upload.payload)} bytes does not match its header: {upload.header.payload_bytes} "
-            f"bytes with checksum {upload.header.checksum:016x}"
-        )
-    return upload
+        for part in request.parts:
+            receiver.take(part)
+            if receiver.is_whole():
+                yield receiver.hand_over()
+    if receiver.upload.header is not None:
+        raise RejectedError(f"the upload ends {receiver.missing_bytes} bytes before the end of its fragment")
+    if receiver.upload.episodes or receiver.upload.actor:
+        yield receiver.hand_over()
 
 
 def check_name(stream: str, number: int) -> None:
@@ -60,47 +49,88 @@ def check_name(stream: str, number: int) -> None:
         )
 
 
-def _take_header(
-    upload: Upload, header: fragment_pb2.FragmentHeader, admit: Callable[[fragment_pb2.FragmentHeader], None]
-) -> None:
-    if upload.header is not None:
-        raise RejectedError("an Append carries at most one header")
-    check_name(header.name.stream, max(header.name.sequence, header.newest_version))
-    if header.payload_bytes > MAX_PAYLOAD_BYTES or header.ByteSize() > MAX_HEADER_BYTES:
-        raise RejectedError(
-            f"a fragment has at most {MAX_PAYLOAD_BYTES} bytes and {MAX_HEADER_BYTES} of header, got "
-            f"{header.payload_bytes} and {header.ByteSize()}"
-        )
-    if any(spec.packed_bytes < 0 for spec in header.tensors):
-        raise RejectedError("a tensor has a negative number of bytes")
-    check_header(header)
-    admit(header)
-    upload.header = header
+class _Receiver:
+    """What has come since the last fragment was whole."""
 
+    def __init__(self, admit: Admit) -> None:
+        self._admit = admit
+        self.upload = Upload()
+        self.missing_bytes = 0
+        self._digest = xxhash.xxh3_64()
 
-def _take_piece(upload: Upload, pieces: list[bytes], piece: bytes) -> None:
-    if upload.header is None:
-        raise RejectedError("the header must come before the payload")
-    received_bytes = sum(map(len, pieces))
-    if len(piece) > PIECE_BYTES or received_bytes + len(piece) > upload.header.payload_bytes:
-        raise RejectedError(
-            f"pieces have at most {PIECE_BYTES} bytes and together the header's {upload.header.payload_bytes}, got "
-            f"{len(piece)} after {received_bytes}"
-        )
-    pieces.append(piece)
+    def take(self, part: replay_service_pb2.AppendPart) -> None:
+        """Takes the next part."""
+        match part.WhichOneof("part"):
+            case "header":
+                self._take_header(part.header)
+            case "payload":
+                self._take_piece(part.payload)
+            case "episode":
+                self._take_episode(part.episode)
+            case "progress":
+                self._take_progress(part.progress)
+            case other:
+                raise RejectedError(f"an Append carries no {other or 'empty part'}")
 
+    def is_whole(self) -> bool:
+        """Whether a fragment has come to its last byte."""
+        return self.upload.header is not None and self.missing_bytes == 0
 
-def _take_episode(upload: Upload, record: episode_pb2.EpisodeRecord) -> None:
-    check_name(record.stream, record.episode)
-    if record.ByteSize() > MAX_EPISODE_BYTES or len(upload.episodes) >= MAX_EPISODES:
-        raise RejectedError(
-            f"an Append carries at most {MAX_EPISODES} episodes of at most {MAX_EPISODE_BYTES} bytes each"
-        )
-    upload.episodes.append(record)
+    def hand_over(self) -> Upload:
+        """Returns what has come, and begins anew.
 
+        Raises:
+            RejectedError: If a payload fails its checksum.
+        """
+        upload, self.upload = self.upload, Upload()
+        header = upload.header
+        if header is not None and self._digest.intdigest() != header.checksum:
+            raise RejectedError(
+                f"the payload of {header.name.stream}/{header.name.sequence} does not match its header: "
+                f"{header.payload_bytes} bytes with checksum {header.checksum:016x}"
+            )
+        return upload
 
-def _take_progress(upload: Upload, progress: replay_service_pb2.ActorProgress) -> None:
-    if upload.actor:
-        raise RejectedError("an Append carries at most one progress")
-    check_name(progress.actor, max(progress.env_steps, progress.env_failures))
-    upload.actor, upload.progress = progress.actor, Counts(progress.env_steps, progress.env_failures)
+    def _take_header(self, header: fragment_pb2.FragmentHeader) -> None:
+        if self.upload.header is not None:
+            raise RejectedError(f"a header came {self.missing_bytes} bytes before the end of the fragment before it")
+        check_name(header.name.stream, max(header.name.sequence, header.newest_version))
+        if header.payload_bytes > MAX_PAYLOAD_BYTES or header.ByteSize() > MAX_HEADER_BYTES:
+            raise RejectedError(
+                f"a fragment has at most {MAX_PAYLOAD_BYTES} bytes and {MAX_HEADER_BYTES} of header, got "
+                f"{header.payload_bytes} and {header.ByteSize()}"
+            )
+        if any(spec.packed_bytes < 0 for spec in header.tensors):
+            raise RejectedError("a tensor has a negative number of bytes")
+        check_header(header)
+        self._admit(header)
+        self.upload.header = header
+        self.missing_bytes = header.payload_bytes
+        self._digest.reset()
+
+    def _take_piece(self, piece: bytes) -> None:
+        if self.upload.header is None:
+            raise RejectedError("a header must come before its payload")
+        expected_bytes = min(PIECE_BYTES, self.missing_bytes)
+        if len(piece) != expected_bytes:
+            raise RejectedError(
+                f"a piece has {PIECE_BYTES} bytes, or what is left: expected {expected_bytes}, got {len(piece)}"
+            )
+        self._digest.update(piece)
+        self.upload.pieces.append(piece)
+        self.missing_bytes -= len(piece)
+
+    def _take_episode(self, record: episode_pb2.EpisodeRecord) -> None:
+        check_name(record.stream, record.episode)
+        if record.ByteSize() > MAX_EPISODE_BYTES or len(self.upload.episodes) >= MAX_EPISODES:
+            raise RejectedError(
+                f"an Append carries at most {MAX_EPISODES} episodes of at most {MAX_EPISODE_BYTES} bytes each"
+            )
+        self.upload.episodes.append(record)
+
+    def _take_progress(self, progress: replay_service_pb2.ActorProgress) -> None:
+        if self.upload.actor:
+            raise RejectedError("an Append carries at most one progress")
+        check_name(progress.actor, max(progress.env_steps, progress.env_failures))
+        self.upload.actor = progress.actor
+        self.upload.progress = Counts(progress.env_steps, progress.env_failures)

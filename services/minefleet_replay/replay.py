@@ -15,11 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from minefleet.codec import checksum
-from minefleet.errors import ContractError, CorruptError, NotFoundError, RunMismatchError
+from minefleet.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
 from minefleet_replay.identity import Identity, write_identity
-from minefleet_replay.index import Fragment
 from minefleet_replay.intake import Intake, Outcome, Upload
 from minefleet_replay.keeper import Keeper
 from minefleet_replay.leases import Ending
@@ -28,7 +26,8 @@ from minefleet_replay.lending import Learner, Lending, Lent, Wanted
 from minefleet_replay.names import ChunkName
 from minefleet_replay.pacing import Hint
 from minefleet_replay.progress import Counts
-from minefleet_replay.rows import Meta, number_key, number_of
+from minefleet_replay.reading import Stored, Wish, read
+from minefleet_replay.rows import number_key, number_of
 from minefleet_replay.store import Family
 
 logger = logging.getLogger(__name__)
@@ -47,6 +46,7 @@ class Answer(NamedTuple):
     granted: list[bool]
     retry_after_s: float
     newest_version: int
+    free_chunks: int
 
 
 class Replay:
@@ -108,18 +108,24 @@ class Replay:
     def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> Answer:
         """Says which chunks may be made with these weights; renews grants."""
         with self._changed:
-            granted = self._intake.reserve(policy_version, names)
-            return Answer(granted, self._hint.retry_after_s, self.keeper.books.standing.newest_version)
+            granted, free_chunks = self._intake.reserve(policy_version, names)
+            newest_version = self.keeper.books.standing.newest_version
+            return Answer(granted, self._hint.retry_after_s, newest_version, free_chunks)
 
-    def append(self, upload: Upload) -> tuple[Outcome, int]:
-        """Stores an upload durably. Returns what became of its fragment, and the newest version."""
+    def append(self, upload: Upload) -> Outcome | None:
+        """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""
         with self._changed:
             outcome = self._intake.append(upload)
-            newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
             self._changed.notify_all()
+        return outcome
+
+    def settle(self) -> int:
+        """Returns once what was appended survives what it shall. Returns the newest version, for the answer."""
+        with self._changed:
+            newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
         if self.keeper.books.limits.syncs_appends:
             self.keeper.store.sync(written)
-        return outcome, newest_version
+        return newest_version
 
     def lease(
         self, learner: Learner, wanted: Wanted, wait_s: float, is_wanted: Callable[[], bool] = lambda: True
@@ -159,21 +165,18 @@ class Replay:
             raise NotFoundError(f"lease {number} does not hold chunk {missing[0].stream}/{missing[0].number}")
         return [lent[name] for name in names or lent]
 
-    def fetch(self, name: ChunkName, fragment: Fragment) -> tuple[bytes, bytes] | None:
-        """Reads the header and payload of a leased fragment; None when they are corrupt, which quarantines it.
+    def fetch(self, wishes: Sequence[Wish]) -> list[Stored | None]:
+        """Reads leased fragments; None for those that are corrupt, which quarantines them.
 
         Raises:
-            NotFoundError: If its lease was closed meanwhile.
+            NotFoundError: If the lease of a corrupt one was closed meanwhile.
         """
-        try:
-            stored = self._read(fragment)
-        except CorruptError as error:
-            logger.warning("cannot read fragment %s/%d: %s", name.stream, fragment.sequence, error)
-            stored = None
-        if stored is None:
-            with self._changed:
-                self._lending.quarantine(name, fragment)
-        return stored
+        found = read(self.keeper.store, wishes)
+        for wish, stored in zip(wishes, found, strict=True):
+            if stored is None:
+                with self._changed:
+                    self._lending.quarantine(*wish)
+        return found
 
     def close_lease(self, learner: Learner, number: int, ending: Ending) -> None:
         """Acks or releases a lease."""
@@ -262,15 +265,6 @@ class Replay:
     def storage_figure(self, name: str) -> int:
         """One of RocksDB's own figures of the family that holds the payloads."""
         return self.keeper.store.property("data", name)
-
-    def _read(self, fragment: Fragment) -> tuple[bytes, bytes] | None:
-        key = number_key(fragment.number)
-        row, payload = self.keeper.store.get("meta", key), self.keeper.store.get_many("data", [key])[0]
-        if row is None or payload is None:
-            return None
-        meta = Meta.from_row(fragment.number, row)
-        is_sound = not meta.fragment.corrupt and checksum(payload) == meta.checksum
-        return (meta.header, payload) if is_sound else None
 
     def _take_run(self, run_id: str) -> None:
         limits, change = self.keeper.books.limits, self.keeper.change()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from minefleet.errors import CorruptError
+from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.index import Fragment
 from minefleet_replay.ledger import Reason
@@ -73,6 +74,12 @@ class Meta:
 def number_key(number: int) -> bytes:
     """The key of an append number, a chunk id, a lease or an episode: keys sort as numbers do."""
     return number.to_bytes(8, "big")
+
+
+def piece_keys(fragment: Fragment) -> list[bytes]:
+    """The keys of a fragment's payload: its number, then the piece's."""
+    key = number_key(fragment.number)
+    return [key + piece.to_bytes(4, "big") for piece in range(-(-fragment.payload_bytes // PIECE_BYTES))]
 
 
 def number_of(key: bytes) -> int:

@@ -7,7 +7,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from minefleet.errors import DeadlineError, FleetError, RejectedError
-from minefleet.rpc import pieces
+from minefleet.rpc import bundled
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.index import Order
 from minefleet_replay.intake import Outcome
@@ -16,6 +16,7 @@ from minefleet_replay.lending import Learner, Lent, Wanted
 from minefleet_replay.limits import Limits
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.names import ChunkName
+from minefleet_replay.reading import grouped
 from minefleet_replay.receiving import MAX_NUMBER, check_name, receive
 from minefleet_replay.replay import Replay
 
@@ -30,7 +31,6 @@ _ORDERS: dict[replay_service_pb2.LeaseOrder.ValueType, Order] = {
     replay_service_pb2.LEASE_ORDER_OLDEST: "oldest",
 }
 _OUTCOMES: dict[Outcome, replay_service_pb2.AppendOutcome.ValueType] = {
-    "none": replay_service_pb2.APPEND_OUTCOME_UNSPECIFIED,
     "stored": replay_service_pb2.APPEND_OUTCOME_STORED,
     "duplicate": replay_service_pb2.APPEND_OUTCOME_DUPLICATE,
     "expired": replay_service_pb2.APPEND_OUTCOME_EXPIRED,
@@ -58,19 +58,28 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         retry_after = Duration()
         retry_after.FromNanoseconds(round(answer.retry_after_s * 1e9))
         return replay_service_pb2.ReserveResponse(
-            granted=answer.granted, retry_after=retry_after, newest_version=answer.newest_version
+            granted=answer.granted,
+            retry_after=retry_after,
+            newest_version=answer.newest_version,
+            free_chunks=answer.free_chunks,
         )
 
     def Append(  # noqa: N802
         self, request_iterator: Iterator[replay_service_pb2.AppendRequest], context: grpc.ServicerContext
     ) -> replay_service_pb2.AppendResponse:
-        """Stores once all has come; a caller that goes away before leaves nothing."""
+        """Stores each fragment once it has come whole; a caller that goes away leaves no part of one."""
+        outcomes: list[Outcome] = []
         with self._counted():
-            upload = receive(request_iterator, self._admit_header)
-            if not context.is_active():
-                raise DeadlineError("the caller went away before its upload was whole")
-            outcome, newest_version = self._replay.append(upload)
-        return replay_service_pb2.AppendResponse(outcome=_OUTCOMES[outcome], newest_version=newest_version)
+            for upload in receive(request_iterator, self._admit_header):
+                if not context.is_active():
+                    raise DeadlineError("the caller went away before its upload was whole")
+                outcome = self._replay.append(upload)
+                if outcome is not None:
+                    outcomes.append(outcome)
+            newest_version = self._replay.settle()
+        return replay_service_pb2.AppendResponse(
+            outcomes=[_OUTCOMES[outcome] for outcome in outcomes], newest_version=newest_version
+        )
 
     def Lease(  # noqa: N802
         self, request: replay_service_pb2.LeaseRequest, context: grpc.ServicerContext
@@ -94,8 +103,9 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         """Streams from the store; a slow reader holds nothing but its thread."""
         with self._counted():
             names = _chunk_names(request.chunks)
-            for chunk in self._replay.lent(self._learner(request.learner), request.lease, names):
-                yield from self._read(chunk)
+            lent = self._replay.lent(self._learner(request.learner), request.lease, names)
+            for parts in bundled(self._read(lent)):
+                yield replay_service_pb2.ReadResponse(parts=parts)
 
     def Ack(  # noqa: N802
         self, request: replay_service_pb2.AckRequest, context: grpc.ServicerContext
@@ -151,17 +161,18 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             number=request.lease, chunks=chunks, use_version=request.use_version, order=_ORDERS[request.order]
         )
 
-    def _read(self, chunk: Lent) -> Iterator[replay_service_pb2.ReadResponse]:
-        for fragment in chunk.fragments:
-            stored = self._replay.fetch(chunk.name, fragment)
-            if stored is None:
-                name = fragment_pb2.FragmentName(stream=chunk.name.stream, sequence=fragment.sequence)
-                yield replay_service_pb2.ReadResponse(missing=name)
-            else:
-                header, payload = stored
-                yield replay_service_pb2.ReadResponse(header=fragment_pb2.FragmentHeader.FromString(header))
-                for piece in pieces(payload):
-                    yield replay_service_pb2.ReadResponse(payload=piece)
+    def _read(self, lent: Sequence[Lent]) -> Iterator[tuple[replay_service_pb2.ReadPart, int]]:
+        """The parts of a Read with their bytes."""
+        for wishes in grouped(lent):
+            for wish, stored in zip(wishes, self._replay.fetch(wishes), strict=True):
+                if stored is None:
+                    name = fragment_pb2.FragmentName(stream=wish.chunk.stream, sequence=wish.fragment.sequence)
+                    yield replay_service_pb2.ReadPart(missing=name), name.ByteSize()
+                    continue
+                header = fragment_pb2.FragmentHeader.FromString(stored.header)
+                yield replay_service_pb2.ReadPart(header=header), len(stored.header)
+                for piece in stored.pieces:
+                    yield replay_service_pb2.ReadPart(payload=piece), len(piece)
 
     def _close(self, learner: replay_service_pb2.Learner, lease: int, ending: Ending) -> None:
         with self._counted():

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Family = Literal["data", "meta", "uses", "names", "leases", "episodes", "drops", "system"]
 """
-data      append number → payload. First in, first out, so that whole blob files die together
+data      append number, piece → 1 MiB of payload. First in, first out, so that whole blob files die together
 meta      append number → what a fragment is, and its header
 uses      chunk id → acked uses, where there are any
 names     stream → what it has sent, ever
@@ -225,8 +225,6 @@ def _options(buffer_bytes: int, log_bytes: int, fresh: bool) -> Options:
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
     options.set_keep_log_file_num(3)
-    options.set_bytes_per_sync(2**20)
-    options.set_wal_bytes_per_sync(2**20)
     options.set_paranoid_checks(True)
     # The default mode drops all that follows a damaged record in the middle of the log, without a word.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())

@@ -23,7 +23,7 @@ from minefleet.v1 import (
 )
 
 IDENTITY = status_service_pb2.Identity(role=status_service_pb2.ROLE_ACTOR, wire_version=1)
-Part = replay_service_pb2.ReadResponse
+Part = replay_service_pb2.ReadPart
 
 
 class StandIn(replay_service_pb2_grpc.ReplayServiceServicer, status_service_pb2_grpc.StatusServiceServicer):
@@ -62,19 +62,24 @@ class StandIn(replay_service_pb2_grpc.ReplayServiceServicer, status_service_pb2_
 
     def Append(self, request_iterator: Any, context: Any) -> replay_service_pb2.AppendResponse:  # noqa: N802
         self.enter("Append", list(request_iterator), context)
-        return replay_service_pb2.AppendResponse(outcome=replay_service_pb2.APPEND_OUTCOME_STORED)
+        headers = [part for message in self.requests[-1] for part in message.parts if part.HasField("header")]
+        return replay_service_pb2.AppendResponse(outcomes=[replay_service_pb2.APPEND_OUTCOME_STORED] * len(headers))
 
     def Lease(self, request: Any, context: Any) -> replay_service_pb2.LeaseResponse:  # noqa: N802
         self.enter("Lease", request, context)
         return replay_service_pb2.LeaseResponse()
 
-    def Read(self, request: Any, context: Any) -> Iterator[Part]:  # noqa: N802
+    def Read(self, request: Any, context: Any) -> Iterator[replay_service_pb2.ReadResponse]:  # noqa: N802
         self.enter("Read", request, context)
         for part in self.reads.pop(0):
             if isinstance(part, grpc.StatusCode):
                 context.abort(part, "told to")
             else:
-                yield part
+                yield replay_service_pb2.ReadResponse(parts=[part])
+
+    def WhyDropped(self, request: Any, context: Any) -> replay_service_pb2.WhyDroppedResponse:  # noqa: N802
+        self.enter("WhyDropped", request, context)
+        return replay_service_pb2.WhyDroppedResponse()
 
     def Ack(self, request: Any, context: Any) -> replay_service_pb2.AckResponse:  # noqa: N802
         self.enter("Ack", request, context)
@@ -125,7 +130,7 @@ def parts(sequence: int, payload: bytes) -> list[Part | grpc.StatusCode]:
 
 VERBS: dict[str, Callable[[ReplayClient], Any]] = {
     "Reserve": lambda client: client.reserve(1, [("s", 0)]),
-    "Append": lambda client: client.append(header(0, b"ab"), b"ab"),
+    "Append": lambda client: client.append([(header(0, b"ab"), b"ab")]),
     "Lease": lambda client: client.lease(1, fragments=1, use_version=1, wait_s=2.0),
     "Read": lambda client: list(client.read(1)),
     "Ack": lambda client: client.ack(1),
@@ -184,7 +189,7 @@ def test_a_peer_that_does_not_fit_is_refused_before_any_call(stand_in: StandIn, 
 def test_a_refusal_that_repeating_cannot_help_is_raised_at_once(stand_in: StandIn, client: ReplayClient) -> None:
     stand_in.refusals = [grpc.StatusCode.ALREADY_EXISTS]
     with pytest.raises(ConflictError):
-        client.append(header(0, b""), b"")
+        client.append([(header(0, b"a"), b"a")])
     assert stand_in.calls == ["Append"]
 
 
@@ -194,18 +199,19 @@ def test_an_overloaded_replay_is_asked_again(stand_in: StandIn, client: ReplayCl
     detail.Pack(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=1_000_000)))
     status.details.append(detail)
     stand_in.refusals = [rpc_status.to_status(status)]
-    assert client.append(header(0, b""), b"").outcome == "stored"
+    assert client.append([(header(0, b"a"), b"a")]).outcomes == ["stored"]
 
 
-def test_the_payload_travels_in_small_pieces_with_what_belongs_to_it(stand_in: StandIn, client: ReplayClient) -> None:
+def test_payloads_travel_in_pieces_and_small_ones_together(stand_in: StandIn, client: ReplayClient) -> None:
     payload = bytes(5 * 2**19)
     progress = replay_service_pb2.ActorProgress(actor="a")
-    client.append(header(0, payload), payload, progress=progress)
+    small = [(header(number, b"small"), b"small") for number in (1, 2)]
+    client.append([(header(0, payload), payload), *small], progress=progress)
     (messages,) = stand_in.requests
-    kinds = [message.WhichOneof("part") for message in messages]
-    assert kinds == ["header", "payload", "payload", "payload", "progress"]
-    assert b"".join(message.payload for message in messages) == payload
-    assert max(len(message.payload) for message in messages) == 2**20
+    kinds = [[part.WhichOneof("part") for part in message.parts] for message in messages]
+    assert kinds == [["progress", "header", "payload"], ["payload"], ["payload", *["header", "payload"] * 2]]
+    assert b"".join(part.payload for message in messages for part in message.parts) == payload + b"smallsmall"
+    assert max(message.ByteSize() for message in messages) < 2**21
 
 
 def test_a_read_that_breaks_off_goes_on_without_repeating_a_fragment(stand_in: StandIn, client: ReplayClient) -> None:

@@ -94,7 +94,7 @@ class Fleet:
         self.actor.position = Position(run_id=run_id)
         for number in range(self.made, self.made + fragments):
             fragment = self.make(number, LENGTH, terminated=(LENGTH - 1,), version=version, **changes)
-            header, payload = encode(
+            packed = encode(
                 fragment,
                 run_id=run_id,
                 stream=f"actor.{number}",
@@ -104,8 +104,7 @@ class Fleet:
             )
             episode = EpisodeRecord(stream=f"actor.{number}", episode_return=number, length=LENGTH)
             self.actor.append(
-                header,
-                payload,
+                [packed],
                 episodes=[episode],
                 progress=ActorProgress(actor="actor", env_steps=LENGTH * (number + 1)),
             )

@@ -22,6 +22,7 @@ from minefleet.config import (
     TrainConfig,
 )
 from minefleet.replay import Position, ReplayClient
+from minefleet.rpc import pieces
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
@@ -33,6 +34,7 @@ from minefleet_replay.metrics import make_metrics
 from minefleet_replay.names import ChunkName
 from minefleet_replay.opening import open_replay
 from minefleet_replay.progress import NO_COUNTS, Counts
+from minefleet_replay.reading import grouped
 from minefleet_replay.replay import Replay
 from minefleet_replay.rows import number_key
 from minefleet_replay.service import ReplayServicer
@@ -124,8 +126,11 @@ class World:
         payload: bytes = b"payload",
         closes: bool = False,
     ) -> str:
-        upload = Upload(header=header_of(stream, sequence, version, newest, payload, closes), payload=payload)
-        return self.replay.append(upload)[0]
+        header = header_of(stream, sequence, version, newest, payload, closes)
+        outcome = self.replay.append(Upload(header=header, pieces=list(pieces(payload))))
+        assert outcome is not None
+        self.replay.settle()
+        return outcome
 
     def report(self, *episodes: tuple[str, int], actor: str = "", progress: Counts = NO_COUNTS) -> None:
         records = [episode_pb2.EpisodeRecord(stream=stream, episode=number) for stream, number in episodes]
@@ -165,13 +170,14 @@ class World:
 
     def payloads(self, lent: list[Lent]) -> list[bytes | None]:
         """Reads leased chunks; None for what is corrupt."""
-        stored = (self.replay.fetch(chunk.name, fragment) for chunk in lent for fragment in chunk.fragments)
-        return [pair[1] if pair is not None else None for pair in stored]
+        found = self.replay.fetch([wish for wishes in grouped(lent) for wish in wishes])
+        return [b"".join(stored.pieces) if stored is not None else None for stored in found]
 
     def spoil(self, number: int) -> None:
         """Changes the bytes of a fragment on the disk."""
         change = self.replay.keeper.change()
-        change.put("data", number_key(number), b"rotten")
+        for key, _ in self.replay.keeper.store.scan("data", number_key(number), number_key(number + 1)):
+            change.put("data", key, b"rotten")
         self.replay.keeper.commit(change)
 
     def faults(self) -> list[str]:

@@ -92,13 +92,11 @@ class Promises(RuleBasedStateMachine):
         sequences = [fragment.sequence for fragment in chunk.fragments]
         first = chunk.name.number * PER_CHUNK
         assert sequences == list(range(first, first + len(sequences)))
-        for fragment in chunk.fragments:
-            name = (chunk.name.stream, fragment.sequence)
+        for sequence, payload in zip(sequences, self.world.payloads([chunk]), strict=True):
+            name = (chunk.name.stream, sequence)
             assert use_version - self.versions[name] <= MAX_STALENESS
             assert self.versions[name] not in self.abandoned
-            stored = self.world.replay.fetch(chunk.name, fragment)
-            assert (stored is None) == (name in self.rotten)
-            assert stored is None or stored[1] == self.payloads[name]
+            assert payload == (None if name in self.rotten else self.payloads[name])
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), acks=st.booleans())

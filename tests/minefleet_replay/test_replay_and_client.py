@@ -16,7 +16,7 @@ Servers = Callable[..., Any]
 
 def fill(server: Any, client: Any, *names: tuple[str, int], payload: bytes = b"payload") -> None:
     for stream, sequence in names:
-        client.append(server.header(stream, sequence, payload), payload)
+        client.append([(server.header(stream, sequence, payload), payload)])
 
 
 def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Servers) -> None:
@@ -27,9 +27,9 @@ def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Server
         assert (answer.granted, answer.newest_version) == ([True, False], 0)
         assert answer.retry_after_s > 0
         progress = replay_service_pb2.ActorProgress(actor="a", env_steps=64, env_failures=1)
-        assert client.append(server.header("s", 0, payload), payload, progress=progress).outcome == "stored"
-        assert client.append(server.header("s", 0, payload), payload).outcome == "duplicate"
-        assert client.append(server.header("s", 1), b"payload").outcome == "stored"
+        assert client.append([(server.header("s", 0, payload), payload)], progress=progress).outcomes == ["stored"]
+        assert client.append([(server.header("s", 0, payload), payload)]).outcomes == ["duplicate"]
+        assert client.append([(server.header("s", 1), b"payload")]).outcomes == ["stored"]
         lease = client.lease(7, fragments=2, use_version=1, wait_s=5.0)
         assert (lease.env_steps, lease.env_failures) == (64, 1)
         assert [(one.stream, one.chunk, one.fragments, one.uses) for one in lease.chunks] == [("s", 0, 2, 0)]
@@ -42,7 +42,7 @@ def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:
     server = make_server()
     with server.serve(), server.client() as client:
         records = [episode_pb2.EpisodeRecord(stream="s", episode=number, episode_return=0.5) for number in range(3)]
-        assert client.append(None, episodes=records).outcome == "none"
+        assert client.append(episodes=records).outcomes == []
         page = client.read_episodes(0, 2)
         assert page.episodes == records[:2]
         assert client.read_episodes(page.next_cursor, 9).episodes == records[2:]
@@ -92,7 +92,7 @@ def test_a_client_waits_for_replay_and_goes_on_where_it_stood(make_server: Serve
             first, _ = next(reading)
         with server.serve():
             assert (first.name.sequence, [header.name.sequence for header, _ in reading]) == (0, [1])
-            assert client.append(server.header("s", 1), b"payload").outcome == "duplicate"
+            assert client.append([(server.header("s", 1), b"payload")]).outcomes == ["duplicate"]
             client.release(1)
 
 
@@ -101,7 +101,7 @@ def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> No
     with server.serve() as replay, server.client() as client:
         fill(server, client, ("s", 0), ("s", 1))
         change = replay.keeper.change()
-        change.put("data", number_key(1), b"rotten!")
+        change.put("data", number_key(1) + bytes(4), b"rotten!")
         replay.keeper.commit(change)
         client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
         for _ in range(2):

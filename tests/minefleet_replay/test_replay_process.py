@@ -75,7 +75,7 @@ class Writer(threading.Thread):
         with self.server.client(stopping=self.stopping) as client, suppress(StoppedError):
             for sequence in range(100_000):
                 payload = payload_of(self.stream, sequence)
-                client.append(self.server.header(self.stream, sequence, payload), payload)
+                client.append([(self.server.header(self.stream, sequence, payload), payload)])
                 self.acked[self.stream, sequence] = payload
                 self.enough()
 
@@ -109,7 +109,7 @@ def test_every_acked_fragment_survives_kill_9_in_a_storm_of_appends(server: Any)
             acked |= storm(server, process, round_)
     with running(server), server.client(patience_s=30.0) as client:
         for (stream, sequence), payload in acked.items():
-            assert client.append(server.header(stream, sequence, payload), payload).outcome == "duplicate"
+            assert client.append([(server.header(stream, sequence, payload), payload)]).outcomes == ["duplicate"]
         assert read_all(client).items() >= acked.items()
 
 
@@ -126,7 +126,7 @@ def read_all(client: ReplayClient) -> Names:
 def test_leases_and_uses_survive_kill_9(server: Any) -> None:
     with running(server), server.client(patience_s=30.0) as client:
         for sequence in range(2):
-            client.append(server.header("s", sequence), b"payload")
+            client.append([(server.header("s", sequence), b"payload")])
         client.lease(1, fragments=2, use_version=1, wait_s=5.0)
         client.ack(1)
         client.lease(2, fragments=2, use_version=1, wait_s=5.0)

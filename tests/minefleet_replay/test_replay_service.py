@@ -35,13 +35,14 @@ def parts(*values: Any) -> Iterator[replay_service_pb2.AppendRequest]:
     for value in values:
         match value:
             case bytes():
-                yield replay_service_pb2.AppendRequest(payload=value)
+                part = replay_service_pb2.AppendPart(payload=value)
             case fragment_pb2.FragmentHeader():
-                yield replay_service_pb2.AppendRequest(header=value)
+                part = replay_service_pb2.AppendPart(header=value)
             case episode_pb2.EpisodeRecord():
-                yield replay_service_pb2.AppendRequest(episode=value)
+                part = replay_service_pb2.AppendPart(episode=value)
             case _:
-                yield value
+                part = value
+        yield replay_service_pb2.AppendRequest(parts=[part])
 
 
 def learner(epoch: int = 1, run_id: str = "run-1") -> replay_service_pb2.Learner:
@@ -100,19 +101,30 @@ def test_a_malformed_fragment_is_refused_counted_and_leaves_nothing(server: Any,
         lambda header: (b"payload", header),
         lambda header: (header, header, b"payload"),
         lambda header: (header, b"pay"),
-        lambda header: (header, b"payload", b"more"),
+        lambda header: (header, b"pay", b"load"),
+        lambda header: (header, b"payload and more"),
         lambda header: (header,),
-        lambda header: (header, replay_service_pb2.AppendRequest()),
-        lambda header: (header, b"payload", episode_pb2.EpisodeRecord()),
-        lambda header: (header, b"payload", episode_pb2.EpisodeRecord(stream="s", task="t" * 2**17)),
-        lambda header: (header, b"payload", replay_service_pb2.AppendRequest(video=VIDEO)),
-        lambda header: (header, b"payload", *[replay_service_pb2.AppendRequest(progress=PROGRESS)] * 2),
+        lambda header: (header, replay_service_pb2.AppendPart(), b"payload"),
+        lambda header: (episode_pb2.EpisodeRecord(), header, b"payload"),
+        lambda header: (episode_pb2.EpisodeRecord(stream="s", task="t" * 2**17), header, b"payload"),
+        lambda header: (header, replay_service_pb2.AppendPart(video=VIDEO), b"payload"),
+        lambda header: (*[replay_service_pb2.AppendPart(progress=PROGRESS)] * 2, header, b"payload"),
     ],
 )
-def test_messages_in_the_wrong_order_or_number_are_refused_as_a_whole(server: Any, stub: Any, messages: Any) -> None:
+def test_of_parts_in_the_wrong_order_or_number_nothing_is_stored(server: Any, stub: Any, messages: Any) -> None:
     assert code_of(lambda: stub.Append(parts(*messages(server.header("s", 0))))) is grpc.StatusCode.INVALID_ARGUMENT
     answer = stub.Append(parts(server.header("s", 0), b"payload"))
-    assert answer.outcome == replay_service_pb2.APPEND_OUTCOME_STORED
+    assert answer.outcomes == [replay_service_pb2.APPEND_OUTCOME_STORED]
+
+
+def test_fragments_before_a_refused_one_are_stored_whole(server: Any, stub: Any) -> None:
+    good, bad = server.header("s", 0), server.header("s", 1)
+    assert code_of(lambda: stub.Append(parts(good, b"payload", bad, b"garbled"))) is grpc.StatusCode.INVALID_ARGUMENT
+    answer = stub.Append(parts(good, b"payload", bad, b"payload"))
+    assert answer.outcomes == [
+        replay_service_pb2.APPEND_OUTCOME_DUPLICATE,
+        replay_service_pb2.APPEND_OUTCOME_STORED,
+    ]
 
 
 def test_a_name_with_other_bytes_already_exists(server: Any, stub: Any) -> None:
@@ -120,7 +132,7 @@ def test_a_name_with_other_bytes_already_exists(server: Any, stub: Any) -> None:
     other = server.header("s", 0, b"other")
     assert code_of(lambda: stub.Append(parts(other, b"other"))) is grpc.StatusCode.ALREADY_EXISTS
     answer = stub.Append(parts(server.header("s", 0), b"payload"))
-    assert answer.outcome == replay_service_pb2.APPEND_OUTCOME_DUPLICATE
+    assert answer.outcomes == [replay_service_pb2.APPEND_OUTCOME_DUPLICATE]
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> None:
@@ -136,7 +148,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> Non
     call.cancel()
     going_away.set()
     answer = stub.Append(parts(server.header("s", 0), b"payload"))
-    assert answer.outcome == replay_service_pb2.APPEND_OUTCOME_STORED
+    assert answer.outcomes == [replay_service_pb2.APPEND_OUTCOME_STORED]
 
 
 @pytest.mark.parametrize(
@@ -182,13 +194,13 @@ def test_a_learner_that_goes_away_while_it_waits_charges_nothing(server: Any, st
 def test_pieces_on_the_way_back_are_small_and_whole(server: Any, stub: Any) -> None:
     payload = bytes(range(256)) * 10_000
     pieces = [payload[start : start + 2**20] for start in range(0, len(payload), 2**20)]
-    stub.Append(parts(server.header("s", 0, payload), *pieces))
-    stub.Append(parts(server.header("s", 1), b"payload"))
-    stub.Lease(replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2))
+    stub.Append(parts(server.header("s", 0, payload), *pieces, server.header("s", 1), b"payload"))
+    order = replay_service_pb2.LEASE_ORDER_OLDEST
+    stub.Lease(replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2, order=order))
     answers = list(stub.Read(replay_service_pb2.ReadRequest(learner=learner(), lease=1)))
-    kinds = [answer.WhichOneof("part") for answer in answers]
-    assert kinds == ["header", *["payload"] * 3, "header", "payload"]
-    assert b"".join(answer.payload for answer in answers[1:4]) == payload
+    kinds = [[part.WhichOneof("part") for part in answer.parts] for answer in answers]
+    assert kinds == [["header", "payload"], ["payload"], ["payload", "header", "payload"]]
+    assert b"".join(part.payload for answer in answers for part in answer.parts) == payload + b"payload"
 
 
 def test_noise_on_the_port_does_no_harm(server: Any, stub: Any) -> None:
@@ -196,4 +208,4 @@ def test_noise_on_the_port_does_no_harm(server: Any, stub: Any) -> None:
     for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(60), bytes(range(256))):
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(noise)
-    assert stub.Append(parts(server.header("s", 0), b"payload")).outcome == replay_service_pb2.APPEND_OUTCOME_STORED
+    assert stub.Append(parts(server.header("s", 0), b"payload")).outcomes == [replay_service_pb2.APPEND_OUTCOME_STORED]

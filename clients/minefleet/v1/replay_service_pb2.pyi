@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from minefleet.v1 import episode_pb2 as _episode_pb2
@@ -29,7 +30,7 @@ class _AppendOutcome:
 class _AppendOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AppendOutcome.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     APPEND_OUTCOME_UNSPECIFIED: _AppendOutcome.ValueType  # 0
-    """The call carried no fragment."""
+    """Never valid on the wire."""
     APPEND_OUTCOME_STORED: _AppendOutcome.ValueType  # 1
     """Stored."""
     APPEND_OUTCOME_DUPLICATE: _AppendOutcome.ValueType  # 2
@@ -38,10 +39,10 @@ class _AppendOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AppendO
     """Accepted and dropped at once: too stale to be used. The ledger counts it."""
 
 class AppendOutcome(_AppendOutcome, metaclass=_AppendOutcomeEnumTypeWrapper):
-    """AppendOutcome says what became of the fragment."""
+    """AppendOutcome says what became of a fragment."""
 
 APPEND_OUTCOME_UNSPECIFIED: AppendOutcome.ValueType  # 0
-"""The call carried no fragment."""
+"""Never valid on the wire."""
 APPEND_OUTCOME_STORED: AppendOutcome.ValueType  # 1
 """Stored."""
 APPEND_OUTCOME_DUPLICATE: AppendOutcome.ValueType  # 2
@@ -189,8 +190,11 @@ class ReserveResponse(_message.Message):
     GRANTED_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
+    FREE_CHUNKS_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
+    free_chunks: _builtins.int
+    """Chunks that could still be granted now, to whoever asks first."""
     @_builtins.property
     def granted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
         """One per requested chunk, in its order."""
@@ -205,10 +209,11 @@ class ReserveResponse(_message.Message):
         granted: _abc.Iterable[_builtins.bool] | None = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         newest_version: _builtins.int = ...,
+        free_chunks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_chunks", b"free_chunks", "granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -220,16 +225,40 @@ class AppendRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AppendPart]:
+        """In order."""
+
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___AppendPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendRequest: _TypeAlias = AppendRequest  # noqa: Y015
+
+@_typing.final
+class AppendPart(_message.Message):
+    """AppendPart is one thing that an Append carries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     HEADER_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     EPISODE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     VIDEO_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
-    """The next piece of the payload."""
+    """The next piece of that fragment's payload."""
     @_builtins.property
     def header(self) -> _fragment_pb2.FragmentHeader:
-        """The fragment's header; at most once, before any payload."""
+        """A fragment's header, before its payload."""
 
     @_builtins.property
     def episode(self) -> _episode_pb2.EpisodeRecord:
@@ -260,7 +289,7 @@ class AppendRequest(_message.Message):
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
-Global___AppendRequest: _TypeAlias = AppendRequest  # noqa: Y015
+Global___AppendPart: _TypeAlias = AppendPart  # noqa: Y015
 
 @_typing.final
 class AppendResponse(_message.Message):
@@ -268,21 +297,23 @@ class AppendResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    OUTCOME_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
-    outcome: Global___AppendOutcome.ValueType
-    """What became of the fragment."""
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedScalarFieldContainer[Global___AppendOutcome.ValueType]:
+        """What became of the fragments, in their order."""
+
     def __init__(
         self,
         *,
-        outcome: Global___AppendOutcome.ValueType = ...,
+        outcomes: _abc.Iterable[Global___AppendOutcome.ValueType] | None = ...,
         newest_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_version", b"newest_version", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_version", b"newest_version", "outcomes", b"outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -446,6 +477,30 @@ class ReadResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadPart]:
+        """In order."""
+
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___ReadPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
+
+@_typing.final
+class ReadPart(_message.Message):
+    """ReadPart is one thing that a Read sends."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     HEADER_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
@@ -474,7 +529,7 @@ class ReadResponse(_message.Message):
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
-Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
+Global___ReadPart: _TypeAlias = ReadPart  # noqa: Y015
 
 @_typing.final
 class AckRequest(_message.Message):
@@ -630,3 +685,101 @@ class ReadEpisodesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadEpisodesResponse: _TypeAlias = ReadEpisodesResponse  # noqa: Y015
+
+@_typing.final
+class WhyDroppedRequest(_message.Message):
+    """WhyDroppedRequest asks why fragments left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """Of one stream; of all when empty."""
+    limit: _builtins.int
+    """At most so many departures."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhyDroppedRequest: _TypeAlias = WhyDroppedRequest  # noqa: Y015
+
+@_typing.final
+class Departure(_message.Message):
+    """Departure says why and when fragments of one chunk left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    OLDEST_VERSION_FIELD_NUMBER: _builtins.int
+    LEFT_AT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why: "trained", "stale", "abandoned", "incomplete", "late", "evicted" or "corrupt"."""
+    uses: _builtins.int
+    """Uses acked before they left."""
+    oldest_version: _builtins.int
+    """The oldest policy version in them."""
+    @_builtins.property
+    def chunk(self) -> _fragment_pb2.ChunkName:
+        """The chunk."""
+
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sequences of the fragments that left."""
+
+    @_builtins.property
+    def left_at(self) -> _timestamp_pb2.Timestamp:
+        """When they left, by replay's clock."""
+
+    def __init__(
+        self,
+        *,
+        chunk: _fragment_pb2.ChunkName | None = ...,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+        reason: _builtins.str = ...,
+        uses: _builtins.int = ...,
+        oldest_version: _builtins.int = ...,
+        left_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "left_at", b"left_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "left_at", b"left_at", "oldest_version", b"oldest_version", "reason", b"reason", "sequences", b"sequences", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Departure: _TypeAlias = Departure  # noqa: Y015
+
+@_typing.final
+class WhyDroppedResponse(_message.Message):
+    """WhyDroppedResponse explains."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEPARTURES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def departures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Departure]:
+        """The latest first."""
+
+    def __init__(
+        self,
+        *,
+        departures: _abc.Iterable[Global___Departure] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departures", b"departures"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhyDroppedResponse: _TypeAlias = WhyDroppedResponse  # noqa: Y015

@@ -74,6 +74,11 @@ class ReplayServiceStub:
                 request_serializer=minefleet_dot_v1_dot_replay__service__pb2.ReadEpisodesRequest.SerializeToString,
                 response_deserializer=minefleet_dot_v1_dot_replay__service__pb2.ReadEpisodesResponse.FromString,
                 _registered_method=True)
+        self.WhyDropped = channel.unary_unary(
+                '/minefleet.v1.ReplayService/WhyDropped',
+                request_serializer=minefleet_dot_v1_dot_replay__service__pb2.WhyDroppedRequest.SerializeToString,
+                response_deserializer=minefleet_dot_v1_dot_replay__service__pb2.WhyDroppedResponse.FromString,
+                _registered_method=True)
 
 
 class ReplayServiceServicer:
@@ -97,13 +102,16 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Append(self, request_iterator, context):
-        """Stores at most one fragment and any number of episode records, and takes the actor's progress. The fragment's header
-        comes first, then its payload in pieces of at most 1 MiB, in order.
+        """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its payload
+        in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it; the
+        payloads in it add up to less than 2 MiB.
 
-        The answer means durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by
-        fragment name and by (stream, episode): repeating a call stores nothing twice. ALREADY_EXISTS: the name is known with
-        other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage stall;
-        google.rpc.RetryInfo says when to try again.
+        Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
+        them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
+        name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
+        repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
+        with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
+        stall; google.rpc.RetryInfo says when to try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,8 +132,9 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB. A
-        fragment whose bytes fail their checksum is quarantined and named in `missing`, never sent.
+        """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB, several
+        to a message where they are small. A fragment whose bytes fail their checksum is quarantined and named in `missing`,
+        never sent.
 
         Repeatable while the lease is open. NOT_FOUND: no such open lease.
         """
@@ -154,6 +163,14 @@ class ReplayServiceServicer:
     def ReadEpisodes(self, request, context):
         """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
         checkpoint. Answers at once; repeatable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhyDropped(self, request, context):
+        """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
+        changes nothing. Answers at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,6 +213,11 @@ def add_ReplayServiceServicer_to_server(servicer, server):
                     servicer.ReadEpisodes,
                     request_deserializer=minefleet_dot_v1_dot_replay__service__pb2.ReadEpisodesRequest.FromString,
                     response_serializer=minefleet_dot_v1_dot_replay__service__pb2.ReadEpisodesResponse.SerializeToString,
+            ),
+            'WhyDropped': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhyDropped,
+                    request_deserializer=minefleet_dot_v1_dot_replay__service__pb2.WhyDroppedRequest.FromString,
+                    response_serializer=minefleet_dot_v1_dot_replay__service__pb2.WhyDroppedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -392,6 +414,33 @@ class ReplayService:
             '/minefleet.v1.ReplayService/ReadEpisodes',
             minefleet_dot_v1_dot_replay__service__pb2.ReadEpisodesRequest.SerializeToString,
             minefleet_dot_v1_dot_replay__service__pb2.ReadEpisodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhyDropped(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minefleet.v1.ReplayService/WhyDropped',
+            minefleet_dot_v1_dot_replay__service__pb2.WhyDroppedRequest.SerializeToString,
+            minefleet_dot_v1_dot_replay__service__pb2.WhyDroppedResponse.FromString,
             options,
             channel_credentials,
             insecure,

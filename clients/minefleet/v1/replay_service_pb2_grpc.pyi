@@ -47,13 +47,16 @@ class ReplayServiceStub:
     to be used; `retry_after` says when to ask again.
     """
     Append: _grpc.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]
-    """Stores at most one fragment and any number of episode records, and takes the actor's progress. The fragment's header
-    comes first, then its payload in pieces of at most 1 MiB, in order.
+    """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its payload
+    in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it; the
+    payloads in it add up to less than 2 MiB.
 
-    The answer means durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by
-    fragment name and by (stream, episode): repeating a call stores nothing twice. ALREADY_EXISTS: the name is known with
-    other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage stall;
-    google.rpc.RetryInfo says when to try again.
+    Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
+    them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
+    name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
+    repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
+    with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
+    stall; google.rpc.RetryInfo says when to try again.
     """
     Lease: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]
     """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
@@ -66,8 +69,9 @@ class ReplayServiceStub:
     ABORTED: a newer epoch has taken over.
     """
     Read: _grpc.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]
-    """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB. A
-    fragment whose bytes fail their checksum is quarantined and named in `missing`, never sent.
+    """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB, several
+    to a message where they are small. A fragment whose bytes fail their checksum is quarantined and named in `missing`,
+    never sent.
 
     Repeatable while the lease is open. NOT_FOUND: no such open lease.
     """
@@ -84,6 +88,10 @@ class ReplayServiceStub:
     ReadEpisodes: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.ReadEpisodesRequest, _replay_service_pb2.ReadEpisodesResponse]
     """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
     checkpoint. Answers at once; repeatable.
+    """
+    WhyDropped: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]
+    """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
+    changes nothing. Answers at once.
     """
 
 @_typing.type_check_only
@@ -105,13 +113,16 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     to be used; `retry_after` says when to ask again.
     """
     Append: _aio.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]  # type: ignore[assignment]
-    """Stores at most one fragment and any number of episode records, and takes the actor's progress. The fragment's header
-    comes first, then its payload in pieces of at most 1 MiB, in order.
+    """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its payload
+    in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it; the
+    payloads in it add up to less than 2 MiB.
 
-    The answer means durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by
-    fragment name and by (stream, episode): repeating a call stores nothing twice. ALREADY_EXISTS: the name is known with
-    other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage stall;
-    google.rpc.RetryInfo says when to try again.
+    Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
+    them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
+    name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
+    repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
+    with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
+    stall; google.rpc.RetryInfo says when to try again.
     """
     Lease: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]  # type: ignore[assignment]
     """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
@@ -124,8 +135,9 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     ABORTED: a newer epoch has taken over.
     """
     Read: _aio.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]  # type: ignore[assignment]
-    """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB. A
-    fragment whose bytes fail their checksum is quarantined and named in `missing`, never sent.
+    """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB, several
+    to a message where they are small. A fragment whose bytes fail their checksum is quarantined and named in `missing`,
+    never sent.
 
     Repeatable while the lease is open. NOT_FOUND: no such open lease.
     """
@@ -142,6 +154,10 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     ReadEpisodes: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.ReadEpisodesRequest, _replay_service_pb2.ReadEpisodesResponse]  # type: ignore[assignment]
     """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
     checkpoint. Answers at once; repeatable.
+    """
+    WhyDropped: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]  # type: ignore[assignment]
+    """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
+    changes nothing. Answers at once.
     """
 
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -172,13 +188,16 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replay_service_pb2.AppendRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.AppendResponse, _abc.Awaitable[_replay_service_pb2.AppendResponse]]:
-        """Stores at most one fragment and any number of episode records, and takes the actor's progress. The fragment's header
-        comes first, then its payload in pieces of at most 1 MiB, in order.
+        """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its payload
+        in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it; the
+        payloads in it add up to less than 2 MiB.
 
-        The answer means durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by
-        fragment name and by (stream, episode): repeating a call stores nothing twice. ALREADY_EXISTS: the name is known with
-        other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage stall;
-        google.rpc.RetryInfo says when to try again.
+        Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
+        them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
+        name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
+        repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
+        with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
+        stall; google.rpc.RetryInfo says when to try again.
         """
 
     @_abc_1.abstractmethod
@@ -203,8 +222,9 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replay_service_pb2.ReadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replay_service_pb2.ReadResponse], _abc.AsyncIterator[_replay_service_pb2.ReadResponse]]:
-        """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB. A
-        fragment whose bytes fail their checksum is quarantined and named in `missing`, never sent.
+        """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB, several
+        to a message where they are small. A fragment whose bytes fail their checksum is quarantined and named in `missing`,
+        never sent.
 
         Repeatable while the lease is open. NOT_FOUND: no such open lease.
         """
@@ -239,6 +259,16 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_replay_service_pb2.ReadEpisodesResponse, _abc.Awaitable[_replay_service_pb2.ReadEpisodesResponse]]:
         """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
         checkpoint. Answers at once; repeatable.
+        """
+
+    @_abc_1.abstractmethod
+    def WhyDropped(
+        self,
+        request: _replay_service_pb2.WhyDroppedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replay_service_pb2.WhyDroppedResponse, _abc.Awaitable[_replay_service_pb2.WhyDroppedResponse]]:
+        """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
+        changes nothing. Answers at once.
         """
 
 def add_ReplayServiceServicer_to_server(servicer: ReplayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
