@@ -30,8 +30,10 @@ MAX_RAW_BYTES = 2**30
 """Largest fragment that is decoded, after unpacking."""
 
 ZSTD_LEVEL = 1
+PROBED_BYTES = 2**20
+"""An array from this size on is packed only if a piece from its middle packs well."""
 PROBE_BYTES = 2**16
-"""A larger array of which so much does not pack well is sent as it is."""
+"""Size of that piece."""
 WORTHWHILE = 0.9
 """Packed size over raw size below which packing is worth its time."""
 _PACKED = ("obs", "cut_obs")
@@ -116,7 +118,8 @@ def check_header(header: fragment_pb2.FragmentHeader) -> None:
         raise RejectedError("a fragment needs a stream, a length >= 1 and oldest_version <= newest_version")
     if not header.payload_bytes:
         raise RejectedError("a fragment needs a payload")
-    if sum(spec.packed_bytes for spec in header.tensors) != header.payload_bytes:
+    packed_bytes = [spec.packed_bytes for spec in header.tensors]
+    if min(packed_bytes, default=0) < 0 or sum(packed_bytes) != header.payload_bytes:
         raise RejectedError("the tensors' packed_bytes do not add up to payload_bytes")
     if header.raw_bytes > MAX_RAW_BYTES or sum(_raw_bytes(spec) for spec in header.tensors) != header.raw_bytes:
         raise RejectedError(f"the tensors' sizes do not add up to raw_bytes, or exceed {MAX_RAW_BYTES}")
@@ -130,13 +133,14 @@ def _arrays(fragment: Fragment) -> Iterable[tuple[str, NDArray[np.generic]]]:
 
 def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
     values: dict[str, object] = {name: {} for name in _TREES}
-    for field in fields(Fragment):
-        prefix = field.name + "/"
-        inner = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        if field.name in arrays:
-            values[field.name] = arrays[field.name]
-        elif inner:
-            values[field.name] = unflatten(inner)
+    trees: dict[str, dict[str, NDArray[np.generic]]] = {}
+    for path, array in arrays.items():
+        name, _, inner = path.partition("/")
+        if inner:
+            trees.setdefault(name, {})[inner] = array
+        else:
+            values[name] = array
+    values |= {name: unflatten(inner) for name, inner in trees.items()}
     try:
         return Fragment(**values)  # type: ignore[arg-type]  # The keys are the fields, checked by the constructor.
     except (TypeError, ValueError) as error:
@@ -144,9 +148,10 @@ def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
 
 
 def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
-    if spec.dtype not in NUMPY_DTYPES or any(extent < 0 for extent in spec.shape):
-        raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(spec.shape)}")
-    return math.prod(spec.shape) * NUMPY_DTYPES[spec.dtype].itemsize
+    dtype, shape = NUMPY_DTYPES.get(spec.dtype), spec.shape
+    if dtype is None or min(shape, default=0) < 0:
+        raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(shape)}")
+    return math.prod(shape) * dtype.itemsize
 
 
 def _pack(
@@ -163,7 +168,7 @@ def _pack(
 def _is_worth_packing(data: memoryview, codec: tensor_pb2.Codec.ValueType) -> bool:
     middle = len(data) // 2
     probe = data[middle : middle + PROBE_BYTES]
-    return len(data) <= PROBE_BYTES or len(_squeeze(probe, codec)) < WORTHWHILE * len(probe)
+    return len(data) < PROBED_BYTES or len(_squeeze(probe, codec)) < WORTHWHILE * len(probe)
 
 
 def _squeeze(data: memoryview, codec: tensor_pb2.Codec.ValueType) -> bytes:

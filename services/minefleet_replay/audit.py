@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from minefleet_replay.leases import read_rows
 from minefleet_replay.ledger import Ledger
 from minefleet_replay.names import ChunkName
-from minefleet_replay.rows import LEDGER, Meta, number_key, number_of, read_names
+from minefleet_replay.rows import LEDGER, Meta, number_of, read_names
 from minefleet_replay.store import Store
 
 
@@ -22,8 +22,6 @@ class Recount:
     leased: int
     quarantined: int
     """Fragments that are corrupt and still stored."""
-    payloads: int
-    """Fragments of which a payload is stored."""
 
     def faults(self) -> Iterator[str]:
         """What does not add up."""
@@ -39,9 +37,6 @@ class Recount:
                 yield f"the ledger counts {counted} fragments as {bucket}, the rows hold {recounted}"
         if self.quarantined > self.ledger.corrupt:
             yield f"{self.quarantined} fragments are quarantined, the ledger counts {self.ledger.corrupt} as corrupt"
-        stored = self.live + self.leased + self.quarantined
-        if self.payloads != stored:
-            yield f"there are {self.payloads} payloads for {stored} fragments"
 
 
 def recount(store: Store, fragments_per_chunk: int) -> Recount:
@@ -64,5 +59,4 @@ def recount(store: Store, fragments_per_chunk: int) -> Recount:
         live=live,
         leased=leased,
         quarantined=quarantined,
-        payloads=len({key[: len(number_key(0))] for key, _ in store.scan("data")}),
     )

@@ -9,7 +9,7 @@ from minefleet.files import write_whole
 
 FILE = "identity.json"
 
-FORMAT = 1
+FORMAT = 2
 """Format of the store; others are refused."""
 
 

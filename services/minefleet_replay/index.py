@@ -21,16 +21,29 @@ from minefleet_replay.names import ChunkName
 Order = Literal["least_used", "uniform", "oldest"]
 
 
+class Place(NamedTuple):
+    """Where a payload lies: a file of the payload log, and the offset in it."""
+
+    file: int
+    offset: int
+
+
+NOWHERE = Place(0, 0)
+"""Of a payload that was not kept."""
+
+
 class Fragment(NamedTuple):
     """One stored fragment."""
 
     sequence: int
     number: int
-    """Its append number: the key of its bytes."""
+    """Its append number: the key of its row."""
     payload_bytes: int
     oldest_version: int
     newest_version: int
     closes_stream: bool
+    place: Place
+    """Where its payload lies."""
     corrupt: bool = False
 
 

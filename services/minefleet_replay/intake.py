@@ -9,12 +9,12 @@ from typing import Literal
 from minefleet.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.books import Books
-from minefleet_replay.index import Chunk
+from minefleet_replay.index import NOWHERE, Chunk
 from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.ledger import Reason, bucket_of
 from minefleet_replay.names import ChunkName, StreamNames
 from minefleet_replay.progress import NO_COUNTS, Counts
-from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key, piece_keys
+from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key
 
 logger = logging.getLogger(__name__)
 
@@ -119,23 +119,21 @@ class Intake:
         pieces: list[bytes],
         reason: Reason | None,
     ) -> None:
-        stream, sequence = header.name.stream, header.name.sequence
-        meta = Meta.of(self._books.ledger.appended, header)
-        names[stream] = self._books.names[stream].with_fragment(sequence, header.checksum, meta.fragment.number)
+        stream, sequence, number = header.name.stream, header.name.sequence, self._books.ledger.appended
+        names[stream] = self._books.names[stream].with_fragment(sequence, header.checksum, number)
         name = self._books.chunk_name(stream, sequence)
         if reason is None:
-            self._store(change, name, meta, pieces)
+            self._store(change, name, Meta.of(number, header, self._keeper.payloads.write(pieces)))
         else:
-            self._expire(change, name, meta, reason)
+            self._expire(change, name, Meta.of(number, header, NOWHERE), reason)
 
-    def _store(self, change: Change, name: ChunkName, meta: Meta, pieces: list[bytes]) -> None:
-        for key, piece in zip(piece_keys(meta.fragment), pieces, strict=True):
-            change.put("data", key, piece)
+    def _store(self, change: Change, name: ChunkName, meta: Meta) -> None:
         change.put("meta", number_key(meta.fragment.number), meta.to_row())
         change.ledger = change.ledger.added("live")
         change.then(partial(self._add, name, meta))
 
     def _add(self, name: ChunkName, meta: Meta) -> None:
+        self._keeper.payloads.hold(meta.fragment.place.file)
         chunk = self._books.index.add(name, meta.fragment)
         if chunk.whole:
             self._keeper.pacing.settle(name)

@@ -1,6 +1,7 @@
 """Changes: rows first, in one batch with the ledger, then the memory."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,7 +13,8 @@ from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.names import ChunkName
 from minefleet_replay.pacing import Pacing
-from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key, piece_keys
+from minefleet_replay.payloads import PayloadLog
+from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Batch, Family, Store
 
@@ -52,17 +54,20 @@ class Keeper:
     def __init__(
         self,
         store: Store,
+        payloads: PayloadLog,
         books: Books,
         pacing: Pacing,
         metrics: ReplayMetrics,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
+        self.payloads = payloads
         self.books = books
         self.pacing = pacing
         self.metrics = metrics
-        self.dead_bytes = 0
-        """Payload bytes that were deleted since their space was last reclaimed."""
+        self.synced = 0
+        """Number of the last write that survives power loss with the payloads that it names."""
+        self._syncing = threading.Lock()
         self._wall_clock = wall_clock
         self._warned = False
 
@@ -82,6 +87,23 @@ class Keeper:
         for effect in change.effects:
             effect()
 
+    def sync(self, number: int) -> None:
+        """Returns once write `number`, and the payloads that it names, survive power loss."""
+        with self._syncing:
+            if self.synced < number:
+                written = self.store.written
+                self.payloads.sync()
+                self.store.sync(written)
+                self.synced = written
+
+    def remove_dead(self) -> bool:
+        """Gives back the disk space of dead payloads. Returns whether there were any."""
+        dead = self.payloads.dead()
+        if dead:
+            self.sync(self.store.written)
+            self.payloads.remove(dead)
+        return bool(dead)
+
     def stand(self, change: Change, standing: Standing) -> None:
         """Changes where the run stands."""
         change.put("system", STANDING, standing.to_row())
@@ -100,8 +122,6 @@ class Keeper:
     def drop(self, change: Change, chunk: Chunk, reason: Reason, uses: int) -> None:
         """Drops a chunk that no lease holds after so many acked uses."""
         for fragment in chunk.fragments:
-            for key in piece_keys(fragment):
-                change.delete("data", key)
             change.delete("meta", number_key(fragment.number))
         change.delete("uses", number_key(chunk.id))
         self.explain(change, chunk.name, chunk.fragments, reason, uses)
@@ -141,7 +161,9 @@ class Keeper:
                 f"a fragment of {payload_bytes} bytes exceeds the {limits.payload_bytes} that max_bytes leaves for all"
             )
         chunks = limits.max_chunks if growing is not None else limits.max_chunks - 1
-        while len(index) > chunks or index.payload_bytes + payload_bytes > limits.payload_bytes:
+        while len(index) > chunks or self.payloads.disk_bytes + payload_bytes > limits.payload_bytes:
+            if len(index) <= chunks and self.remove_dead():
+                continue
             victim = index.oldest_unleased(growing)
             if victim is None:
                 raise OverloadedError("replay is full, and all of it is leased", FULL_RETRY_S)
@@ -158,4 +180,5 @@ class Keeper:
     def _forget(self, chunk: Chunk) -> None:
         self.books.index.remove(chunk)
         self.pacing.settle(chunk.name)
-        self.dead_bytes += chunk.payload_bytes
+        for fragment in chunk.fragments:
+            self.payloads.release(fragment.place.file)

@@ -10,9 +10,8 @@ corrupt   its bytes failed their checksum, or it left unused because those of it
 `appended = live + leased + trained + expired + evicted + corrupt` at every moment. Each bucket is counted on its own.
 """
 
-from dataclasses import asdict, dataclass, replace
 from struct import Struct
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Bucket = Literal["live", "leased", "trained", "expired", "evicted", "corrupt"]
 Reason = Literal["trained", "stale", "abandoned", "incomplete", "late", "evicted", "corrupt"]
@@ -32,8 +31,7 @@ BUCKET_OF: dict[Reason, Bucket] = {
 _ROW = Struct("<7Q")
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(NamedTuple):
     """Fragments, counted."""
 
     appended: int = 0
@@ -46,14 +44,14 @@ class Ledger:
 
     def added(self, bucket: Bucket) -> "Ledger":
         """One more fragment was appended, into a bucket."""
-        return replace(self, appended=self.appended + 1, **{bucket: getattr(self, bucket) + 1})
+        return self._replace(appended=self.appended + 1, **{bucket: getattr(self, bucket) + 1})
 
     def moved(self, source: Bucket, target: Bucket, fragments: int) -> "Ledger":
         """Fragments went from one bucket to another."""
         if source == target:
             return self
         changes = {source: getattr(self, source) - fragments, target: getattr(self, target) + fragments}
-        return replace(self, **changes)
+        return self._replace(**changes)
 
     @property
     def is_balanced(self) -> bool:
@@ -63,11 +61,11 @@ class Ledger:
 
     def figures(self) -> dict[str, int]:
         """The counts by name."""
-        return asdict(self)
+        return self._asdict()
 
     def to_row(self) -> bytes:
         """Packs the counts."""
-        return _ROW.pack(*asdict(self).values())
+        return _ROW.pack(*self)
 
     @classmethod
     def from_row(cls, row: bytes) -> "Ledger":

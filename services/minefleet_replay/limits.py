@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from minefleet.run import Run
 from minefleet_replay.pacing import room_in_chunks
 
-PAYLOAD_SHARE = 0.5
-"""Share of `max_bytes` for payloads that can still be used; the rest is for the log and for files not yet reclaimed."""
+PAYLOAD_SHARE = 0.8
+"""Share of `max_bytes` for the files of payloads; the rest is for RocksDB."""
+
+FILES = 64
+"""Files of payloads when there are as many bytes as may be: what is evicted at once is one part in so many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +36,13 @@ class Limits:
 
     @property
     def payload_bytes(self) -> int:
-        """Payload bytes that are kept."""
+        """Bytes of the files of payloads."""
         return int(self.max_bytes * PAYLOAD_SHARE)
+
+    @property
+    def payload_file_bytes(self) -> int:
+        """Bytes with which one of them is full."""
+        return min(max(self.payload_bytes // FILES, 2**16), 2**27)
 
     @property
     def chunks_per_iteration(self) -> int:

@@ -16,6 +16,7 @@ FIGURES = {
     "room_chunks": "Chunks that may be in the store or granted.",
     "held_chunks": "Chunks in the store.",
     "held_payload_bytes": "Payload bytes in the store that can still be used.",
+    "payload_disk_bytes": "Bytes of the files of payloads.",
     "open_leases": "Leases that are neither acked nor released.",
     "newest_version": "The newest policy version heard of.",
     "epoch": "The newest epoch heard of.",

@@ -13,10 +13,14 @@ from minefleet_replay.keeper import Keeper
 from minefleet_replay.limits import Limits
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.pacing import Pacing
+from minefleet_replay.payloads import PayloadLog, open_payloads
 from minefleet_replay.replay import Replay
 from minefleet_replay.store import Store, open_store
 
 logger = logging.getLogger(__name__)
+
+PAYLOADS = "payloads"
+"""Their directory, in the store's."""
 
 
 def open_replay(
@@ -51,7 +55,8 @@ def open_replay(
     try:
         books = read_books(store, limits)
         check(directory, identity or Identity(), books)
-        keeper = Keeper(store, books, begin_pacing(books, clock()), metrics, wall_clock)
+        payloads = find_payloads(directory, identity or Identity(), books)
+        keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
         replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
         settle_identity(directory, identity, store, books)
     except BaseException:
@@ -81,6 +86,26 @@ def check(directory: Path, identity: Identity, books: Books) -> None:
             f"{directory} holds fragments of schema {standing.schema}, run {standing.run_id} now has "
             f"{limits.schema_fingerprint}"
         )
+
+
+def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadLog:
+    """Finds the payloads of all fragments.
+
+    Those that power loss took, in its window, are found missing when they are read, and counted as corrupt.
+
+    Raises:
+        CorruptError: If payloads are missing that had been synced.
+    """
+    payloads = open_payloads(directory / PAYLOADS, file_bytes=books.limits.payload_file_bytes)
+    for chunk in books.index:
+        for fragment in chunk.fragments:
+            if fragment.number < identity.appended and not payloads.holds(fragment.place, fragment.payload_bytes):
+                raise CorruptError(
+                    f"{payloads.path(fragment.place.file)} is missing or too short: fragment {chunk.name.stream}/"
+                    f"{fragment.sequence} lies in it. Restore it, or run `minefleet replay repair --accept-loss`"
+                )
+            payloads.hold(fragment.place.file)
+    return payloads
 
 
 def begin_pacing(books: Books, now: float) -> Pacing:

@@ -1,7 +1,4 @@
-"""Reads fragments from the store, many at once, and checks their bytes.
-
-RocksDB reads many rows without the GIL, and a single one with it.
-"""
+"""Reads fragments, many at once, and checks their bytes."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +10,8 @@ from minefleet.errors import CorruptError
 from minefleet_replay.index import Fragment
 from minefleet_replay.lending import Lent
 from minefleet_replay.names import ChunkName
-from minefleet_replay.rows import Meta, number_key, piece_keys
+from minefleet_replay.payloads import PayloadLog
+from minefleet_replay.rows import Meta, number_key
 from minefleet_replay.store import Store
 
 logger = logging.getLogger(__name__)
@@ -52,36 +50,30 @@ def grouped(lent: Iterable[Lent]) -> Iterator[list[Wish]]:
         yield group
 
 
-def read(store: Store, wishes: Sequence[Wish]) -> list[Stored | None]:
+def read(store: Store, payloads: PayloadLog, wishes: Sequence[Wish]) -> list[Stored | None]:
     """Reads fragments; None for those whose bytes are not what was appended."""
+    keys = [number_key(wish.fragment.number) for wish in wishes]
+    rows = store.get_many("meta", keys)
+    return [_read(payloads, wish, row) for wish, row in zip(wishes, rows, strict=True)]
+
+
+def _read(payloads: PayloadLog, wish: Wish, row: bytes | None) -> Stored | None:
+    name, fragment = wish
     try:
-        return _read(store, wishes)
+        if row is None:
+            raise CorruptError("its row is missing")
+        meta = Meta.from_row(fragment.number, row)
+        pieces = payloads.read(fragment.place, fragment.payload_bytes)
+        if meta.fragment.corrupt or _digest(pieces) != meta.checksum:
+            raise CorruptError("its bytes do not match their checksum")
     except CorruptError as error:
-        if len(wishes) == 1:
-            (name, fragment), *_ = wishes
-            logger.warning("cannot read fragment %s/%d: %s", name.stream, fragment.sequence, error)
-            return [None]
-        return [stored for wish in wishes for stored in read(store, [wish])]
-
-
-def _read(store: Store, wishes: Sequence[Wish]) -> list[Stored | None]:
-    keys = [piece_keys(wish.fragment) for wish in wishes]
-    metas = store.get_many("meta", [number_key(wish.fragment.number) for wish in wishes])
-    pieces = iter(store.get_many("data", [key for group in keys for key in group]))
-    return [
-        _checked(wish.fragment, meta, [next(pieces) for _ in group])
-        for wish, meta, group in zip(wishes, metas, keys, strict=True)
-    ]
-
-
-def _checked(fragment: Fragment, row: bytes | None, pieces: list[bytes | None]) -> Stored | None:
-    digest, sound = xxhash.xxh3_64(), list[bytes]()
-    for piece in pieces:
-        if piece is None:
-            return None
-        digest.update(piece)
-        sound.append(piece)
-    meta = Meta.from_row(fragment.number, row) if row is not None else None
-    if meta is None or meta.fragment.corrupt or meta.checksum != digest.intdigest():
+        logger.warning("cannot read fragment %s/%d: %s", name.stream, fragment.sequence, error)
         return None
-    return Stored(meta.header, sound)
+    return Stored(meta.header, pieces)
+
+
+def _digest(pieces: Sequence[bytes]) -> int:
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        digest.update(piece)
+    return int(digest.intdigest())

@@ -100,8 +100,6 @@ class _Receiver:
                 f"a fragment has at most {MAX_PAYLOAD_BYTES} bytes and {MAX_HEADER_BYTES} of header, got "
                 f"{header.payload_bytes} and {header.ByteSize()}"
             )
-        if any(spec.packed_bytes < 0 for spec in header.tensors):
-            raise RejectedError("a tensor has a negative number of bytes")
         check_header(header)
         self._admit(header)
         self.upload.header = header

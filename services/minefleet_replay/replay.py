@@ -36,8 +36,6 @@ TRIM_SHARE = 100
 """Old records are forgotten when they are more than one in so many of those kept."""
 
 PAGE_BYTES = 4 * 2**20
-RECLAIM_SHARE = 8
-"""Space of deleted payloads is reclaimed when it exceeds one part in so many of `max_bytes`."""
 
 
 class Answer(NamedTuple):
@@ -124,7 +122,7 @@ class Replay:
         with self._changed:
             newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
         if self.keeper.books.limits.syncs_appends:
-            self.keeper.store.sync(written)
+            self.keeper.sync(written)
         return newest_version
 
     def lease(
@@ -171,7 +169,7 @@ class Replay:
         Raises:
             NotFoundError: If the lease of a corrupt one was closed meanwhile.
         """
-        found = read(self.keeper.store, wishes)
+        found = read(self.keeper.store, self.keeper.payloads, wishes)
         for wish, stored in zip(wishes, found, strict=True):
             if stored is None:
                 with self._changed:
@@ -187,7 +185,7 @@ class Replay:
             written = self.keeper.store.written
             self._changed.notify_all()
         if self.keeper.books.limits.syncs_appends:
-            self.keeper.store.sync(written)
+            self.keeper.sync(written)
 
     def read_episodes(self, learner: Learner, cursor: int, limit: int) -> tuple[list[episode_pb2.EpisodeRecord], int]:
         """Returns at most `limit` records from a cursor on, and where to go on."""
@@ -224,6 +222,7 @@ class Replay:
     def close(self) -> None:
         """Closes the store. No verb may be called any more."""
         self.stop_waiting()
+        self.keeper.payloads.close()
         self.keeper.store.close()
 
     def tick(self) -> None:
@@ -238,9 +237,11 @@ class Replay:
             self._trim("episodes", books.next_episode, books.limits.episodes_kept)
             self._trim("drops", books.ledger.appended, books.limits.drops_kept)
             written, appended = self.keeper.store.written, books.ledger.appended
-        self.keeper.store.sync(written)
+            dead = self.keeper.payloads.dead()
+        self.keeper.sync(written)
         self._note(appended)
-        self._reclaim()
+        with self._changed:
+            self.keeper.payloads.remove(dead)
 
     def figures(self) -> dict[str, float]:
         """What the board says."""
@@ -254,17 +255,18 @@ class Replay:
                 "room_chunks": books.limits.room_chunks,
                 "held_chunks": len(books.index),
                 "held_payload_bytes": books.index.payload_bytes,
+                "payload_disk_bytes": self.keeper.payloads.disk_bytes,
                 "open_leases": len(books.leases.open),
                 "newest_version": books.standing.newest_version,
                 "epoch": books.standing.epoch,
                 "env_steps": books.progress.total.env_steps,
                 "env_failures": books.progress.total.env_failures,
-                "unsynced_writes": self.keeper.store.written - self.keeper.store.synced,
+                "unsynced_writes": self.keeper.store.written - self.keeper.synced,
             }
 
     def storage_figure(self, name: str) -> int:
-        """One of RocksDB's own figures of the family that holds the payloads."""
-        return self.keeper.store.property("data", name)
+        """One of RocksDB's own figures of the largest family."""
+        return self.keeper.store.property("meta", name)
 
     def _take_run(self, run_id: str) -> None:
         limits, change = self.keeper.books.limits, self.keeper.change()
@@ -278,7 +280,7 @@ class Replay:
             ),
         )
         self.keeper.commit(change)
-        self.keeper.store.sync(self.keeper.store.written)
+        self.keeper.sync(self.keeper.store.written)
         self._note(self.keeper.books.ledger.appended)
         self._bound(run_id)
         logger.info("the store holds run %s from now on", run_id)
@@ -309,13 +311,3 @@ class Replay:
             if identity != self._noted:
                 write_identity(self._directory, identity)
                 self._noted = identity
-
-    def _reclaim(self) -> None:
-        """Gives back the space of deleted payloads once there is much of it."""
-        with self._changed:
-            books = self.keeper.books
-            if self.keeper.dead_bytes * RECLAIM_SHARE < books.limits.max_bytes:
-                return
-            oldest = next((chunk.id for chunk in books.index), books.ledger.appended)
-            self.keeper.dead_bytes = 0
-        self.keeper.store.reclaim("data", number_key(oldest))

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from struct import Struct
 
 from minefleet.errors import CorruptError
-from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.index import Fragment
+from minefleet_replay.index import Fragment, Place
 from minefleet_replay.ledger import Reason
 from minefleet_replay.names import ChunkName, Ranges, StreamNames
 
@@ -18,7 +17,7 @@ ACTOR = b"actor/"
 AFTER_ACTORS = b"actor0"
 """The first key after those that begin with `ACTOR`."""
 
-_META = Struct("<QQQQQ??H")
+_META = Struct("<QQQQQ??IQH")
 _USES = Struct("<I")
 _NAMES = Struct("<QHHH")
 _PAIR = Struct("<QQ")
@@ -45,6 +44,7 @@ class Meta:
             self.checksum,
             fragment.closes_stream,
             fragment.corrupt,
+            *fragment.place,
             len(stream),
         )
         return fixed + stream + self.header
@@ -52,13 +52,16 @@ class Meta:
     @classmethod
     def from_row(cls, number: int, row: bytes) -> "Meta":
         """Inverts `to_row`."""
-        sequence, payload_bytes, oldest, newest, checksum, closes_stream, corrupt, length = _META.unpack_from(row)
+        sequence, payload_bytes, oldest, newest, checksum, closes, corrupt, file, offset, length = _META.unpack_from(
+            row
+        )
         stream = row[_META.size : _META.size + length].decode()
-        fragment = Fragment(sequence, number, payload_bytes, oldest, newest, closes_stream, corrupt)
+        place = Place(file, offset)
+        fragment = Fragment(sequence, number, payload_bytes, oldest, newest, closes, place, corrupt)
         return cls(stream, fragment, checksum, row[_META.size + length :])
 
     @classmethod
-    def of(cls, number: int, header: fragment_pb2.FragmentHeader) -> "Meta":
+    def of(cls, number: int, header: fragment_pb2.FragmentHeader, place: Place) -> "Meta":
         """What the index and the store need of a header."""
         fragment = Fragment(
             sequence=header.name.sequence,
@@ -67,6 +70,7 @@ class Meta:
             oldest_version=header.oldest_version,
             newest_version=header.newest_version,
             closes_stream=header.closes_stream,
+            place=place,
         )
         return cls(header.name.stream, fragment, header.checksum, header.SerializeToString())
 
@@ -74,12 +78,6 @@ class Meta:
 def number_key(number: int) -> bytes:
     """The key of an append number, a chunk id, a lease or an episode: keys sort as numbers do."""
     return number.to_bytes(8, "big")
-
-
-def piece_keys(fragment: Fragment) -> list[bytes]:
-    """The keys of a fragment's payload: its number, then the piece's."""
-    key = number_key(fragment.number)
-    return [key + piece.to_bytes(4, "big") for piece in range(-(-fragment.payload_bytes // PIECE_BYTES))]
 
 
 def number_of(key: bytes) -> int:

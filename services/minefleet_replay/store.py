@@ -5,6 +5,7 @@ wait for it. RocksDB runs under the GIL, so a write that would stall is refused 
 
 <directory>/
 ├── db/             RocksDB's own
+├── payloads/       the payloads of the fragments that its rows name
 ├── identity.json   whose store it is
 └── lock            held by the process that has the store open
 """
@@ -23,10 +24,9 @@ from minefleet.errors import ConflictError, CorruptError, FleetError, Overloaded
 
 logger = logging.getLogger(__name__)
 
-Family = Literal["data", "meta", "uses", "names", "leases", "episodes", "drops", "system"]
+Family = Literal["meta", "uses", "names", "leases", "episodes", "drops", "system"]
 """
-data      append number, piece → 1 MiB of payload. First in, first out, so that whole blob files die together
-meta      append number → what a fragment is, and its header
+meta      append number → what a fragment is, where its payload lies, and its header
 uses      chunk id → acked uses, where there are any
 names     stream → what it has sent, ever
 leases    lease → its chunks, for the current epoch
@@ -42,10 +42,8 @@ SIGNS_OF_DAMAGE = ("Corruption", "create_if_missing is false", "No such file or 
 STALL_RETRY_S = 0.02
 FULL_RETRY_S = 1.0
 SMALLEST_BUFFER_BYTES = 2**20
-LARGEST_BUFFER_BYTES = 32 * 2**20
-SMALL_BUFFER_BYTES = 4 * 2**20
+LARGEST_BUFFER_BYTES = 16 * 2**20
 BUFFERS = 4
-BLOB_FROM_BYTES = 4096
 
 
 class Batch:
@@ -137,11 +135,6 @@ class Store:
         key: bytes | None = rows.key() if rows.valid() else None
         return key
 
-    def reclaim(self, family: Family, stop: bytes) -> None:
-        """Gives back the disk space of deleted rows below `stop`, without holding up other threads."""
-        with translated_storage():
-            self._families[family].compact_range(None, stop)
-
     def property(self, family: Family, name: str) -> int:
         """One of RocksDB's own figures."""
         return int(self._families[family].property_int_value(f"rocksdb.{name}") or 0)
@@ -166,13 +159,12 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = _lock(directory)
-    buffer_bytes = min(max(max_bytes // 64, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
-    small = _options(min(buffer_bytes, SMALL_BUFFER_BYTES), BUFFERS * buffer_bytes, fresh)
-    families: dict[str, Options] = dict.fromkeys(get_args(Family), small)
-    families["data"] = _with_blobs(buffer_bytes, BUFFERS * buffer_bytes, fresh)
+    buffer_bytes = min(max(max_bytes // 256, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
+    options = _options(buffer_bytes, BUFFERS * buffer_bytes, fresh)
+    families: dict[str, Options] = dict.fromkeys(FAMILIES, options)
     try:
         with translated_storage():
-            database = Rdict(str(directory / "db"), small, column_families=families)
+            database = Rdict(str(directory / "db"), options, column_families=families)
     except Exception:
         lock.close()
         raise
@@ -229,16 +221,4 @@ def _options(buffer_bytes: int, log_bytes: int, fresh: bool) -> Options:
     # The default mode drops all that follows a damaged record in the middle of the log, without a word.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
-    return options
-
-
-def _with_blobs(buffer_bytes: int, log_bytes: int, fresh: bool) -> Options:
-    """Payloads lie in blob files, packed already. They die in the order in which they came, so files die whole."""
-    options = _options(buffer_bytes, log_bytes, fresh)
-    options.set_compression_type(DBCompressionType.none())
-    options.set_enable_blob_files(True)
-    options.set_min_blob_size(BLOB_FROM_BYTES)
-    options.set_blob_file_size(buffer_bytes)
-    options.set_blob_compression_type(DBCompressionType.none())
-    options.set_enable_blob_gc(False)
     return options

@@ -19,8 +19,6 @@ TICK_S = 1.0
 """Also the power-loss window of `durability: process`."""
 
 STORAGE_PROPERTIES = (
-    "total-blob-file-size",
-    "live-blob-file-garbage-size",
     "total-sst-files-size",
     "size-all-mem-tables",
     "num-running-compactions",

@@ -36,7 +36,6 @@ from minefleet_replay.opening import open_replay
 from minefleet_replay.progress import NO_COUNTS, Counts
 from minefleet_replay.reading import grouped
 from minefleet_replay.replay import Replay
-from minefleet_replay.rows import number_key
 from minefleet_replay.service import ReplayServicer
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serving
@@ -175,14 +174,20 @@ class World:
 
     def spoil(self, number: int) -> None:
         """Changes the bytes of a fragment on the disk."""
-        change = self.replay.keeper.change()
-        for key, _ in self.replay.keeper.store.scan("data", number_key(number), number_key(number + 1)):
-            change.put("data", key, b"rotten")
-        self.replay.keeper.commit(change)
+        spoil(self.replay, number)
 
     def faults(self) -> list[str]:
         """What does not add up between the ledger and the rows."""
         return list(recount(self.replay.keeper.store, self.limits.fragments_per_chunk).faults())
+
+
+def spoil(replay: Replay, number: int) -> None:
+    """Changes the bytes of a fragment on the disk."""
+    keeper = replay.keeper
+    (place,) = (one.place for chunk in keeper.books.index for one in chunk.fragments if one.number == number)
+    with keeper.payloads.path(place.file).open("r+b") as file:
+        file.seek(place.offset)
+        file.write(b"!")
 
 
 def header_of(

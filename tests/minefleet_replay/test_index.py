@@ -2,12 +2,12 @@ from random import Random
 
 import pytest
 
-from minefleet_replay.index import Chunk, Fragment, Index, Order
+from minefleet_replay.index import NOWHERE, Chunk, Fragment, Index, Order
 from minefleet_replay.names import ChunkName
 
 
 def fragment(sequence: int, number: int, version: int = 1, closes_stream: bool = False) -> Fragment:
-    return Fragment(sequence, number, 10, version, version, closes_stream)
+    return Fragment(sequence, number, 10, version, version, closes_stream, NOWHERE)
 
 
 def index_of(versions: list[int], max_reuse: int = 1) -> Index:

@@ -9,7 +9,6 @@ import pytest
 from minefleet.errors import ContractError, FencedError, NotFoundError
 from minefleet.replay import Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
-from minefleet_replay.rows import number_key
 
 Servers = Callable[..., Any]
 
@@ -100,9 +99,10 @@ def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> No
     server, missing = make_server(), list[tuple[str, int]]()
     with server.serve() as replay, server.client() as client:
         fill(server, client, ("s", 0), ("s", 1))
-        change = replay.keeper.change()
-        change.put("data", number_key(1) + bytes(4), b"rotten!")
-        replay.keeper.commit(change)
+        (place,) = (chunk.fragments[0].place for chunk in replay.keeper.books.index if chunk.id == 1)
+        with replay.keeper.payloads.path(place.file).open("r+b") as file:
+            file.seek(place.offset)
+            file.write(b"!")
         client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
         for _ in range(2):
             assert [header.name.sequence for header, _ in client.read(1, missing=missing.append)] == [0]

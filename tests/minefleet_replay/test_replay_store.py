@@ -17,14 +17,14 @@ def opened(directory: Path, *, fresh: bool = False) -> Store:
     return open_store(directory, max_bytes=MAX_BYTES, fresh=fresh)
 
 
-def put(store: Store, *keys: str, family: Any = "data", size: int = 100) -> None:
+def put(store: Store, *keys: str, family: Any = "meta", size: int = 100) -> None:
     batch = Batch(store)
     for key in keys:
         batch.put(family, key.encode(), key.encode() * size)
     store.write(batch)
 
 
-def keys(store: Store, family: Any = "data") -> str:
+def keys(store: Store, family: Any = "meta") -> str:
     return b"".join(key for key, _ in store.scan(family)).decode()
 
 
@@ -60,19 +60,19 @@ def log_of(directory: Path) -> Path:
 
 def test_rows_of_a_batch_lie_in_their_families_in_the_order_of_their_keys(store: Store) -> None:
     put(store, "b", "a", "c")
-    put(store, "z", family="meta")
+    put(store, "z", family="names")
     assert keys(store) == "abc"
-    assert [key for key, _ in store.scan("data", b"b", b"c")] == [b"b"]
-    assert (store.last_key("data"), store.last_key("meta"), store.last_key("uses")) == (b"c", b"z", None)
-    assert store.get("data", b"x") is None
-    assert store.get_many("meta", [b"z", b"x"]) == [b"z" * 100, None]
+    assert [key for key, _ in store.scan("meta", b"b", b"c")] == [b"b"]
+    assert (store.last_key("meta"), store.last_key("names"), store.last_key("uses")) == (b"c", b"z", None)
+    assert store.get("meta", b"x") is None
+    assert store.get_many("names", [b"z", b"x"]) == [b"z" * 100, None]
 
 
 def test_deleted_rows_are_gone(store: Store) -> None:
     put(store, *"abcde")
     batch = Batch(store)
-    batch.delete("data", b"a")
-    batch.delete_range("data", b"b", b"d")
+    batch.delete("meta", b"a")
+    batch.delete_range("meta", b"b", b"d")
     store.write(batch)
     assert keys(store) == "de"
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from minefleet.errors import CorruptError
 from minefleet_replay.identity import Identity, read_identity, write_identity
-from minefleet_replay.index import Fragment
+from minefleet_replay.index import Fragment, Place
 from minefleet_replay.leases import Lease, ending_row, read_rows
 from minefleet_replay.names import StreamNames
 from minefleet_replay.rows import Meta, names_row, number_key, number_of, read_names
@@ -19,7 +19,7 @@ NUMBERS = st.integers(0, 2**63 - 1)
 def test_what_a_fragment_is_survives_its_row(
     stream: str, sequence: int, number: int, version: int, flag: bool, header: bytes
 ) -> None:
-    fragment = Fragment(sequence, number, 7, version, version, flag, not flag)
+    fragment = Fragment(sequence, number, 7, version, version, flag, Place(7, number), not flag)
     meta = Meta(stream, fragment, checksum=2**64 - 1, header=header)
     assert Meta.from_row(number, meta.to_row()) == meta
 
@@ -50,7 +50,7 @@ def test_a_row_cut_short_is_noticed() -> None:
         Standing.from_row(b'{"epoch": 1')
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 2}', '{"colour": 1}', "[]"])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"colour": 1}', "[]"])
 def test_an_unreadable_or_foreign_identity_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "identity.json").write_text(text)
     with pytest.raises(CorruptError):
