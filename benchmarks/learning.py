@@ -11,13 +11,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).parent
-PEER = HERE / "peers" / ".venv-sb3"
+from harness.peers import PEERS, install
+
 Points = list[tuple[int, float]]
 
 
@@ -26,7 +25,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--env-steps", type=int, default=200_000)
     arguments = parser.parse_args()
-    peer_python = install_peer()
+    peer_python = install("sb3")
     rows = []
     for seed in range(1, arguments.seeds + 1):
         rows.append((area(run_ours(seed, arguments.env_steps)), area(run_peer(peer_python, seed, arguments.env_steps))))
@@ -34,17 +33,6 @@ def main() -> None:
     ours, peer = (statistics.median(column) for column in zip(*rows, strict=True))
     line = {"benchmark": "learning", "case": "cartpole-area", "unit": "return", "ours": ours, "peer": peer}
     print(json.dumps(line | {"limit": None, "ratio_peer": ours / peer, "ratio_limit": ours / 500}))
-
-
-def install_peer() -> Path:
-    """Makes the peer's own environment once."""
-    python = PEER / "bin" / "python"
-    if not python.exists():
-        venv.create(PEER, with_pip=True)
-        constraints = HERE.parent / "constraints.txt"
-        requirements = HERE / "peers" / "sb3.txt"
-        subprocess.run([python, "-m", "pip", "install", "-q", "-c", constraints, "-r", requirements], check=True)
-    return python
 
 
 def run_ours(seed: int, env_steps: int) -> Points:
@@ -67,7 +55,7 @@ def run_ours(seed: int, env_steps: int) -> Points:
 
 def run_peer(python: Path, seed: int, env_steps: int) -> Points:
     """The points of one run of the peer."""
-    command = [str(python), str(HERE / "peers" / "sb3_cartpole.py"), str(seed), str(env_steps)]
+    command = [str(python), str(PEERS / "sb3_cartpole.py"), str(seed), str(env_steps)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     points: Points = json.loads(done.stdout.splitlines()[-1])
     return points

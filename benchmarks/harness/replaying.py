@@ -1,0 +1,95 @@
+"""Runs of nothing but replay, for fragments of one kind."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import environ
+from pathlib import Path
+
+from harness.fragments import CACHE
+from minefleet.config import (
+    EnvConfig,
+    FleetConfig,
+    ReplayBufferConfig,
+    RolloutConfig,
+    TrainConfig,
+)
+from minefleet.lifeline import tied
+from minefleet.replay import Position, ReplayClient
+from minefleet.run import Run
+from minefleet.schema import Leaf, Schema
+from minefleet.v1 import status_service_pb2
+
+RUN_ID = "benchmark"
+LEARNER = Position(run_id=RUN_ID, epoch=1, version=1, resumed_version=0, first_version=1)
+POLL_S = 0.05
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory on the disk of the repository: /tmp may be memory."""
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as directory:
+        yield Path(directory)
+
+
+def make_run(directory: Path, frame: tuple[int, ...], buffer: ReplayBufferConfig, per_lease: int) -> Run:
+    """Writes a run directory whose observations are frames."""
+    config = FleetConfig(
+        env=EnvConfig(id="minefleet/Crafter-v0"),
+        train_config=TrainConfig(batch_size_per_gpu=per_lease),
+        rollout_config=RolloutConfig(replay_buffer_config=buffer),
+    )
+    schema = Schema(
+        obs=Leaf(kind="box", shape=frame, dtype="uint8", low=0, high=255),
+        action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(17,)),
+    )
+    run = Run(directory=directory, config=config, schema=schema, architecture="none")
+    run.write()
+    return run
+
+
+class Server:
+    """A replay process."""
+
+    def __init__(self, run: Run, process: subprocess.Popen[bytes], address: str) -> None:
+        self.run = run
+        self.pid = process.pid
+        self.address = address
+
+    def client(self, role: status_service_pb2.Role.ValueType, position: Position) -> ReplayClient:
+        """A client that has introduced itself."""
+        client = ReplayClient(self.address, identity=self.run.identity(role), position=position)
+        client.describe()
+        return client
+
+
+@contextmanager
+def serving(run: Run) -> Iterator[Server]:
+    """Runs `python -m minefleet_replay` on a run directory until the block ends."""
+    log = run.directory / "replay.log"
+    command = [sys.executable, "-m", "minefleet_replay", "--run-dir", str(run.directory)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
+    try:
+        yield Server(run, process, _address(run, process))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _address(run: Run, process: subprocess.Popen[bytes]) -> str:
+    """Where the process serves, once it does."""
+    card = run.directory / "roles" / "replay.json"
+    while True:
+        address = json.loads(card.read_text())["address"] if card.exists() else ""
+        if address:
+            return str(address)
+        try:
+            process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            continue
+        raise RuntimeError(f"replay ended: {(run.directory / 'replay.log').read_text()}")
