@@ -69,7 +69,7 @@ def windows() -> Iterator[Arrays]:
     for start in range(0, ends.shape[1] - CRAFTER_STEPS + 1, STRIDE):
         steps = slice(start, start + CRAFTER_STEPS)
         for env in np.flatnonzero(~ends[:, steps.stop - 1]):
-            fragment = _fragment(obs[env, steps], obs[env, steps.stop], actions[env, steps], rng)
+            fragment = fragment_of(obs[env, steps], obs[env, steps.stop], actions[env, steps], rng)
             yield fragment | {
                 "reward": rewards[env, steps],
                 "terminated": ends[env, steps],
@@ -82,10 +82,10 @@ def draws() -> Iterator[Arrays]:
     rng = np.random.default_rng(0)
     while True:
         frames = rng.integers(0, 256, (RANDOM_STEPS + 1, *RANDOM_FRAME), np.uint8)
-        yield _fragment(frames[:-1], frames[-1], rng.integers(0, 17, RANDOM_STEPS), rng)
+        yield fragment_of(frames[:-1], frames[-1], rng.integers(0, 17, RANDOM_STEPS), rng)
 
 
-def _fragment(
+def fragment_of(
     obs: NDArray[np.uint8], next_obs: NDArray[np.uint8], action: NDArray[np.int64], rng: np.random.Generator
 ) -> Arrays:
     """A fragment in which no episode ends, with estimates as an untrained policy might make them."""

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import environ
 from pathlib import Path
 
@@ -55,10 +55,21 @@ def make_run(directory: Path, frame: tuple[int, ...], buffer: ReplayBufferConfig
 class Server:
     """A replay process."""
 
-    def __init__(self, run: Run, process: subprocess.Popen[bytes], address: str) -> None:
+    def __init__(self, run: Run, process: subprocess.Popen[bytes]) -> None:
         self.run = run
         self.pid = process.pid
-        self.address = address
+        self.address = ""
+        self._process = process
+
+    def outlive(self, seconds: float) -> None:
+        """Waits so long.
+
+        Raises:
+            RuntimeError: If the process ends meanwhile.
+        """
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            raise RuntimeError(f"replay ended: {_log(self.run).read_text()}")
 
     def client(self, role: status_service_pb2.Role.ValueType, position: Position) -> ReplayClient:
         """A client that has introduced itself."""
@@ -70,26 +81,19 @@ class Server:
 @contextmanager
 def serving(run: Run) -> Iterator[Server]:
     """Runs `python -m minefleet_replay` on a run directory until the block ends."""
-    log = run.directory / "replay.log"
     command = [sys.executable, "-m", "minefleet_replay", "--run-dir", str(run.directory)]
-    with log.open("wb") as output:
+    with _log(run).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
+    server, card = Server(run, process), run.directory / "roles" / "replay.json"
     try:
-        yield Server(run, process, _address(run, process))
+        while not server.address:
+            server.outlive(POLL_S)
+            server.address = json.loads(card.read_text())["address"] if card.exists() else ""
+        yield server
     finally:
         process.terminate()
         process.wait()
 
 
-def _address(run: Run, process: subprocess.Popen[bytes]) -> str:
-    """Where the process serves, once it does."""
-    card = run.directory / "roles" / "replay.json"
-    while True:
-        address = json.loads(card.read_text())["address"] if card.exists() else ""
-        if address:
-            return str(address)
-        try:
-            process.wait(POLL_S)
-        except subprocess.TimeoutExpired:
-            continue
-        raise RuntimeError(f"replay ended: {(run.directory / 'replay.log').read_text()}")
+def _log(run: Run) -> Path:
+    return run.directory / "replay.log"
