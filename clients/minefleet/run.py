@@ -6,7 +6,7 @@ RUN_DIR/
 ├── episodes.jsonl    evaluations, written by the learner
 ├── curve.png         drawn by the launcher
 ├── checkpoints/      latest/ and numbered ones
-├── replay/           replay's store
+├── replay/           replay's store; with several shards, theirs: 0/, 1/, ...
 ├── parameters/       the versions
 ├── videos/
 └── logs/             one per role
@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from minefleet.config import FleetConfig
+from minefleet.config import EndpointConfig, FleetConfig
 from minefleet.config.load import from_data, read
 from minefleet.errors import ConfigError
 from minefleet.files import write_whole
@@ -34,6 +34,18 @@ from minefleet.v1 import status_service_pb2
 RUN_FILE = "run.yaml"
 LOCAL_KEYS = ("services", "logger_config", "stop", "eval_interval", "eval_episodes", "detach_rollout_manager")
 """Sections that may differ between roles: where they run and what they print, not what they compute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """One process of replay."""
+
+    index: int
+    name: str
+    """Its role's: "replay" where it is alone, else "replay-0", "replay-1", ..."""
+    store: Path
+    """Directory of its store."""
+    endpoint: EndpointConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +65,20 @@ class Run:
         return self.directory / (self.config.train_config.save_path or "checkpoints")
 
     @property
-    def store(self) -> Path:
-        """Where replay keeps its store."""
+    def replay(self) -> Path:
+        """Where replay keeps its store, or its shards theirs."""
         return self.directory / self.config.rollout_config.replay_buffer_config.database_config.path
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The processes of replay, in order."""
+        endpoints = self.config.services.replay
+        if len(endpoints) == 1:
+            return (Shard(index=0, name="replay", store=self.replay, endpoint=endpoints[0]),)
+        return tuple(
+            Shard(index=index, name=f"replay-{index}", store=self.replay / str(index), endpoint=endpoint)
+            for index, endpoint in enumerate(endpoints)
+        )
 
     @property
     def parameters(self) -> Path:

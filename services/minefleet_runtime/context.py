@@ -91,6 +91,12 @@ class StatusBoard:
             )
 
 
+def section_of(name: str) -> str:
+    """The section of the configuration with the addresses of the role called `name`."""
+    role, dash, index = name.partition("-")
+    return f"services.{role}[{index}]" if dash else f"services.{role}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleContext:
     """A role's place in its run."""
@@ -98,9 +104,9 @@ class RoleContext:
     run: Run
     role: status_service_pb2.Role.ValueType
     name: str
-    """Unique in the run: "replay", "parameters", "learner", "actor-0", "evaluator"."""
+    """Unique in the run: "replay", "replay-0", "parameters", "learner", "actor-0", "evaluator"."""
     index: int = 0
-    """Tells actors apart: 0, 1, ..."""
+    """Tells actors apart, and shards of replay: 0, 1, ..."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set by SIGTERM and SIGINT."""
     board: StatusBoard = field(default_factory=StatusBoard)
@@ -109,6 +115,11 @@ class RoleContext:
     """Command-line arguments that the role added itself."""
     metrics_address: str = ""
     """Where /metrics is served; empty when it is not."""
+
+    @property
+    def section(self) -> str:
+        """The section of the configuration with the role's addresses."""
+        return section_of(self.name)
 
     def announce(self, address: str) -> None:
         """Writes the role's file below the run directory, whole, so that tools find the role."""

@@ -13,7 +13,7 @@ from minefleet.lifeline import die_with_launcher
 from minefleet.rpc import StoppedError
 from minefleet.run import Run, read_run
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext, StatusBoard
+from minefleet_runtime.context import RoleContext, StatusBoard, section_of
 from minefleet_runtime.logs import set_up_logging
 from minefleet_runtime.metrics import register_process
 from minefleet_runtime.probes import probing
@@ -72,7 +72,7 @@ def _parse(
     parser.add_argument(
         "--run-dir", type=Path, required=True, metavar="DIR", help="the run directory, with its run.yaml"
     )
-    parser.add_argument("--index", type=int, default=0, help="tells actors apart (default: 0)")
+    parser.add_argument("--index", type=int, default=0, help="tells actors and shards of replay apart (default: 0)")
     parser.add_argument(
         "--log-level", choices=LEVELS, default="INFO", help="least severe records to log (default: INFO)"
     )
@@ -105,10 +105,11 @@ def _run(
     body: Callable[[RoleContext], None],
 ) -> None:
     run, board = read_run(arguments.run_dir), StatusBoard()
+    title, metrics_address = _place(run, role, title, arguments.index)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()
     register_process(registry, title)
-    with probing(_metrics_address(run, title), board, registry, f"services.{title}.metrics_address") as address:
+    with probing(metrics_address, board, registry, f"{section_of(title)}.metrics_address") as address:
         context = RoleContext(
             run=run,
             role=role,
@@ -127,8 +128,12 @@ def _run(
             context.withdraw()
 
 
-def _metrics_address(run: Run, title: str) -> str:
-    """The services' addresses are configured; actors and tools take a free port."""
+def _place(run: Run, role: status_service_pb2.Role.ValueType, title: str, index: int) -> tuple[str, str]:
+    """The role's name, and its metrics address: the services' are configured, actors and tools take a free port."""
     services = run.config.services
-    endpoints = {"replay": services.replay, "parameters": services.parameters, "learner": services.learner}
-    return endpoints[title].metrics_address if title in endpoints else "127.0.0.1:0"
+    if role == status_service_pb2.ROLE_REPLAY:
+        if not 0 <= index < len(run.shards):
+            raise ConfigError(f"replay has shards 0 to {len(run.shards) - 1}, got --index {index}")
+        return run.shards[index].name, run.shards[index].endpoint.metrics_address
+    endpoints = {"parameters": services.parameters, "learner": services.learner}
+    return title, endpoints[title].metrics_address if title in endpoints else "127.0.0.1:0"

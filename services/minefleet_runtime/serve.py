@@ -88,7 +88,7 @@ def serving(
     status = StatusServicer(context.run.identity(context.role), context.board)
     status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
     register(server)
-    bound = _bind(server, address, context.name)
+    bound = _bind(server, address, context.section)
     server.start()
     readiness.set("", SERVING)
     context.announce(bound)
@@ -118,7 +118,7 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
     status = AioStatusServicer(context.run.identity(context.role), context.board)
     status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
     register(server)
-    bound = _bind(server, address, context.name)
+    bound = _bind(server, address, context.section)
     await server.start()
     await readiness.set("", SERVING)
     context.announce(bound)
@@ -133,13 +133,13 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
         logger.info("%s has drained", context.name)
 
 
-def _bind(server: grpc.Server | grpc.aio.Server, address: str, name: str) -> str:
+def _bind(server: grpc.Server | grpc.aio.Server, address: str, section: str) -> str:
     host = address.rpartition(":")[0]
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:
         raise ConfigError(
-            f"services.{name}.address: cannot listen on {address}: it is in use or not this machine's. "
+            f"{section}.address: cannot listen on {address}: it is in use or not this machine's. "
             "Port 0 takes a free one"
         ) from error
     return f"{host}:{port}"

@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 
 from minefleet.cli.settings import add_settings, required, split
 from minefleet.config.load import load
+from minefleet.config.shards import spread
 from minefleet.launch.preflight import preflight
 from minefleet.run import to_dict
 
@@ -24,7 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load(required(config), overrides)
     data = to_dict(loaded)
     if arguments.action == "resolve":
-        schema, architecture = preflight(loaded)
-        data = {"config": data, "schema": schema.to_dict(), "architecture": architecture}
+        resolved = spread(loaded)
+        schema, architecture = preflight(resolved)
+        data = {"config": to_dict(resolved), "schema": schema.to_dict(), "architecture": architecture}
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", choices=ROLES)
     add_settings(parser)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory (default: runs/CONFIG)")
-    parser.add_argument("--index", type=int, default=0, help="tells actors apart (default: 0)")
+    parser.add_argument("--index", type=int, default=0, help="tells actors and shards of replay apart (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

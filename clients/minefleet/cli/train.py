@@ -23,6 +23,7 @@ from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
 from minefleet.config.load import load, merge, name_of
+from minefleet.config.shards import NUM_SHARDS
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED
 from minefleet.launch.child import role_command
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
@@ -32,8 +33,12 @@ from minefleet.run import RUN_FILE, Run, read_run, to_dict
 from minefleet.tail import MetricsTail
 
 SUMMARY = ("episode_return_mean", "env_steps", "trained_steps")
-IN_ORDER = ["rollout_config.replay_buffer_config.max_staleness=0", "train_config.prefetch_batches=0"]
-"""Settings of `--serial`: what acts is always what was trained last."""
+IN_ORDER = [
+    "rollout_config.replay_buffer_config.max_staleness=0",
+    "train_config.prefetch_batches=0",
+    f"{NUM_SHARDS}=1",
+]
+"""Settings of `--serial`: what acts is always what was trained last, and replay is one."""
 NEWEST = ""
 """`--resume` without a directory."""
 

@@ -98,7 +98,8 @@ class EndpointConfig:
 class ServicesConfig:
     """Where the services listen. Actors always take free ports."""
 
-    replay: EndpointConfig = field(default_factory=EndpointConfig)
+    replay: list[EndpointConfig] = field(default_factory=lambda: [EndpointConfig()])
+    """One per shard. A single one with port 0 serves as many shards as `num_shards` says."""
     parameters: EndpointConfig = field(default_factory=EndpointConfig)
     learner: EndpointConfig = field(default_factory=EndpointConfig)
     drain_s: float = 10.0
@@ -107,6 +108,8 @@ class ServicesConfig:
     def __post_init__(self) -> None:
         """Rejects impossible values."""
         above("services.drain_s", self.drain_s, 0)
+        if not self.replay:
+            raise ConfigError("services.replay must list at least one endpoint, got none")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ says what is wrong, where, and what is near.
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import FleetConfig
@@ -27,6 +28,8 @@ FILE_KEYS = (("env", "generator"), ("policy", "generator"))
 """Keys whose value may start with a path to a Python file."""
 
 MOST_HINTS = 5
+ENTRY = re.compile(r"(\w+)\[(\d+)\]")
+"""A part of a key that names an entry of a list, as in `services.replay[1].address`."""
 
 Data = dict[str, Any]
 
@@ -51,7 +54,7 @@ def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
     check_keys(changes, COMMAND_LINE)
     tree: Any = OmegaConf.structured(FleetConfig)
     for place, layer in ((source, data), (COMMAND_LINE, changes)):
-        tree = _layered(tree, OmegaConf.create(layer), place)
+        tree = _layered(tree, OmegaConf.create(_whole_lists(layer, tree)), place)
     return _to_object(tree)
 
 
@@ -126,8 +129,9 @@ def all_keys(cls: type = FleetConfig, prefix: str = "") -> Iterator[str]:
     """Every key in full, sections included."""
     for name, kind in _fields(cls).items():
         yield f"{prefix}{name}"
-        if dataclasses.is_dataclass(kind):
-            yield from all_keys(cast(type, kind), f"{prefix}{name}.")
+        section = _section(kind)
+        if section is not None:
+            yield from all_keys(section, f"{prefix}{name}.")
 
 
 def _check_section(data: Any, cls: type, prefix: str, source: str) -> None:
@@ -137,8 +141,49 @@ def _check_section(data: Any, cls: type, prefix: str, source: str) -> None:
     for name, value in data.items():
         if name not in fields:
             raise ConfigError(f"unknown key {prefix}{name} ({source}); {_hint(f'{prefix}{name}')}")
-        if dataclasses.is_dataclass(fields[name]):
-            _check_section(value, cast(type, fields[name]), f"{prefix}{name}.", source)
+        section = _section(fields[name])
+        if section is not None:
+            for entry in _entries(value) if section is not fields[name] else [value]:
+                _check_section(entry, section, f"{prefix}{name}.", source)
+
+
+def _section(kind: Any) -> type | None:
+    """The section that a key of this type holds, or each entry of its list; None where it holds a value."""
+    entry = typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind
+    return cast(type, entry) if dataclasses.is_dataclass(entry) else None
+
+
+def _entries(value: Any) -> list[Any]:
+    """What is given of a list's entries: all of them, or some by number. Keys without a number are the first one's."""
+    if not isinstance(value, dict):
+        return value if isinstance(value, list) else [value]
+    return list(_by_number(value).values())
+
+
+def _by_number(given: dict[Any, Any]) -> dict[int, Any]:
+    first = {name: value for name, value in given.items() if not isinstance(name, int)}
+    numbered = {name: value for name, value in given.items() if isinstance(name, int)}
+    return {0: first, **numbered} if first else numbered
+
+
+def _whole_lists(layer: Data, tree: Any) -> Data:
+    """Completes lists of which only some entries are given, from those that the tree has."""
+    whole = dict(layer)
+    for name, value in layer.items():
+        if isinstance(value, dict):
+            node = tree.get(name) if isinstance(tree, DictConfig) else None
+            whole[name] = _whole_list(name, value, node) if isinstance(node, ListConfig) else _whole_lists(value, node)
+    return whole
+
+
+def _whole_list(name: str, given: Data, known: ListConfig) -> list[Any]:
+    entries = list(known)
+    for number, entry in sorted(_by_number(given).items()):
+        if number > len(entries):
+            raise ConfigError(f"{name}[{number}] leaves a gap: {name} has {len(entries)} entries, counted from 0")
+        is_section = number < len(entries) and isinstance(entries[number], DictConfig) and isinstance(entry, dict)
+        entries[number : number + 1] = [OmegaConf.merge(entries[number], entry) if is_section else entry]
+    return entries
 
 
 def _hint(key: str) -> str:
@@ -196,12 +241,21 @@ def _parse_value(override: str, text: str) -> Any:
 
 def _put(data: Data, key: str, value: Any) -> None:
     """Sets a dotted key. What is no section becomes one, so that the checks can name it."""
-    *sections, name = key.split(".")
+    *sections, name = _path(key)
     for section in sections:
         if not isinstance(data.get(section), dict):
             data[section] = {}
         data = data[section]
     data[name] = value
+
+
+def _path(key: str) -> list[Any]:
+    """The parts of a dotted key; the number of a list's entry is a part of its own."""
+    parts: list[Any] = []
+    for part in key.split("."):
+        entry = ENTRY.fullmatch(part)
+        parts += [entry[1], int(entry[2])] if entry else [part]
+    return parts
 
 
 def _anchor_paths(data: Data, folder: Path) -> None:

@@ -71,11 +71,12 @@ class DatabaseConfig:
     path: str = "replay"
     """Directory of the store, relative to the run directory."""
     num_shards: int = 1
-    """Replay processes, >= 1. Seeds: 8 (files of one process there)."""
+    """Replay processes, >= 1, at most the chunks of an iteration. Every iteration takes from each, so each should have
+    several environments. Seeds: 8 (files of one process there)."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        not_yet("rollout_config.replay_buffer_config.database_config.num_shards", self.num_shards, 1)
+        at_least("rollout_config.replay_buffer_config.database_config.num_shards", self.num_shards, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,14 +2,13 @@
 
 import random
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import ConfigError
 
-SERVICES = ("replay", "parameters", "learner")
+SINGLE_SERVICES = ("parameters", "learner")
 KEYS = ("address", "metrics_address")
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 10_000
@@ -27,19 +26,35 @@ def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> S
         ConfigError: If an address that is asked for is in use, is given twice, or is not this machine's.
     """
     claimed: dict[str, str] = {}
-    for service, key in _endpoints():
-        name, address = f"services.{service}.{key}", _get(services, service, key)
-        is_kept = previous is not None and address == _get(previous, service, key)
-        claimed[name] = _claim(name, address, claimed, may_move=is_kept)
+    kept = _endpoints(previous) if previous is not None else {}
     endpoints = {
-        service: EndpointConfig(**{key: claimed[f"services.{service}.{key}"] for key in KEYS}) for service in SERVICES
+        name: _claim_endpoint(name, endpoint, kept.get(name), claimed)
+        for name, endpoint in _endpoints(services).items()
     }
     return replace(
         services,
-        replay=endpoints["replay"],
-        parameters=endpoints["parameters"],
-        learner=endpoints["learner"],
+        replay=list(endpoints.values())[: len(services.replay)],
+        parameters=endpoints["services.parameters"],
+        learner=endpoints["services.learner"],
     )
+
+
+def _endpoints(services: ServicesConfig) -> dict[str, EndpointConfig]:
+    """All endpoints by name, those of replay first."""
+    shards = services.replay
+    names = ["services.replay"] if len(shards) == 1 else [f"services.replay[{index}]" for index in range(len(shards))]
+    singles = {f"services.{service}": getattr(services, service) for service in SINGLE_SERVICES}
+    return dict(zip(names, shards, strict=True)) | singles
+
+
+def _claim_endpoint(
+    name: str, endpoint: EndpointConfig, kept: EndpointConfig | None, claimed: dict[str, str]
+) -> EndpointConfig:
+    for key in KEYS:
+        address = getattr(endpoint, key)
+        may_move = kept is not None and address == getattr(kept, key)
+        claimed[f"{name}.{key}"] = _claim(f"{name}.{key}", address, claimed, may_move=may_move)
+    return EndpointConfig(**{key: claimed[f"{name}.{key}"] for key in KEYS})
 
 
 def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) -> str:
@@ -80,13 +95,3 @@ def _error(host: str, port: int) -> OSError | None:
             return None
     except OSError as error:
         return error
-
-
-def _get(services: ServicesConfig, service: str, key: str) -> str:
-    return str(getattr(getattr(services, service), key))
-
-
-def _endpoints() -> Iterator[tuple[str, str]]:
-    for service in SERVICES:
-        for key in KEYS:
-            yield service, key

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from minefleet.checkpoint import newest, read_state
 from minefleet.config import FleetConfig
+from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.errors import ConfigError
 from minefleet.launch.ports import claim
 from minefleet.launch.preflight import preflight
@@ -31,6 +32,7 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     Raises:
         ConfigError: If the configuration cannot work or the directory cannot be used. Nothing has been written then.
     """
+    config = spread(config)
     draft = Run(directory=directory.absolute(), config=config, schema=Schema(obs={}, action={}), architecture="")
     check_vacant(draft)
     check_writable(draft.directory)
@@ -47,6 +49,7 @@ def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
     Raises:
         ConfigError: If the run cannot go on with this configuration. Nothing has been written then.
     """
+    check_shards(config, previous)
     check_checkpoint(previous)
     check_writable(previous.directory)
     services = claim(config.services, previous.config.services)
@@ -69,7 +72,7 @@ def join(config: FleetConfig, directory: Path) -> Run:
     """
     is_there = (directory / RUN_FILE).exists()
     run = read_run(directory) if is_there else prepare(config, directory)
-    ours, theirs = replace(run, config=config).contract(), run.contract()
+    ours, theirs = replace(run, config=spread(config)).contract(), run.contract()
     differing = [key for key in ours if ours[key] != theirs[key]]
     if differing:
         pairs = "; ".join(f"{key} is {theirs[key]} there and {ours[key]} here" for key in differing)
@@ -100,12 +103,26 @@ def check_vacant(run: Run) -> None:
     """
     if (run.directory / RUN_FILE).exists():
         raise ConfigError(f"{run.directory} already holds a run; continue it with --resume, or give another --run-dir")
-    for store in (run.store, run.parameters):
+    for store in _stores(run):
         holder = stored_run(store)
         if holder:
             raise ConfigError(f"{store} holds run {holder}; give another directory")
     if newest(run.checkpoints) is not None:
         raise ConfigError(f"{run.checkpoints} holds another run's checkpoints; give another directory")
+
+
+def check_shards(config: FleetConfig, previous: Run) -> None:
+    """Refuses to resume with another number of shards: each store holds its own streams, and every shard must serve.
+
+    Raises:
+        ConfigError: Names both numbers.
+    """
+    before, wanted = len(previous.shards), config.rollout_config.replay_buffer_config.database_config.num_shards
+    for name, number in (("services.replay", len(config.services.replay)), (NUM_SHARDS, wanted)):
+        if number != before:
+            raise ConfigError(
+                f"{previous.directory} has {before} shards of replay, which cannot change; {name} says {number}"
+            )
 
 
 def check_checkpoint(run: Run) -> None:
@@ -116,11 +133,17 @@ def check_checkpoint(run: Run) -> None:
     """
     checkpoint = newest(run.checkpoints)
     expected = read_state(checkpoint).run_id if checkpoint is not None else ""
-    for store in (run.store, run.parameters):
+    for store in _stores(run):
         holder = stored_run(store)
         if holder and holder != expected:
             whose = f"the checkpoint {checkpoint} is of run {expected}" if checkpoint else "there is no checkpoint"
             raise ConfigError(f"{store} holds run {holder}, but {whose}")
+
+
+def _stores(run: Run) -> list[Path]:
+    """Every store in the run directory, also of another number of shards."""
+    shards = sorted(path.parent for path in run.replay.glob(f"*/{IDENTITY_FILE}"))
+    return [run.replay, *shards, run.parameters]
 
 
 def stored_run(store: Path) -> str:

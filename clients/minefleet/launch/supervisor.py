@@ -189,7 +189,7 @@ def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) 
         stages=[
             [_child(run, LEARNER, LEARNER)],
             actors + evaluators,
-            [_child(run, "replay", "replay")],
+            [_child(run, "replay", shard.name, shard.index) for shard in run.shards],
             [_child(run, "parameters", "parameters")],
         ],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,

@@ -1,0 +1,66 @@
+"""Replay in several shards: how many there are, and which part of everything is whose."""
+
+from dataclasses import replace
+
+from minefleet.config.checks import at_least
+from minefleet.config.fleet import EndpointConfig, FleetConfig
+from minefleet.errors import ConfigError
+
+NUM_SHARDS = "rollout_config.replay_buffer_config.database_config.num_shards"
+LEAST_BYTES = 2**20
+"""`max_bytes` of one shard."""
+
+
+def share(total: int, shards: int, index: int) -> int:
+    """One shard's part of `total` things. Where they cannot be split evenly, the first shards get one more."""
+    return total // shards + (index < total % shards)
+
+
+def fragments_per_iteration(config: FleetConfig, index: int) -> int:
+    """The fragments of an iteration that one shard provides, in whole chunks."""
+    per_chunk = config.rollout_config.replay_buffer_config.fragments_per_chunk
+    chunks = config.train_config.fragments_per_iteration // per_chunk
+    return share(chunks, len(config.services.replay), index) * per_chunk
+
+
+def spread(config: FleetConfig) -> FleetConfig:
+    """Lets `services.replay` and `num_shards` say the same: one endpoint per shard.
+
+    Raises:
+        ConfigError: If the two contradict each other, or there are too many shards for the rest of the configuration.
+    """
+    buffer = config.rollout_config.replay_buffer_config
+    endpoints = _endpoints(config.services.replay, buffer.database_config.num_shards)
+    _check(config, len(endpoints))
+    database = replace(buffer.database_config, num_shards=len(endpoints))
+    rollout = replace(config.rollout_config, replay_buffer_config=replace(buffer, database_config=database))
+    return replace(config, services=replace(config.services, replay=endpoints), rollout_config=rollout)
+
+
+def _endpoints(given: list[EndpointConfig], shards: int) -> list[EndpointConfig]:
+    if shards in (1, len(given)):
+        return given
+    if len(given) > 1:
+        raise ConfigError(
+            f"services.replay lists {len(given)} shards, but {NUM_SHARDS} is {shards}; drop one of the two"
+        )
+    for key in ("address", "metrics_address"):
+        address = getattr(given[0], key)
+        if not address.endswith(":0"):
+            raise ConfigError(
+                f"services.replay.{key}={address} cannot serve {shards} shards ({NUM_SHARDS}); give it port 0, or give "
+                f"every shard its own with services.replay[0].{key}=... to services.replay[{shards - 1}].{key}=..."
+            )
+    return given * shards
+
+
+def _check(config: FleetConfig, shards: int) -> None:
+    buffer = config.rollout_config.replay_buffer_config
+    chunks = config.train_config.fragments_per_iteration // buffer.fragments_per_chunk
+    if chunks < shards:
+        raise ConfigError(
+            f"{NUM_SHARDS} must be <= the chunks of an iteration, so that every shard has one: {chunks} (train_config."
+            "num_workers * batch_size_per_gpu * batches_per_iteration / rollout_config.replay_buffer_config."
+            f"fragments_per_chunk), got {shards}"
+        )
+    at_least("rollout_config.replay_buffer_config.max_bytes", buffer.max_bytes, shards * LEAST_BYTES)
