@@ -1,4 +1,4 @@
-"""Replay as a process: `python -m minefleet_replay --run-dir DIR`.
+"""Replay as a process: `python -m minefleet_replay --run-dir DIR`, with `--index I` for one shard of several.
 
 Shutdown: the server refuses new calls, the ticker ends the waits of learners, calls in flight finish, and the store is
 flushed and closed.
@@ -26,10 +26,11 @@ def body(context: RoleContext) -> None:
     from minefleet_replay.ticker import Ticker
     from minefleet_runtime.serve import serve
 
-    limits, metrics = limits_of(context.run), make_metrics(context.registry)
+    shard, metrics = context.run.shards[context.index], make_metrics(context.registry)
+    limits = limits_of(context.run, context.index)
     with ExitStack() as stack:
-        rng = Random(context.run.config.seed)
-        replay = open_replay(context.run.store, limits, metrics, rng=rng, bound=context.board.set_run)
+        rng = Random(context.run.config.seed + context.index)
+        replay = open_replay(shard.store, limits, metrics, rng=rng, bound=context.board.set_run)
         stack.callback(replay.close)
         ticker = Ticker(replay, metrics, context.board, context.stopping)
         stack.callback(ticker.close)
@@ -37,7 +38,7 @@ def body(context: RoleContext) -> None:
         servicer = ReplayServicer(replay, limits, metrics)
         serve(
             context,
-            context.run.config.services.replay.address,
+            shard.endpoint.address,
             lambda server: add_ReplayServiceServicer_to_server(servicer, server),
             max_workers=HANDLERS,
         )

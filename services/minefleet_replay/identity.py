@@ -22,6 +22,9 @@ class Identity:
     format: int = FORMAT
     appended: int = 0
     """Fragments that had been appended, and synced to disk, when this was written: a store with fewer has lost some."""
+    shard: int = 0
+    shards: int = 1
+    """What is in one shard's store is in no other's, so neither number may change."""
 
 
 def read_identity(directory: Path) -> Identity | None:

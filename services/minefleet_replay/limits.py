@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.run import Run
 from minefleet_replay.pacing import room_in_chunks
 
@@ -14,7 +15,7 @@ FILES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Named as in the configuration."""
+    """Named as in the configuration; of one shard where there are several."""
 
     fragments_per_iteration: int
     fragments_per_chunk: int
@@ -33,6 +34,8 @@ class Limits:
     """Episode records, the newest."""
     drops_kept: int = 100_000
     """Appended fragments, counted back from the newest, whose departure can be explained."""
+    shard: int = 0
+    shards: int = 1
 
     @property
     def payload_bytes(self) -> int:
@@ -69,14 +72,17 @@ class Limits:
         return (self.max_staleness + 1 - lag) * self.chunks_per_iteration
 
 
-def limits_of(run: Run) -> Limits:
-    """Reads them from a run's configuration."""
-    replay = run.config.rollout_config.replay_buffer_config
+def limits_of(run: Run, shard: int = 0) -> Limits:
+    """Reads them from a run's configuration: one shard's part of what is for all of them.
+
+    Chunks are split like the chunks of an iteration, so a shard may hold at least those that it provides.
+    """
+    replay, shards = run.config.rollout_config.replay_buffer_config, len(run.shards)
     return Limits(
-        fragments_per_iteration=run.config.train_config.fragments_per_iteration,
+        fragments_per_iteration=fragments_per_iteration(run.config, shard),
         fragments_per_chunk=replay.fragments_per_chunk,
-        max_chunks=replay.max_chunks,
-        max_bytes=replay.max_bytes,
+        max_chunks=share(replay.max_chunks, shards, shard),
+        max_bytes=replay.max_bytes // shards,
         max_reuse=replay.max_reuse,
         max_staleness=replay.max_staleness,
         grant_timeout_s=replay.grant_timeout_s,
@@ -84,4 +90,6 @@ def limits_of(run: Run) -> Limits:
         paced=replay.pacing == "grants",
         syncs_appends=replay.durability == "host",
         schema_fingerprint=run.schema.fingerprint,
+        shard=shard,
+        shards=shards,
     )

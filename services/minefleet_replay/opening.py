@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -47,15 +48,16 @@ def open_replay(
     Raises:
         ConflictError: If another process has it open.
         CorruptError: If it is damaged, or has lost what had been synced.
-        ConfigError: If it was made with another `fragments_per_chunk`.
+        ConfigError: If it was made with another `fragments_per_chunk`, or as another shard.
         ContractError: If its fragments have another schema.
     """
     identity = read_identity(directory)
     store = open_store(directory, max_bytes=limits.max_bytes, fresh=identity is None)
     try:
         books = read_books(store, limits)
-        check(directory, identity or Identity(), books)
-        payloads = find_payloads(directory, identity or Identity(), books)
+        known = identity or identity_of(limits)
+        check(directory, known, books)
+        payloads = find_payloads(directory, known, books)
         keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
         replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
         settle_identity(directory, identity, store, books)
@@ -68,6 +70,11 @@ def open_replay(
     return replay
 
 
+def identity_of(limits: Limits) -> Identity:
+    """The identity of a new store."""
+    return Identity(shard=limits.shard, shards=limits.shards)
+
+
 def check(directory: Path, identity: Identity, books: Books) -> None:
     """Refuses a store that does not fit its identity or the configuration."""
     standing, limits = books.standing, books.limits
@@ -75,6 +82,11 @@ def check(directory: Path, identity: Identity, books: Books) -> None:
         raise CorruptError(
             f"{directory} has lost fragments: it knows of {books.ledger.appended}, {identity.appended} had been synced "
             "to disk. Restore it, or move it away to begin anew"
+        )
+    if (identity.shard, identity.shards) != (limits.shard, limits.shards):
+        raise ConfigError(
+            f"{directory} is shard {identity.shard} of {identity.shards} (counted from 0), this process is shard "
+            f"{limits.shard} of {limits.shards}; neither can change within a run: give every shard its own store again"
         )
     if standing.run_id and standing.fragments_per_chunk != limits.fragments_per_chunk:
         raise ConfigError(
@@ -122,5 +134,4 @@ def settle_identity(directory: Path, identity: Identity | None, store: Store, bo
     """Says outside RocksDB whose store it is, once that is durable inside."""
     if identity is None or identity.run_id != books.standing.run_id:
         store.sync(store.written)
-        appended = identity.appended if identity else 0
-        write_identity(directory, Identity(run_id=books.standing.run_id, appended=appended))
+        write_identity(directory, replace(identity or identity_of(books.limits), run_id=books.standing.run_id))

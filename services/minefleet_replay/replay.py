@@ -307,7 +307,9 @@ class Replay:
     def _note(self, appended: int) -> None:
         """Writes the store's identity, if it changed, with so many fragments known to be synced."""
         with self._noting:
-            identity = Identity(run_id=self.keeper.books.standing.run_id, appended=appended)
+            books = self.keeper.books
+            shard, shards = books.limits.shard, books.limits.shards
+            identity = Identity(run_id=books.standing.run_id, appended=appended, shard=shard, shards=shards)
             if identity != self._noted:
                 write_identity(self._directory, identity)
                 self._noted = identity
