@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -12,12 +13,13 @@ from minefleet.parameters import ParametersClient
 from minefleet.policies import build
 from minefleet.policies.device import choose_device
 from minefleet.replay import ReplayClient
-from minefleet.run import Run
+from minefleet.run import Run, Shard
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.crew import Crew
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.grants import Grants
 from minefleet_actor.inference import Inference
+from minefleet_actor.lanes import Lane, Lanes
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
@@ -35,8 +37,7 @@ class Parts:
     actor: Actor
     pool: Pool
     follower: WeightsFollower
-    grants: Grants
-    shipper: Shipper
+    lanes: Lanes
     crew: Crew
     abandoned: threading.Event
     """Set when a drain has taken too long: what is not sent by then is given up."""
@@ -52,20 +53,20 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
     pool = make_pool(run.config.env, run.schema, rollout.worker_config, seed=seed, actor_index=context.index)
     follower.on_staged = pool.wake
-    metrics = ActorMetrics(context.registry, name)
+    metrics = ActorMetrics(context.registry, name, len(run.shards))
     inference = make_inference(run, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
-    grants = make_grants(context, inference, pool)
-    shipper = make_shipper(context, abandoned, metrics, pool)
-    grants.bind(follower.run_id)
-    shipper.bind(follower.run_id)
+    made = [make_lane(context, shard, inference, abandoned, metrics, pool) for shard in run.shards]
+    for lane in made:
+        lane.grants.bind(follower.run_id)
+        lane.shipper.bind(follower.run_id)
+    per_chunk = rollout.replay_buffer_config.fragments_per_chunk
+    lanes = Lanes(name, pool.num_slots, made, fragments_per_chunk=per_chunk)
     actor = Actor(
-        name=name,
         pool=pool,
         inference=inference,
         recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length),
         episodes=Episodes(pool.num_slots, run.config.train_config.discount),
-        grants=grants,
-        shipper=shipper,
+        lanes=lanes,
         follower=follower,
         metrics=metrics,
         rollout=rollout,
@@ -74,8 +75,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         actor=actor,
         pool=pool,
         follower=follower,
-        grants=grants,
-        shipper=shipper,
+        lanes=lanes,
         crew=Crew(failed=pool.wake),
         abandoned=abandoned,
     )
@@ -94,25 +94,43 @@ def make_inference(run: Run, slots: int, seed: int) -> Inference:
     )
 
 
-def make_grants(context: RoleContext, inference: Inference, pool: Pool) -> Grants:
+def make_lane(
+    context: RoleContext,
+    shard: Shard,
+    inference: Inference,
+    abandoned: threading.Event,
+    metrics: ActorMetrics,
+    pool: Pool,
+) -> Lane:
+    """The lane to a shard."""
+    return Lane(
+        name=shard.name,
+        grants=make_grants(context, shard, inference, pool),
+        shipper=make_shipper(context, shard, abandoned, metrics, pool),
+    )
+
+
+def make_grants(context: RoleContext, shard: Shard, inference: Inference, pool: Pool) -> Grants:
     """Grants for the weights that `inference` uses."""
     return Grants(
-        replay_client(context, context.stopping),
+        replay_client(context, shard, context.stopping),
         version=lambda: inference.version,
         granted=pool.wake,
         renew_s=context.run.config.rollout_config.replay_buffer_config.grant_timeout_s / 3,
     )
 
 
-def make_shipper(context: RoleContext, abandoned: threading.Event, metrics: ActorMetrics, pool: Pool) -> Shipper:
+def make_shipper(
+    context: RoleContext, shard: Shard, abandoned: threading.Event, metrics: ActorMetrics, pool: Pool
+) -> Shipper:
     """A shipper that repeats its sending until `abandoned`, also while the role is asked to stop."""
     rollout = context.run.config.rollout_config
     return Shipper(
-        replay_client(context, abandoned),
+        replay_client(context, shard, abandoned),
         capacity=rollout.to_send_queue_size,
         schema_fingerprint=context.run.schema.fingerprint,
         compression=rollout.replay_buffer_config.compression,
-        progress=metrics.progress,
+        progress=partial(metrics.progress, shard.index),
         sent=pool.wake,
     )
 
@@ -125,10 +143,10 @@ def choose_seed(seed: int, first_version: int) -> int:
     return seed if first_version <= 1 else secrets.randbits(31)
 
 
-def replay_client(context: RoleContext, stopping: threading.Event) -> ReplayClient:
-    """A client of replay that waits until `stopping`."""
+def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event) -> ReplayClient:
+    """A client of one shard of replay that waits until `stopping`."""
     return ReplayClient(
-        context.run.config.services.replay.address,
+        shard.endpoint.address,
         identity=identity(context.run),
         stopping=stopping,
         report=context.board.waiting,

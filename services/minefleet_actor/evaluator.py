@@ -1,7 +1,8 @@
 """The evaluator: `python -m minefleet_actor.evaluator --run-dir DIR`, an actor whose steps are not trained on.
 
 Every `eval_interval` iterations it plays `eval_episodes` whole episodes with the version that is the newest then, with
-the likeliest action, on environments of its own. The records ride the episode log to the learner, marked as evaluation.
+the likeliest action, on environments of its own. The records ride the first shard's episode log to the learner, marked
+as evaluation.
 """
 
 import uuid
@@ -21,7 +22,8 @@ def body(context: RoleContext) -> None:
     from minefleet_runtime.serve import serving
 
     name, config = uuid.uuid4().hex[:12], context.run.config
-    parameters, replay = parameters_client(context, name), replay_client(context, context.stopping)
+    parameters = parameters_client(context, name)
+    replay = replay_client(context, context.run.shards[0], context.stopping)
     player = make_player(context.run, episodes=config.eval_episodes, seed=config.seed, index=EVALUATOR_INDEX)
     with serving(context, "127.0.0.1:0"), player:
         context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")

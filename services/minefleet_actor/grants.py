@@ -7,17 +7,26 @@
 The actor's loop fills `wishes` and empties `grants`; this thread moves one to the other. It waits for a first wish, or
 for replay's hint when something was refused; a new wish, new weights and `close` wake it. Granted chunks that are not
 done are asked for again every `renew_s`, which keeps a slow stream's grant alive.
+
+`poll` lets the thread also ask how much room there is, whatever is wished for. What was free at two polls in a row is
+spare: the streams that replay has do not take it.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from minefleet.replay import Position, ReplayClient
 from minefleet.rpc import StoppedError
 
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
+
+POLL_S = 1.0
+"""Between two polls: about the longest time after which a refused stream asks again."""
+RECENT_S = 3 * POLL_S
+"""What a poll said counts for so long."""
 
 
 class Grants:
@@ -40,6 +49,9 @@ class Grants:
         self._changed = threading.Condition()
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
+        self._asked: Sequence[Chunk] = ()
+        self._polls: deque[tuple[float, int]] = deque(maxlen=2)  # When, and the chunks that were free.
+        self._polling = False
         self._news = False
         self._closed = False
 
@@ -64,6 +76,32 @@ class Grants:
             self._grants.pop(chunk, None)
             self._wishes.pop(chunk, None)
 
+    def withdraw(self, chunk: Chunk) -> bool:
+        """Wishes for a chunk no longer, unless it is granted or just being asked for; says whether."""
+        with self._changed:
+            if chunk not in self._wishes or chunk in self._asked:
+                return False
+            del self._wishes[chunk]
+            return True
+
+    def poll(self) -> None:
+        """Lets replay be asked how much room it has, if that was not done within `POLL_S`."""
+        with self._changed:
+            if not self._polling and (not self._polls or self._clock() - self._polls[-1][0] >= POLL_S):
+                self._polling = True
+                self._wake()
+
+    def has_spare(self) -> bool:
+        """Whether a chunk was free at both of the last two polls, and not taken since."""
+        with self._changed:
+            oldest_s = self._clock() - RECENT_S
+            return len(self._polls) == 2 and all(at >= oldest_s and free > 0 for at, free in self._polls)
+
+    def take_spare(self) -> None:
+        """Counts one spare chunk less."""
+        with self._changed:
+            self._polls = deque(((at, free - 1) for at, free in self._polls), maxlen=2)
+
     def news(self) -> None:
         """Something changed that may turn a refusal into a grant: ask at once."""
         with self._changed:
@@ -74,14 +112,19 @@ class Grants:
         with self._changed:
             self._news = False
             due = [chunk for chunk, since in self._grants.items() if self._clock() - since >= self._renew_s]
-            asked = [*self._wishes, *due]
-        if not asked:
+            asked, polling = [*self._wishes, *due], self._polling
+            self._asked = asked
+        if not asked and not polling:
             return None
         answer = self._replay.reserve(self._version(), asked)
         with self._changed:
+            self._asked = ()
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
-        if any(answer.granted):
+            if polling:
+                self._polling = False
+                self._polls.append((self._clock(), answer.free_chunks))
+        if polling or any(answer.granted):
             self._granted_hook()
         return None if all(answer.granted) else answer.retry_after_s
 

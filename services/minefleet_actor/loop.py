@@ -7,7 +7,7 @@
         └──────┘          └──────────┘          └───────────┘
                                │ fragments, episodes    ▲ grants
                                ▼                        │
-                            shipper ──▶ replay ◀──── grants
+                            shipper ──▶ replay ◀──── grants     (lanes: one pair per shard)
 
 One turn: wait for environments, write down what they answered, take newer weights, decide for every slot that wants it,
 step. The only wait is in `pool.wait`: environments that are ready, new grants, room in the shipper's queue, new weights
@@ -17,7 +17,7 @@ A slot is in one phase:
 
     WORKING  its environment resets or steps; pool.wait ends it
     READY    an observation waits for a decision           -> WORKING, or HELD when its next fragment may not start yet
-    HELD     no grant or no room for the next fragment     -> READY when there is
+    HELD     no grant or no room for the next fragment     -> READY when there is; may go to another shard meanwhile
     ENDING   its episode was cut; the value of the last observation is wanted before the reset -> WORKING
 """
 
@@ -31,12 +31,11 @@ from numpy.typing import NDArray
 from minefleet.config import RolloutConfig
 from minefleet.tree import Tree, tree_map
 from minefleet_actor.episodes import Episodes
-from minefleet_actor.grants import Chunk, Grants
 from minefleet_actor.inference import Decision, Inference
+from minefleet_actor.lanes import PATIENCE_S, Lanes
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Kind, Pool, Ready
 from minefleet_actor.recorder import Recorder
-from minefleet_actor.shipping import Parcel, Shipper
 from minefleet_actor.weights import WeightsFollower
 
 Slots = NDArray[np.intp]
@@ -58,41 +57,37 @@ class Actor:
     def __init__(
         self,
         *,
-        name: str,
         pool: Pool,
         inference: Inference,
         recorder: Recorder,
         episodes: Episodes,
-        grants: Grants,
-        shipper: Shipper,
+        lanes: Lanes,
         follower: WeightsFollower,
         metrics: ActorMetrics,
         rollout: RolloutConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name = name
         self._pool = pool
         self._inference = inference
         self._recorder = recorder
         self._episodes = episodes
-        self._grants = grants
-        self._shipper = shipper
+        self._lanes = lanes
         self._follower = follower
         self._metrics = metrics
         self._worker = rollout.worker_config
-        self._fragments_per_chunk = rollout.replay_buffer_config.fragments_per_chunk
         self._clock = clock
         slots = pool.num_slots
         self._phase = np.full(slots, Phase.WORKING, np.int8)
         self._sequence = np.zeros(slots, np.int64)
         self._reset_at = np.full(slots, np.inf)
+        self._held_at = np.full(slots, np.inf)
 
     def start(self) -> None:
         """Resets every environment and wishes for every slot's first chunk."""
         everyone = np.arange(self._pool.num_slots)
         for slot in everyone:
             self._inference.reset(int(slot))
-            self._grants.wish(self._chunk(int(slot)))
+            self._lanes.wish(int(slot), 0)
         self._pool.reset(everyone)
 
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
@@ -100,6 +95,7 @@ class Actor:
         self._gather(wait_s)
         self._take_weights()
         self._let_go()
+        self._move_on()
         self._decide()
         self._cut_slow_resets()
 
@@ -111,11 +107,9 @@ class Actor:
         """What `minefleet status` shows."""
         held = int(np.count_nonzero(self._phase == Phase.HELD))
         self._metrics.held.set(held)
-        progress = self._metrics.progress()
         return {
             "policy_version": self._inference.version,
-            "env_steps": progress.env_steps,
-            "env_failures": progress.env_failures,
+            **self._metrics.totals(),
             "slots": self._pool.num_slots,
             "held_slots": held,
         }
@@ -157,7 +151,7 @@ class Actor:
         slots, terminated, truncated = ready.slots[stepped], ready.terminated[stepped], ready.truncated[stepped]
         self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
         self._episodes.add(slots, ready.reward[stepped])
-        self._metrics.stepped(len(slots))
+        self._metrics.stepped(self._lanes.numbers[slots])
         self._phase[slots] = Phase.READY
         for slot, dead in zip(slots[terminated | truncated], terminated[terminated | truncated], strict=True):
             self._end_episode(int(slot), bool(dead), ready)
@@ -166,14 +160,14 @@ class Actor:
         ending = ready.endings.get(slot)
         record = self._episodes.end(
             slot,
-            self._stream(slot),
+            self._lanes.stream(slot),
             version=self._inference.version,
             terminated=terminated,
             truncated=not terminated,
             metrics=ending.metrics if ending else None,
             task=ending.task if ending else "",
         )
-        self._shipper.report(record)
+        self._lanes.report(slot, record)
         if terminated:
             self._reset(slot)
         else:
@@ -182,9 +176,9 @@ class Actor:
 
     def _absorb_failure(self, slot: int, failure: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
-        self._metrics.failed()
-        record = self._episodes.end(slot, self._stream(slot), version=self._inference.version, failure=failure)
-        self._shipper.report(record)
+        self._metrics.failed(self._lanes.numbers[slot])
+        record = self._episodes.end(slot, self._lanes.stream(slot), version=self._inference.version, failure=failure)
+        self._lanes.report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING
         self._recorder.fail(slot, self._recorder.acted_on(slot) if in_flight else self._obs(slot))
         if in_flight:
@@ -206,13 +200,33 @@ class Actor:
         if staged is not None:
             self._inference.swap(staged.weights, staged.info.version)
             self._metrics.version.set(staged.info.version)
-            self._grants.news()
+            self._lanes.news()
 
     def _let_go(self) -> None:
         """Lets held slots go on whose next fragment may start now."""
         for slot in np.flatnonzero(self._phase == Phase.HELD):
             if self._may_start(int(slot)):
                 self._phase[slot] = Phase.READY
+
+    def _hold(self, slot: int) -> None:
+        self._phase[slot] = Phase.HELD
+        self._held_at[slot] = self._clock()
+
+    def _move_on(self) -> None:
+        """Lets slots that are held for long go on as new streams, on shards that have room.
+
+        The fragment of a held slot has no step yet, so none changes its name.
+        """
+        if len(self._lanes) == 1:
+            return
+        impatient = np.flatnonzero((self._phase == Phase.HELD) & (self._clock() - self._held_at > PATIENCE_S))
+        if not len(impatient) or not self._lanes.look_around():
+            return
+        for slot in impatient:
+            if self._lanes.move(int(slot), int(self._sequence[slot])):
+                self._sequence[slot] = 0
+                self._lanes.wish(int(slot), 0)
+                self._hold(int(slot))
 
     def _decide(self) -> None:
         """Runs the policy for every slot that wants it and carries out what it decided."""
@@ -234,7 +248,7 @@ class Actor:
         elif self._recorder.is_full(slot):
             looking.append(slot)
         else:
-            self._phase[slot] = Phase.HELD
+            self._hold(slot)
 
     def _look(self, slots: Slots) -> None:
         """Computes the value of what the slots see, for the steps that led there; then ships, resets or holds them."""
@@ -245,7 +259,7 @@ class Actor:
                 self._reset(int(slot))
             elif self._recorder.is_full(slot):
                 self._ship(int(slot), self._obs(int(slot)))
-                self._phase[slot] = Phase.HELD
+                self._hold(int(slot))
 
     def _act(self, slots: Slots) -> None:
         """Decides for the slots and steps their environments."""
@@ -263,7 +277,7 @@ class Actor:
     def _begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""
         self._recorder.begin(slot, recurrent_state)
-        self._grants.wish(self._chunk_of(slot, int(self._sequence[slot]) + 1))
+        self._lanes.wish(slot, int(self._sequence[slot]) + 1)
 
     def _infer(self, slots: Slots, obs: Tree, keeps: NDArray[np.bool_]) -> Decision:
         with self._metrics.inferring(len(slots)):
@@ -281,19 +295,13 @@ class Actor:
             self._ship(int(slot))
 
     def _ship(self, slot: int, after: Tree | None = None, *, closes_stream: bool = False) -> None:
-        """Closes the slot's fragment, queues it, and wishes for the next chunk at a chunk's border."""
+        """Closes the slot's fragment, queues it, and wishes for the chunk of the next one."""
         fragment = self._recorder.close(slot, after)
         if fragment is None:
             return
-        sequence = int(self._sequence[slot])
-        self._shipper.send(
-            Parcel(stream=self._stream(slot), sequence=sequence, fragment=fragment, closes_stream=closes_stream)
-        )
-        chunk = self._chunk(slot)
+        self._lanes.send(slot, int(self._sequence[slot]), fragment, closes_stream=closes_stream)
         self._sequence[slot] += 1
-        if self._chunk(slot) != chunk:
-            self._grants.done(chunk)
-            self._grants.wish(self._chunk(slot))
+        self._lanes.wish(slot, int(self._sequence[slot]))
 
     def _at_border(self, slot: int) -> bool:
         return bool(self._recorder.length[slot] == 0) or self._recorder.is_full(slot)
@@ -301,7 +309,7 @@ class Actor:
     def _may_start(self, slot: int) -> bool:
         """Whether the fragment after the open one may be started."""
         sequence = int(self._sequence[slot]) + int(self._recorder.is_full(slot))
-        return self._shipper.has_room() and self._grants.may_make(self._chunk_of(slot, sequence))
+        return self._lanes.may_start(slot, sequence)
 
     def _rows(self, slots: Slots) -> Tree:
         """Copies of what the slots see, [n, ...]."""
@@ -309,12 +317,3 @@ class Actor:
 
     def _obs(self, slot: int) -> Tree:
         return tree_map(lambda leaf: leaf[slot], self._pool.obs)
-
-    def _stream(self, slot: int) -> str:
-        return f"{self._name}-{slot}"
-
-    def _chunk(self, slot: int) -> Chunk:
-        return self._chunk_of(slot, int(self._sequence[slot]))
-
-    def _chunk_of(self, slot: int, sequence: int) -> Chunk:
-        return self._stream(slot), sequence // self._fragments_per_chunk

@@ -1,6 +1,7 @@
 """The life of an actor process: prepare, act, drain."""
 
 import logging
+import time
 
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
@@ -21,8 +22,10 @@ def prepare(context: RoleContext) -> Parts:
 
 def act(context: RoleContext, parts: Parts) -> None:
     """Acts until asked to stop, then drains."""
-    for name, body in (("weights", parts.follower.run), ("grants", parts.grants.run), ("shipper", parts.shipper.run)):
-        parts.crew.start(name, body)
+    parts.crew.start("weights", parts.follower.run)
+    for lane in parts.lanes:
+        parts.crew.start(f"{lane.name}-grants", lane.grants.run)
+        parts.crew.start(f"{lane.name}-shipper", lane.shipper.run)
     try:
         parts.actor.start()
         while not context.stopping.is_set():
@@ -46,9 +49,11 @@ def report(context: RoleContext, parts: Parts) -> None:
 
 def ship_the_rest(context: RoleContext, parts: Parts) -> None:
     """Sends what is queued, at most for `drain_s`."""
-    parts.grants.close()
-    parts.shipper.close()
-    if not parts.crew.join("shipper", context.run.config.services.drain_s):
+    for lane in parts.lanes:
+        lane.grants.close()
+        lane.shipper.close()
+    until = time.monotonic() + context.run.config.services.drain_s
+    if not all(parts.crew.join(f"{lane.name}-shipper", max(0.0, until - time.monotonic())) for lane in parts.lanes):
         parts.abandoned.set()
         logger.warning("replay did not take everything within drain_s; what was not acknowledged is given up")
     parts.crew.check()

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
+from minefleet.errors import ConfigError
 from minefleet.rpc import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 def run_in_order(context: RoleContext) -> None:
     """Alternates actor and learner until the run is over or this process is asked to stop."""
+    if len(context.run.shards) > 1:
+        raise ConfigError("all roles in one process, in order, need a replay of one shard; this run has several")
     with ExitStack() as stack:
         for name, role, serve in (
             ("replay", status_service_pb2.ROLE_REPLAY, serve_replay),
@@ -46,12 +49,13 @@ def run_in_order(context: RoleContext) -> None:
 
 def act_until_held(parts: Parts, stopping: threading.Event) -> None:
     """Takes turns, the first with the newest weights, until replay refuses a grant to every slot."""
+    (lane,) = parts.lanes
     parts.actor.turn(wait_s=0.0)
-    while parts.grants.ask() is None or not parts.actor.is_held():
+    while lane.grants.ask() is None or not parts.actor.is_held():
         if stopping.is_set():
             raise StoppedError("stopped while acting")
         parts.actor.turn(wait_s=0.0)
-        parts.shipper.flush()
+        lane.shipper.flush()
 
 
 def sibling(
