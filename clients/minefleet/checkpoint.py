@@ -57,8 +57,8 @@ class CheckpointState:
     """Optimizer steps left out because something was not finite."""
     wall_s: float = 0.0
     """Seconds of training, over all launches."""
-    episode_cursor: int = 0
-    """Where to go on in replay's episode log."""
+    episode_cursors: list[int] = field(default_factory=list)
+    """Where to go on in the episode log of each shard of replay; empty before the first look."""
     episodes: dict[str, Any] = field(default_factory=dict)
     """Statistics of the episodes read so far, as the learner keeps them."""
     stopped_by: str = ""

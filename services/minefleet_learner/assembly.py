@@ -6,6 +6,7 @@ import os
 import torch
 
 from minefleet.config import TrainConfig
+from minefleet.config.shards import fragments_per_iteration
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
@@ -16,6 +17,7 @@ from minefleet_learner.loop import Learner, Parts
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.parity import ParityProbe
 from minefleet_learner.saving import CheckpointWriter
+from minefleet_learner.shards import Part, Shards
 from minefleet_learner.snapshot import seed_everything
 from minefleet_learner.update import Updater
 from minefleet_runtime.context import RoleContext
@@ -32,12 +34,7 @@ def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
     torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
     device = choose_device(config.device)
     updater = build_updater(run, device)
-    replay = ReplayClient(
-        run.config.services.replay.address,
-        identity=run.identity(context.role),
-        stopping=context.stopping,
-        report=context.board.waiting,
-    )
+    replay = build_replay(context)
     buffer = run.config.rollout_config.replay_buffer_config
     return Learner(
         Parts(
@@ -88,13 +85,30 @@ def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimize
     )
 
 
-def build_feed(context: RoleContext, replay: ReplayClient, device: torch.device, *, ahead: bool) -> Feed:
+def build_replay(context: RoleContext) -> Shards:
+    """Builds a client per shard; nothing is sent yet."""
+    run = context.run
+    parts = [
+        Part(
+            replay=ReplayClient(
+                shard.endpoint.address,
+                identity=run.identity(context.role),
+                stopping=context.stopping,
+                report=context.board.waiting,
+            ),
+            fragments=fragments_per_iteration(run.config, shard.index),
+        )
+        for shard in run.shards
+    ]
+    return Shards(parts)
+
+
+def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool) -> Feed:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
     return Feed(
         replay,
-        fragments=config.fragments_per_iteration,
         fragments_per_chunk=buffer.fragments_per_chunk,
         order=buffer.order,
         readers=config.num_readers,

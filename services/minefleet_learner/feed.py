@@ -19,10 +19,11 @@ import torch
 from minefleet.codec import decode
 from minefleet.errors import FencedError, NotFoundError
 from minefleet.fragment import Fragment
-from minefleet.replay import LeasedChunk, Order, ReplayClient
+from minefleet.replay import LeasedChunk, Order
 from minefleet.rpc import StoppedError
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.batch import Batch, Name, collate
+from minefleet_learner.shards import Shards
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,8 @@ class Feed:
 
     def __init__(
         self,
-        replay: ReplayClient,
+        replay: Shards,
         *,
-        fragments: int,
         fragments_per_chunk: int,
         order: Order,
         readers: int,
@@ -65,8 +65,7 @@ class Feed:
         """Stores its arguments; nothing is leased yet.
 
         Args:
-            replay: Its `position` goes with every call.
-            fragments: Per iteration.
+            replay: All of it; a lease holds the fragments of one iteration.
             fragments_per_chunk: As replay counts them.
             order: Which chunks to prefer.
             readers: Threads that decode.
@@ -76,7 +75,6 @@ class Feed:
             report: Told that fragments are waited for, and None when they have come.
         """
         self._replay = replay
-        self._fragments = fragments
         self._fragments_per_chunk = fragments_per_chunk
         self._order = order
         self._device = device
@@ -152,17 +150,11 @@ class Feed:
         self._open.add(self._numbers)
         waiting = False
         while not self._stopping.is_set():
-            lease = self._replay.lease(
-                self._numbers,
-                fragments=self._fragments,
-                use_version=use_version,
-                wait_s=LEASE_WAIT_S,
-                order=self._order,
-            )
-            if lease.chunks:
+            chunks = self._replay.lease(self._numbers, use_version=use_version, wait_s=LEASE_WAIT_S, order=self._order)
+            if chunks:
                 if waiting:
                     report(None)
-                return lease.number, lease.chunks
+                return self._numbers, chunks
             report(WAITING)
             waiting = True
         raise StoppedError("stopped while waiting for fragments")

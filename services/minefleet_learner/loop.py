@@ -26,7 +26,7 @@ from minefleet.checkpoint import Checkpoint, CheckpointState, newest
 from minefleet.files import write_whole
 from minefleet.parameters import ParametersClient
 from minefleet.policies.weights import to_numpy
-from minefleet.replay import NOWHERE, Position, ReplayClient
+from minefleet.replay import NOWHERE, Position
 from minefleet.rpc import StoppedError
 from minefleet.run import RUN_FILE, Run
 from minefleet.v1 import episode_pb2, status_service_pb2
@@ -39,13 +39,13 @@ from minefleet_learner.restore import restore, take_snapshot
 from minefleet_learner.rows import Stopwatch, make_row
 from minefleet_learner.saving import CheckpointWriter
 from minefleet_learner.schedule import Rates, progress, rates, stop_reason
+from minefleet_learner.shards import Shards
 from minefleet_learner.sinks import Journal, finite
 from minefleet_learner.update import NonFiniteError, Updater
 from minefleet_runtime.context import StatusBoard
 
 logger = logging.getLogger(__name__)
 
-EPISODES_PER_PAGE = 1000
 RESULT_FILE = "result.json"
 FIGURES = ("iteration", "policy_version", "env_steps", "trained_steps", "episodes", "sps", "learner_wait_ratio")
 """Numbers of a row that the board shows."""
@@ -59,7 +59,7 @@ class Parts:
     updater: Updater
     probe: ParityProbe
     feed: Feed
-    replay: ReplayClient
+    replay: Shards
     parameters: ParametersClient
     writer: CheckpointWriter
     metrics: LearnerMetrics
@@ -172,7 +172,7 @@ class Learner:
         parts.probe.remember(version, weights)
         self._state = replace(self._state, version=version)
         self._position = replace(position, version=version, first_version=position.first_version or version)
-        parts.replay.position = self._position
+        parts.replay.stand(self._position)
 
     def _rates(self) -> Rates:
         config, state = self._parts.run.config, self._state
@@ -196,15 +196,12 @@ class Learner:
 
     def _read_episodes(self) -> None:
         """Takes in the episodes that finished since the last time."""
-        cursor, full = self._state.episode_cursor, True
-        while full:
-            page = self._parts.replay.read_episodes(cursor, EPISODES_PER_PAGE)
-            cursor, full = page.next_cursor, len(page.episodes) == EPISODES_PER_PAGE
-            for record in page.episodes:
-                self._episodes.add(record)
-                if record.evaluation:
-                    self._journal.write_evaluation(evaluation_row(record, self._state))
-        self._state = replace(self._state, episode_cursor=cursor, episodes=self._episodes.to_dict())
+        records, cursors = self._parts.replay.read_episodes(self._state.episode_cursors)
+        for record in records:
+            self._episodes.add(record)
+            if record.evaluation:
+                self._journal.write_evaluation(evaluation_row(record, self._state))
+        self._state = replace(self._state, episode_cursors=cursors, episodes=self._episodes.to_dict())
 
     def _save(self) -> None:
         """Writes a checkpoint where one is due; the last one is left to `finish`."""

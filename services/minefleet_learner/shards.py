@@ -1,0 +1,101 @@
+"""All shards of replay as one: a lease is made of a part from every shard.
+
+    shard 0 ── its part of every iteration ──┐
+    shard 1 ── its part of every iteration ──┼──▶ lease, read ──▶ feed
+    ...                                      ┘
+
+With several shards, threads ask them for a lease at the same time: all hear at once which version it is for, and their
+waits do not add up. What answers at once is asked for in order. A lease has one number on all shards; where the wait
+ran out on one of them, the others keep their parts for when it is asked for again. Whoever is away is waited for.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+
+from minefleet.errors import FencedError, FleetError, NotFoundError
+from minefleet.replay import LeasedChunk, Order, Packed, Position, ReplayClient
+from minefleet.rpc import StoppedError
+from minefleet.v1 import episode_pb2
+
+EPISODES_PER_PAGE = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One shard, and what it does for an iteration."""
+
+    replay: ReplayClient
+    fragments: int
+    """In one lease."""
+
+
+class Shards:
+    """The learner's calls to all shards."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._threads = ThreadPoolExecutor(len(parts), thread_name_prefix="lease") if len(parts) > 1 else None
+
+    def stand(self, position: Position) -> None:
+        """Says where the learner stands; goes along with every call from now on."""
+        for part in self._parts:
+            part.replay.position = position
+
+    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk]:
+        """Leases the chunks of one iteration; none when the wait ran out. Asking again adds what is missing."""
+
+        def ask(part: Part) -> list[LeasedChunk]:
+            lease = part.replay.lease(
+                number, fragments=part.fragments, use_version=use_version, wait_s=wait_s, order=order
+            )
+            return lease.chunks
+
+        parts = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
+        return list(chain.from_iterable(parts)) if all(parts) else []
+
+    def read(self, number: int) -> Iterator[Packed]:
+        """Yields the fragments of a lease, shard by shard."""
+        return chain.from_iterable(part.replay.read(number) for part in self._parts)
+
+    def ack(self, number: int) -> int:
+        """Says that a lease was trained on. Returns the environment steps that actors have reported."""
+        return sum(part.replay.ack(number) for part in self._parts)
+
+    def release(self, number: int) -> None:
+        """Gives a lease back unused, on every shard that can be asked.
+
+        Raises:
+            FleetError: What the first shard said that had no such lease, or could not be asked.
+        """
+        errors = list[FleetError]()
+        for part in self._parts:
+            try:
+                part.replay.release(number)
+            except (NotFoundError, FencedError, StoppedError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def read_episodes(self, cursors: Sequence[int]) -> tuple[list[episode_pb2.EpisodeRecord], list[int]]:
+        """Returns finished episodes from one cursor per shard on, none for the beginning; and where to go on."""
+        starts = cursors or [0] * len(self._parts)
+        logs = [_read_log(part.replay, cursor) for part, cursor in zip(self._parts, starts, strict=True)]
+        return [record for records, _ in logs for record in records], [cursor for _, cursor in logs]
+
+    def close(self) -> None:
+        """Closes all channels; calls in flight fail."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        for part in self._parts:
+            part.replay.close()
+
+
+def _read_log(replay: ReplayClient, cursor: int) -> tuple[list[episode_pb2.EpisodeRecord], int]:
+    records, full = list[episode_pb2.EpisodeRecord](), True
+    while full:
+        page = replay.read_episodes(cursor, EPISODES_PER_PAGE)
+        records += page.episodes
+        cursor, full = page.next_cursor, len(page.episodes) == EPISODES_PER_PAGE
+    return records, cursor
