@@ -101,9 +101,12 @@ class Lanes:
         return any(lane.grants.has_spare() for lane in self._lanes)
 
     def move(self, slot: int, sequence: int) -> bool:
-        """Ends the stream of a slot that waits to begin a chunk, if another shard has room; says whether it did."""
+        """Ends the stream of a slot that waits to begin a chunk, if another shard has room; says whether it did.
+
+        Its next fragment is number 0 of the new stream.
+        """
         own = int(self.numbers[slot])
-        target = self._target(own)
+        target = self._target(own) if sequence % self._fragments_per_chunk == 0 else None
         if target is None or not self._lanes[own].grants.withdraw(self._chunk(slot, sequence)):
             return False
         self._lanes[target].grants.take_spare()

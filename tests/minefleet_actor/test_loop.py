@@ -20,6 +20,7 @@ from minefleet.tree import Tree
 from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
+from minefleet_actor.lanes import Lane, Lanes, lane_number
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Ending, Kind, Ready, Slots
@@ -31,6 +32,7 @@ SCHEMA = Schema(
     action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(3,)),
 )
 SLOTS = 5
+PER_CHUNK = 2
 
 
 class NumberedPool:
@@ -120,12 +122,14 @@ class Post:
         self.parcels: list[Parcel] = []
         self.episodes: list[episode_pb2.EpisodeRecord] = []
         self.wished: set[tuple[str, int]] = set()
+        self.withdrawn: set[tuple[str, int]] = set()
         self._rng = np.random.default_rng(seed)
 
     def has_room(self) -> bool:
         return bool(self._rng.random() < 0.7)
 
     def send(self, parcel: Parcel) -> None:
+        assert (parcel.stream, parcel.sequence // PER_CHUNK) in self.wished - self.withdrawn
         self.parcels.append(parcel)
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
@@ -137,6 +141,20 @@ class Post:
     def may_make(self, chunk: tuple[str, int]) -> bool:
         return chunk in self.wished and bool(self._rng.random() < 0.5)
 
+    def withdraw(self, chunk: tuple[str, int]) -> bool:
+        assert chunk in self.wished
+        is_granted = bool(self._rng.random() < 0.5)
+        if not is_granted:
+            self.withdrawn.add(chunk)
+        return not is_granted
+
+    def has_spare(self) -> bool:
+        return bool(self._rng.random() < 0.3)
+
+    def take_spare(self) -> None: ...
+
+    def poll(self) -> None: ...
+
     def done(self, chunk: tuple[str, int]) -> None: ...
 
     def news(self) -> None: ...
@@ -145,24 +163,32 @@ class Post:
 
 
 def played(seed: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[NumberedPool, Post]:
+    post = Post(seed)
+    return play(seed, clock, [post])[0], post
+
+
+def play(seed: int, clock: Callable[[], float], posts: list[Post]) -> tuple[NumberedPool, ActorMetrics]:
+    """Acts with one lane per post until 1500 steps are taken, and drains."""
     torch.manual_seed(seed)
-    pool, post = NumberedPool(seed), Post(seed)
+    pool, metrics = NumberedPool(seed), ActorMetrics(CollectorRegistry(), "actor", len(posts))
+    lanes = [
+        Lane(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
+        for post in posts
+    ]
     actor = Actor(
-        name="actor",
         pool=pool,
         inference=Inference(NumberPolicy(), SLOTS, device=torch.device("cpu"), seed=seed, deterministic=False),
         recorder=Recorder(SCHEMA, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
-        grants=post,  # type: ignore[arg-type]  # A stand-in with the methods that the loop calls.
-        shipper=post,  # type: ignore[arg-type]
-        follower=post,  # type: ignore[arg-type]
-        metrics=ActorMetrics(CollectorRegistry(), "actor"),
+        lanes=Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK),
+        follower=posts[0],  # type: ignore[arg-type]
+        metrics=metrics,
         rollout=RolloutConfig(
             fragment_length=6,
             worker_config=WorkerConfig(
                 num_envs=SLOTS, batch_size=3, min_batch_size=3, batch_timeout_s=1.0, reset_cut_s=5.0
             ),
-            replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=2),
+            replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=PER_CHUNK),
         ),
         clock=clock,
     )
@@ -170,7 +196,7 @@ def played(seed: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[Numbere
     while pool.steps < 1500:
         actor.turn(0.0)
     actor.drain()
-    return pool, post
+    return pool, metrics
 
 
 def ticking() -> Callable[[], float]:
@@ -224,6 +250,37 @@ def audit_border(parcel: Parcel, following: Parcel) -> None:
         count = len(before) - starts[-1] if len(starts) else len(before) + before.recurrent_state["count"][0]
         assert after.recurrent_state["count"].tolist() == [float(count)]
         assert after.obs[0, 0] == before.obs[-1, 0] + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slot_that_goes_to_another_shard_loses_nothing_and_cuts_no_chunk(seed: int) -> None:
+    posts = [Post(seed + lane) for lane in range(3)]
+    pool, metrics = play(seed, ticking(), posts)
+    sent = [parcel for post in posts for parcel in post.parcels]
+    assert sum(len(parcel.fragment) for parcel in sent) == pool.steps
+    for slot in range(SLOTS):
+        names = {parcel.stream for parcel in sent if parcel.stream.partition(".")[0] == f"actor-{slot}"}
+        streams = [
+            sorted((parcel for parcel in sent if parcel.stream == name), key=lambda parcel: parcel.sequence)
+            for name in sorted(names, key=lambda name: int(name.partition(".")[2] or 0))
+        ]
+        assert len(streams) > 3
+        assert all(len(stream) % PER_CHUNK == 0 for stream in streams[:-1])
+        assert all([parcel.sequence for parcel in stream] == list(range(len(stream))) for stream in streams)
+        parcels = [parcel for stream in streams for parcel in stream]
+        for parcel in parcels:
+            audit(parcel)
+        for parcel, following in pairwise(parcels):
+            audit_border(parcel, following)
+    for lane, post in enumerate(posts):
+        assert metrics.progress(lane).env_steps == sum(len(parcel.fragment) for parcel in post.parcels)
+        assert all(lane_of(parcel.stream) == lane for parcel in post.parcels)
+        assert all(lane_of(record.stream) == lane for record in post.episodes)
+
+
+def lane_of(stream: str) -> int:
+    slot, _, generation = stream.removeprefix("actor-").partition(".")
+    return lane_number("actor", int(slot), int(generation or 0), 3)
 
 
 @pytest.mark.parametrize("seed", range(3))

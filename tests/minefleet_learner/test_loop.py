@@ -58,7 +58,7 @@ def make_config(*, max_staleness: int = 1, **train: Any) -> FleetConfig:
         ),
         train_config=TrainConfig(batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **train),
         services=ServicesConfig(
-            replay=EndpointConfig(address=free_address()), parameters=EndpointConfig(address=free_address())
+            replay=[EndpointConfig(address=free_address())], parameters=EndpointConfig(address=free_address())
         ),
     )
 
@@ -74,7 +74,7 @@ class Fleet:
             "parameters": self.context("parameters", status_service_pb2.ROLE_PARAMETERS),
         }
         self.actor = ReplayClient(
-            config.services.replay.address, identity=self.run.identity(status_service_pb2.ROLE_ACTOR)
+            config.services.replay[0].address, identity=self.run.identity(status_service_pb2.ROLE_ACTOR)
         )
         self.make = make
         self.made = 0

@@ -246,7 +246,7 @@ class Server:
         self.registry = CollectorRegistry()
         context = RoleContext(run=self.run, role=status_service_pb2.ROLE_REPLAY, name="replay", registry=self.registry)
         limits, metrics = limits_of(self.run), make_metrics(self.registry)
-        replay = open_replay(self.run.store, limits, metrics, bound=context.board.set_run)
+        replay = open_replay(self.run.replay, limits, metrics, bound=context.board.set_run)
         servicer = ReplayServicer(replay, limits, metrics)
 
         def register(server: grpc.Server) -> None:

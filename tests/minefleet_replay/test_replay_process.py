@@ -32,7 +32,7 @@ def server(make_server: Callable[..., Any]) -> Any:
     server = make_server(max_chunks=5000, max_staleness=1, max_reuse=2)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         server.address = f"127.0.0.1:{probe.getsockname()[1]}"
-    services = ServicesConfig(replay=EndpointConfig(address=server.address), drain_s=5.0)
+    services = ServicesConfig(replay=[EndpointConfig(address=server.address)], drain_s=5.0)
     server.run = replace(server.run, config=replace(server.run.config, services=services))
     server.run.write()
     return server
@@ -150,7 +150,7 @@ def test_sigterm_ends_a_waiting_lease_and_replay_with_exit_code_0(server: Any) -
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
         waiting.join()
-    identity = json.loads((server.run.store / "identity.json").read_text())
+    identity = json.loads((server.run.replay / "identity.json").read_text())
     assert identity["run_id"] == "run-1"
 
 

@@ -56,8 +56,8 @@ def old_run(tmp_path: Path) -> Run:
     state = CheckpointState(run_id="run-7", iteration=3)
     weights = {"w": np.ones(3, np.float32)}
     write(run.checkpoints, Checkpoint(state=state, policy=weights, optimizer={}, rng={}, run=""))
-    run.store.mkdir()
-    (run.store / "identity.json").write_text(json.dumps({"run_id": "run-7"}))
+    run.replay.mkdir()
+    (run.replay / "identity.json").write_text(json.dumps({"run_id": "run-7"}))
     return run
 
 
@@ -125,7 +125,7 @@ def test_a_broken_checkpoint_is_not_resumed(cli: Cli, old_run: Run) -> None:
 
 
 def test_a_store_of_another_run_is_not_resumed(cli: Cli, old_run: Run) -> None:
-    (old_run.store / "identity.json").write_text(json.dumps({"run_id": "run-8"}))
+    (old_run.replay / "identity.json").write_text(json.dumps({"run_id": "run-8"}))
     before = files(old_run.directory)
     refused(cli("train", "--resume", "runs/old"), "run-7", "run-8")
     assert files(old_run.directory) == before

@@ -16,7 +16,7 @@ def taken() -> Iterator[str]:
 
 
 def addresses(services: ServicesConfig) -> list[str]:
-    endpoints = (services.replay, services.parameters, services.learner)
+    endpoints = (*services.replay, services.parameters, services.learner)
     return [address for endpoint in endpoints for address in (endpoint.address, endpoint.metrics_address)]
 
 
@@ -45,15 +45,15 @@ def test_a_given_port_in_use_is_refused_with_one_that_is_free(taken: str) -> Non
 
 
 def test_a_port_given_twice_is_refused() -> None:
-    free = claim(ServicesConfig()).replay.address
-    twice = ServicesConfig(replay=EndpointConfig(address=free), learner=EndpointConfig(address=free))
+    free = claim(ServicesConfig()).replay[0].address
+    twice = ServicesConfig(replay=[EndpointConfig(address=free)], learner=EndpointConfig(address=free))
     with pytest.raises(ConfigError, match=rf"services\.learner\.address={free} is taken by services\.replay\.address"):
         claim(twice)
 
 
 def test_a_port_of_the_last_launch_moves_when_somebody_else_has_it_now(taken: str) -> None:
-    before = ServicesConfig(replay=EndpointConfig(address=taken))
-    assert claim(before, before).replay.address != taken
+    before = ServicesConfig(replay=[EndpointConfig(address=taken)])
+    assert claim(before, before).replay[0].address != taken
 
 
 def test_a_port_of_the_last_launch_stays_while_it_is_free() -> None:

@@ -48,7 +48,7 @@ def test_a_directory_that_holds_a_run_is_refused(run: Run) -> None:
 
 
 def test_a_store_of_another_run_is_refused_by_its_name(run: Run) -> None:
-    give_store(run.store, "run-7")
+    give_store(run.replay, "run-7")
     with pytest.raises(ConfigError, match="holds run run-7"):
         check_vacant(run)
 
@@ -61,12 +61,12 @@ def test_checkpoints_of_another_run_are_refused(run: Run) -> None:
 
 def test_a_run_resumes_with_stores_of_its_own(run: Run) -> None:
     give_checkpoint(run, "run-7")
-    give_store(run.store, "run-7")
+    give_store(run.replay, "run-7")
     give_store(run.parameters, "")
     check_checkpoint(run)
 
 
-@pytest.mark.parametrize("which", ["store", "parameters"])
+@pytest.mark.parametrize("which", ["replay", "parameters"])
 def test_a_run_does_not_resume_with_a_store_of_another(run: Run, which: str) -> None:
     give_checkpoint(run, "run-7")
     give_store(getattr(run, which), "run-8")
@@ -84,14 +84,14 @@ def test_a_run_does_not_resume_on_other_spaces_or_with_another_architecture(run:
 
 
 def test_a_store_without_a_checkpoint_is_refused(run: Run) -> None:
-    give_store(run.store, "run-8")
+    give_store(run.replay, "run-8")
     with pytest.raises(ConfigError, match="holds run run-8, but there is no checkpoint"):
         check_checkpoint(run)
 
 
 def test_a_damaged_identity_is_named(run: Run) -> None:
-    give_store(run.store, "run-7")
-    (run.store / "identity.json").write_text("{")
+    give_store(run.replay, "run-7")
+    (run.replay / "identity.json").write_text("{")
     with pytest.raises(ConfigError, match=r"identity\.json is damaged"):
         check_checkpoint(run)
 

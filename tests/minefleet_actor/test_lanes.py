@@ -1,0 +1,166 @@
+"""Where streams go, and what a refused slot finds out about other shards."""
+
+import threading
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minefleet_actor.grants import POLL_S, RECENT_S, Grants
+from minefleet_actor.lanes import Lane, Lanes, lane_number, stream_name
+
+
+class Replay:
+    """Answers a Reserve with what is free, and takes it."""
+
+    def __init__(self, free_chunks: int = 0) -> None:
+        self.free_chunks = free_chunks
+        self.asked: list[list[tuple[str, int]]] = []
+
+    def reserve(self, policy_version: int, chunks: list[tuple[str, int]]) -> Any:
+        self.asked.append(chunks)
+        granted = [number < self.free_chunks for number in range(len(chunks))]
+        self.free_chunks -= sum(granted)
+        return SimpleNamespace(granted=granted, retry_after_s=0.1, newest_version=1, free_chunks=self.free_chunks)
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def grants_of(replay: Any, clock: Clock) -> Grants:
+    return Grants(replay, version=lambda: 1, granted=lambda: None, renew_s=20.0, clock=clock)
+
+
+def lanes_of(replays: list[Replay], slots: int, clock: Clock) -> Lanes:
+    lanes = [Lane(name="", grants=grants_of(replay, clock), shipper=Any) for replay in replays]  # type: ignore[arg-type]
+    return Lanes("actor", slots, lanes, fragments_per_chunk=2)
+
+
+def poll(lanes: Lanes, clock: Clock, times: int = 2) -> bool:
+    """Looks around as often as a loop would, a second apart."""
+    for _ in range(times):
+        clock.now_s += POLL_S
+        lanes.look_around()
+        for lane in lanes:
+            lane.grants.ask()
+    return lanes.look_around()
+
+
+@pytest.mark.parametrize("shards", range(1, 5))
+@pytest.mark.parametrize("slots", [1, 4, 9])
+def test_an_actors_slots_spread_over_all_shards(shards: int, slots: int) -> None:
+    for actor in ("actor", "other", "third"):
+        used = Counter(lane_number(actor, slot, 0, shards) for slot in range(slots))
+        assert max(used.values()) - min(used.values()) <= (1 if slots >= shards else 0)
+        assert len(used) == min(slots, shards)
+
+
+def test_every_generation_of_a_slot_lies_on_the_next_shard() -> None:
+    assert {(lane_number("actor", 2, g + 1, 3) - lane_number("actor", 2, g, 3)) % 3 for g in range(10)} == {1}
+
+
+def test_the_first_stream_of_a_slot_has_the_plain_name() -> None:
+    assert [stream_name("actor", 3, generation) for generation in range(3)] == ["actor-3", "actor-3.1", "actor-3.2"]
+
+
+def test_a_refused_slot_goes_to_the_shard_with_room(clock: Clock) -> None:
+    replays = [Replay() for _ in range(3)]
+    lanes = lanes_of(replays, 1, clock)
+    own = int(lanes.numbers[0])
+    target = (own + 2) % 3
+    replays[target].free_chunks = 1
+    lanes.wish(0, 0)
+    assert poll(lanes, clock)
+    assert lanes.move(0, 0)
+    assert lanes.numbers[0] == target == lane_number("actor", 0, 2, 3)
+    assert lanes.stream(0) == "actor-0.2"
+    assert not lanes.look_around()  # The chunk is spoken for.
+
+
+def test_a_slot_stays_while_no_other_shard_has_room(clock: Clock) -> None:
+    lanes = lanes_of([Replay(), Replay()], 1, clock)
+    lanes.wish(0, 0)
+    assert not poll(lanes, clock)
+    assert not lanes.move(0, 0)
+    assert lanes.stream(0) == "actor-0"
+
+
+def test_what_is_free_for_a_moment_only_is_not_spare(clock: Clock) -> None:
+    replays = [Replay(), Replay()]
+    lanes = lanes_of(replays, 1, clock)
+    replays[1 - lanes.numbers[0]].free_chunks = 1
+    assert not poll(lanes, clock, times=1)
+    replays[1 - lanes.numbers[0]].free_chunks = 0
+    assert not poll(lanes, clock, times=1)
+
+
+def test_what_was_heard_long_ago_does_not_count(clock: Clock) -> None:
+    lanes = lanes_of([Replay(1), Replay(1)], 1, clock)
+    assert poll(lanes, clock)
+    clock.now_s += RECENT_S + 1
+    assert not lanes.look_around()
+
+
+def test_slots_do_not_crowd_one_shard(clock: Clock) -> None:
+    replays = [Replay(), Replay()]
+    lanes = lanes_of(replays, 4, clock)
+    replays[0].free_chunks = 100
+    own = [slot for slot in range(4) if lanes.numbers[slot] == 1]
+    for slot in own:
+        lanes.wish(slot, 0)
+    poll(lanes, clock)
+    assert [lanes.move(slot, 0) for slot in own] == [True, False]
+
+
+def test_a_granted_chunk_is_not_given_up(clock: Clock) -> None:
+    grants = grants_of(Replay(free_chunks=1), clock)
+    grants.wish(("s", 0))
+    grants.ask()
+    assert not grants.withdraw(("s", 0))
+    assert grants.may_make(("s", 0))
+
+
+def test_a_wish_on_its_way_is_not_withdrawn(clock: Clock) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class Slow(Replay):
+        def reserve(self, policy_version: int, chunks: list[tuple[str, int]]) -> Any:
+            asked.set()
+            assert answer.wait(60.0)
+            return super().reserve(policy_version, chunks)
+
+    grants = grants_of(Slow(), clock)
+    grants.wish(("s", 0))
+    asking = threading.Thread(target=grants.ask)
+    asking.start()
+    assert asked.wait(60.0)
+    assert not grants.withdraw(("s", 0))
+    answer.set()
+    asking.join()
+    assert grants.withdraw(("s", 0))
+    assert not grants.withdraw(("s", 0))
+
+
+def test_room_is_asked_for_only_when_wanted_and_once_a_second(clock: Clock) -> None:
+    replay = Replay()
+    grants = grants_of(replay, clock)
+    grants.ask()
+    assert replay.asked == []
+    for _ in range(3):
+        grants.poll()
+        grants.ask()
+    assert replay.asked == [[]]
+    clock.now_s += POLL_S
+    grants.poll()
+    grants.ask()
+    assert replay.asked == [[], []]
