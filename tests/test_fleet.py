@@ -11,6 +11,13 @@ from typing import Any
 import pytest
 from tests.conftest import Fleet
 
+from minefleet.checkpoint import read_state
+from minefleet.config.shards import NUM_SHARDS
+from minefleet.run import Run, Shard, read_run
+from minefleet_replay.books import Books, read_books
+from minefleet_replay.limits import limits_of
+from minefleet_replay.store import open_store
+
 EXAMPLE = Path(__file__).parent.parent / "examples" / "custom.py"
 KEYS = """iteration env_steps trained_steps policy_version episodes episode_return_mean episode_length_mean sps
 staleness_mean staleness_max reuse_mean policy_loss value_loss entropy approx_kl clip_fraction explained_variance
@@ -61,6 +68,36 @@ def test_any_role_may_be_killed_at_any_time(train: Train) -> None:
     assert result["stopped_by"] == "env_steps"
     assert result["episode_return_mean"] > 60
     assert_counters_never_go_back(fleet.rows())
+
+
+def test_a_fleet_with_two_shards_adds_up_though_one_is_killed(train: Train) -> None:
+    fleet = train(
+        "cartpole", "stop.env_steps=15000", "seed=5", f"{NUM_SHARDS}=2", "eval_interval=10", "eval_episodes=2"
+    )
+    fleet.wait_for_env_steps(5_000)
+    os.kill(fleet.pid("replay-1"), signal.SIGKILL)
+    result = fleet.finish()
+    rows, run = fleet.rows(), read_run(fleet.directory)
+
+    assert result["stopped_by"] == "env_steps"
+    assert_counters_never_go_back(rows)
+    assert rows[-1]["trained_steps"] > 0.9 * rows[-1]["env_steps"]
+    books = [books_of(run, shard) for shard in run.shards]
+    assert all(one.ledger.trained >= 4 * len(rows) for one in books)
+    assert sum(one.progress.total.env_steps for one in books) >= rows[-1]["env_steps"]
+    state = read_state(run.checkpoints / "latest")
+    assert all(0 < cursor <= one.next_episode for cursor, one in zip(state.episode_cursors, books, strict=True))
+    assert (fleet.directory / "episodes.jsonl").read_text()
+
+
+def books_of(run: Run, shard: Shard) -> Books:
+    """What a shard's store holds."""
+    limits = limits_of(run, shard.index)
+    store = open_store(shard.store, max_bytes=limits.max_bytes, fresh=False)
+    try:
+        return read_books(store, limits)
+    finally:
+        store.close()
 
 
 def test_a_stopped_run_goes_on_where_it_was(train: Train) -> None:

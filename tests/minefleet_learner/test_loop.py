@@ -49,7 +49,7 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def make_config(*, max_staleness: int = 1, **train: Any) -> FleetConfig:
+def make_config(*, max_staleness: int = 1, shards: int = 1, **train: Any) -> FleetConfig:
     return FleetConfig(
         seed=3,
         policy=PolicyConfig(hidden_size=8, hidden_layers=1),
@@ -58,7 +58,8 @@ def make_config(*, max_staleness: int = 1, **train: Any) -> FleetConfig:
         ),
         train_config=TrainConfig(batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **train),
         services=ServicesConfig(
-            replay=[EndpointConfig(address=free_address())], parameters=EndpointConfig(address=free_address())
+            replay=[EndpointConfig(address=free_address()) for _ in range(shards)],
+            parameters=EndpointConfig(address=free_address()),
         ),
     )
 
@@ -69,29 +70,30 @@ class Fleet:
     def __init__(self, directory: Path, schema: Schema, make: Make, config: FleetConfig) -> None:
         self.run = Run(directory=directory, config=config, schema=schema, architecture="")
         self.run.write()
-        self.contexts = {
-            "replay": self.context("replay", status_service_pb2.ROLE_REPLAY),
-            "parameters": self.context("parameters", status_service_pb2.ROLE_PARAMETERS),
-        }
-        self.actor = ReplayClient(
-            config.services.replay[0].address, identity=self.run.identity(status_service_pb2.ROLE_ACTOR)
-        )
+        self.shards = [
+            self.context(shard.name, status_service_pb2.ROLE_REPLAY, shard.index) for shard in self.run.shards
+        ]
+        self.parameters = self.context("parameters", status_service_pb2.ROLE_PARAMETERS)
+        identity = self.run.identity(status_service_pb2.ROLE_ACTOR)
+        self.actors = [ReplayClient(shard.endpoint.address, identity=identity) for shard in self.run.shards]
+        self.actor = self.actors[0]
         self.make = make
         self.made = 0
 
-    def context(self, name: str, role: status_service_pb2.Role.ValueType) -> RoleContext:
-        return RoleContext(run=self.run, role=role, name=name, registry=CollectorRegistry())
+    def context(self, name: str, role: status_service_pb2.Role.ValueType, index: int = 0) -> RoleContext:
+        return RoleContext(run=self.run, role=role, name=name, index=index, registry=CollectorRegistry())
 
     def learner(self, *, background: bool = False) -> tuple[Learner, RoleContext]:
         context = self.context("learner", status_service_pb2.ROLE_LEARNER)
         return build_learner(context, background=background), context
 
     def act(self, version: int, fragments: int = FRAGMENTS, **changes: Any) -> None:
-        """Appends fragments, each with one finished episode."""
+        """Appends fragments, each with one finished episode, to all shards in turn."""
         latest = newest(self.run.checkpoints)
         assert latest is not None
         run_id = read_state(latest).run_id
-        self.actor.position = Position(run_id=run_id)
+        for actor in self.actors:
+            actor.position = Position(run_id=run_id)
         for number in range(self.made, self.made + fragments):
             fragment = self.make(number, LENGTH, terminated=(LENGTH - 1,), version=version, **changes)
             packed = encode(
@@ -103,10 +105,10 @@ class Fleet:
                 closes_stream=True,
             )
             episode = EpisodeRecord(stream=f"actor.{number}", episode_return=number, length=LENGTH)
-            self.actor.append(
+            self.actors[number % len(self.actors)].append(
                 [packed],
                 episodes=[episode],
-                progress=ActorProgress(actor="actor", env_steps=LENGTH * (number + 1)),
+                progress=ActorProgress(actor="actor", env_steps=LENGTH * (number // len(self.actors) + 1)),
             )
         self.made += fragments
 
@@ -124,12 +126,14 @@ def fleet(tmp_path: Path, schema: Schema, make_fragment: Make) -> Iterator[Calla
 
         def start(**changes: Any) -> Fleet:
             made = Fleet(tmp_path, schema, make_fragment, make_config(**changes))
-            for name, body in (("replay", serve_replay), ("parameters", serve_parameters)):
-                thread = threading.Thread(target=body, args=(made.contexts[name],), name=name)
+            for context in (*made.shards, made.parameters):
+                body = serve_parameters if context is made.parameters else serve_replay
+                thread = threading.Thread(target=body, args=(context,), name=context.name)
                 thread.start()
                 stack.callback(thread.join)
-                stack.callback(made.contexts[name].stopping.set)
-            stack.callback(made.actor.close)
+                stack.callback(context.stopping.set)
+            for actor in made.actors:
+                stack.callback(actor.close)
             return made
 
         yield start
@@ -167,6 +171,48 @@ def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[...
     state = read_state(Path(made.result()["checkpoint"]))
     assert (state.iteration, state.version, state.stopped_by) == (3, 4, "num_iterations")
     assert {path.name for path in made.run.checkpoints.iterdir()} == {"00000002", "00000003", "latest"}
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
+    fleet: Callable[..., Fleet], shards: int
+) -> None:
+    made = fleet(num_iterations=2, shards=shards)
+    learner, _ = made.learner(background=True)
+    learner.start()
+    for version in (1, 2):
+        made.act(version, fragments=2 * shards)
+        learner.iterate()
+    learner.finish()
+    rows = made.rows()
+    steps = 2 * LENGTH * shards
+    assert [row["env_steps"] for row in rows] == [steps, 2 * steps]
+    assert [row["trained_steps"] for row in rows] == [LENGTH * FRAGMENTS, 2 * LENGTH * FRAGMENTS]
+    assert [row["episodes"] for row in rows] == [2 * shards, 4 * shards]
+    state = read_state(made.run.checkpoints / "latest")
+    assert state.episode_cursors == [4] * shards
+    for shard, actor in enumerate(made.actors):
+        assert actor.reserve(state.version, []).newest_version == state.version
+        assert made.run.shards[shard].store.is_dir()
+
+
+def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(shards=2)
+    learner, context = made.learner(background=True)
+    trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
+    trained.start()
+    waiting = threading.Event()
+    while newest(made.run.checkpoints) is None:
+        assert not waiting.wait(0.01)
+    del made.actors[1]
+    made.act(1)
+    while context.board.report().state != status_service_pb2.STATE_WAITING:
+        assert not waiting.wait(0.01)
+    context.stopping.set()
+    trained.join()
+    state = read_state(made.run.checkpoints / "latest")
+    made.actor.position = Position(run_id=state.run_id, epoch=state.epoch, version=state.version, first_version=1)
+    assert len(made.actor.lease(99, fragments=FRAGMENTS, use_version=state.version, wait_s=0).chunks) == FRAGMENTS
 
 
 def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> None:

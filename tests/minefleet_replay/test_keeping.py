@@ -1,11 +1,13 @@
 """Bounds, corruption and the account, on a real store without a network. `make_world` is in conftest."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from minefleet.errors import (
+    ConfigError,
     CorruptError,
     OverloadedError,
     RejectedError,
@@ -13,6 +15,18 @@ from minefleet.errors import (
 from minefleet_replay.identity import Identity, read_identity, write_identity
 
 Worlds = Callable[..., Any]
+
+
+@pytest.mark.parametrize(("shard", "shards"), [(0, 2), (1, 3), (0, 1)])
+def test_a_store_of_another_shard_is_refused(make_world: Worlds, shard: int, shards: int) -> None:
+    world = make_world(shard=1, shards=2)
+    world.append("s", 0)
+    world.restart()
+    world.replay.close()
+    world.limits = replace(world.limits, shard=shard, shards=shards)
+    with pytest.raises(ConfigError, match=rf"is shard 1 of 2 .* this process is shard {shard} of {shards}"):
+        world.open()
+    world.closed = True
 
 
 def test_the_oldest_unleased_chunks_make_room(make_world: Worlds) -> None:

@@ -154,6 +154,13 @@ def test_sigterm_ends_a_waiting_lease_and_replay_with_exit_code_0(server: Any) -
     assert identity["run_id"] == "run-1"
 
 
+def test_an_index_that_no_shard_has_is_refused(server: Any) -> None:
+    command = [sys.executable, "-m", "minefleet_replay", "--run-dir", str(server.run.directory), "--index", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "replay has shards 0 to 0, got --index 1" in done.stderr
+
+
 def test_a_second_replay_on_the_same_store_is_refused(server: Any) -> None:
     with running(server):
         second = start(server)

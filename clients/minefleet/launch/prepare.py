@@ -121,7 +121,8 @@ def check_shards(config: FleetConfig, previous: Run) -> None:
     for name, number in (("services.replay", len(config.services.replay)), (NUM_SHARDS, wanted)):
         if number != before:
             raise ConfigError(
-                f"{previous.directory} has {before} shards of replay, which cannot change; {name} says {number}"
+                f"the number of replay's shards cannot change within a run: {previous.directory} has {before}, {name} "
+                f"says {number}"
             )
 
 

@@ -59,3 +59,15 @@ def test_a_port_of_the_last_launch_moves_when_somebody_else_has_it_now(taken: st
 def test_a_port_of_the_last_launch_stays_while_it_is_free() -> None:
     before = claim(ServicesConfig())
     assert claim(before, before) == before
+
+
+def test_every_shard_gets_ports_of_its_own() -> None:
+    shards = claim(ServicesConfig(replay=[EndpointConfig()] * 3)).replay
+    assert len({address for shard in shards for address in (shard.address, shard.metrics_address)}) == 6
+
+
+def test_a_port_that_two_shards_share_is_refused() -> None:
+    free = claim(ServicesConfig()).replay[0].address
+    services = ServicesConfig(replay=[EndpointConfig(address=free)] * 2)
+    with pytest.raises(ConfigError, match=rf"replay\[1\]\.address={free} is taken by services\.replay\[0\]\.address"):
+        claim(services)

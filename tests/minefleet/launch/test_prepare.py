@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, write
-from minefleet.config.load import load
+from minefleet.config.load import load, merge
+from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.errors import ConfigError
 from minefleet.launch.preflight import answer
 from minefleet.launch.prepare import check_checkpoint, check_vacant, check_writable, holding, join, prepare_resumed
-from minefleet.run import Run
+from minefleet.run import Run, to_dict
 from minefleet.schema import Leaf, Schema
 
 
@@ -51,6 +52,38 @@ def test_a_store_of_another_run_is_refused_by_its_name(run: Run) -> None:
     give_store(run.replay, "run-7")
     with pytest.raises(ConfigError, match="holds run run-7"):
         check_vacant(run)
+
+
+def test_a_store_of_one_shard_of_another_run_is_refused(run: Run) -> None:
+    give_store(run.replay / "1", "run-7")
+    with pytest.raises(ConfigError, match="replay/1 holds run run-7"):
+        check_vacant(run)
+
+
+@pytest.mark.parametrize(
+    ("before", "override", "message"),
+    [
+        ([], f"{NUM_SHARDS}=2", f"cannot change within a run: .* has 1, {NUM_SHARDS} says 2"),
+        ([f"{NUM_SHARDS}=2"], f"{NUM_SHARDS}=1", f"cannot change within a run: .* has 2, {NUM_SHARDS} says 1"),
+        ([f"{NUM_SHARDS}=2"], "services.replay=[{}]", r"has 2, services\.replay says 1"),
+    ],
+)
+def test_the_number_of_shards_cannot_change_within_a_run(
+    run: Run, before: list[str], override: str, message: str
+) -> None:
+    previous = replace(run, config=spread(load("cartpole", before)))
+    changed = merge(to_dict(previous.config), "run.yaml", [override])
+    with pytest.raises(ConfigError, match=message):
+        prepare_resumed(changed, previous)
+
+
+def test_whoever_joins_may_leave_the_shards_to_be_counted(run: Run) -> None:
+    endpoints = ["services.replay[0].address=127.0.0.1:7", "services.replay[1].address=127.0.0.1:8"]
+    listed = load("cartpole", endpoints)
+    run = replace(run, config=spread(listed))
+    run.directory.mkdir()
+    run.write()
+    assert join(listed, run.directory) == run
 
 
 def test_checkpoints_of_another_run_are_refused(run: Run) -> None:
