@@ -204,15 +204,15 @@ def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: C
     waiting = threading.Event()
     while newest(made.run.checkpoints) is None:
         assert not waiting.wait(0.01)
-    del made.actors[1]
+    del made.actors[0]
     made.act(1)
     while context.board.report().state != status_service_pb2.STATE_WAITING:
         assert not waiting.wait(0.01)
     context.stopping.set()
     trained.join()
-    state = read_state(made.run.checkpoints / "latest")
-    made.actor.position = Position(run_id=state.run_id, epoch=state.epoch, version=state.version, first_version=1)
-    assert len(made.actor.lease(99, fragments=FRAGMENTS, use_version=state.version, wait_s=0).chunks) == FRAGMENTS
+    state, lender = read_state(made.run.checkpoints / "latest"), made.actors[0]
+    lender.position = Position(run_id=state.run_id, epoch=state.epoch, version=state.version, first_version=1)
+    assert len(lender.lease(99, fragments=FRAGMENTS, use_version=state.version, wait_s=0).chunks) == FRAGMENTS
 
 
 def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> None:
