@@ -1,6 +1,6 @@
 """An actor without environments, which keeps a history.
 
-`python -m tests.history.actor --run-dir DIR --history FILE --name NAME --seed N`. One thread follows parameters; the
+One thread follows parameters; the
 other asks for chunks, makes fragments that tell their names, and appends them.
 """
 
@@ -221,7 +221,3 @@ def main() -> None:
     weights.join()
     replay.close()
     parameters.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """A learner without a policy, which keeps a history.
 
-`python -m tests.history.learner --run-dir DIR --history FILE --name NAME --seed N`. As the real one, it opens a higher
+As the real one, it opens a higher
 epoch at every start, goes on from its checkpoint, publishes above all that was published, holds one lease ahead, and
 publishes before it acks and acks before it writes a checkpoint. When it is fenced it tries all it can, and ends.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -193,7 +192,3 @@ def main() -> int:
     replay.close()
     parameters.close()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
