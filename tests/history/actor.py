@@ -216,8 +216,12 @@ def main() -> None:
     replay = ReplayClient(services.replay.address, identity=identity, position=position, stopping=setting.stopping)
     weights = Weights(parameters)
     weights.start()
-    with suppress(StoppedError):
+    try:
         Actor(setting, replay, weights).run()
-    weights.join()
+    except StoppedError:
+        pass
+    finally:
+        setting.stopping.set()
+        weights.join()
     replay.close()
     parameters.close()

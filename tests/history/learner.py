@@ -188,6 +188,8 @@ def main() -> int:
     except FencedError:
         learner.defy()
         return EXIT_FENCED
+    finally:
+        setting.stopping.set()
     learner.close()
     replay.close()
     parameters.close()
