@@ -6,7 +6,7 @@ other asks for chunks, makes fragments that tell their names, and appends them.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -73,6 +73,7 @@ class Actor:
         self._pending: deque[Packed] = deque()
         self._sent: deque[Packed] = deque(maxlen=REMEMBERED)
         self._episodes: list[episode_pb2.EpisodeRecord] = []
+        self._told: deque[episode_pb2.EpisodeRecord] = deque(maxlen=REMEMBERED)
         self._env_steps = 0
 
     def run(self) -> None:
@@ -133,9 +134,10 @@ class Actor:
         episodes, self._episodes = self._episodes, []
         self._append(batch, episodes)
         self._sent.extend(batch)
+        self._told.extend(episodes)
 
     def _append(
-        self, batch: Sequence[Packed], episodes: Sequence[episode_pb2.EpisodeRecord] = (), bad: str = ""
+        self, batch: Sequence[Packed], episodes: Collection[episode_pb2.EpisodeRecord] = (), bad: str = ""
     ) -> None:
         progress = replay_service_pb2.ActorProgress(actor=self._setting.name, env_steps=self._env_steps)
         with self._recorder.call(
@@ -146,7 +148,7 @@ class Actor:
             env_steps=self._env_steps,
             bad=bad,
         ) as answer:
-            result = self._replay.append(batch, episodes=episodes, progress=progress)
+            result = self._replay.append(batch, episodes=list(episodes), progress=progress)
             answer |= {"outcomes": result.outcomes, "newest": result.newest_version}
 
     def _trouble(self) -> None:
@@ -156,7 +158,7 @@ class Actor:
         header, payload = self._rng.choice(self._sent)
         match self._rng.choice(["again", "again", "other bytes", "broken"]):
             case "again":
-                self._append([(header, payload)])
+                self._append([(header, payload)], self._told)
             case "other bytes":
                 with suppress(ConflictError):
                     self._append([pack(header, payload + b"!")], bad="other bytes")

@@ -3,7 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from minefleet.v1 import episode_pb2
 from minefleet_replay.audit import recount
 from minefleet_replay.leases import read_rows
 from minefleet_replay.ledger import Ledger, bucket_of
+from minefleet_replay.opening import PAYLOADS
+from minefleet_replay.payloads import open_payloads
 from minefleet_replay.progress import Counts
-from minefleet_replay.rows import ACTOR, AFTER_ACTORS, STANDING, Meta, number_key, number_of, read_names, read_uses
+from minefleet_replay.rows import ACTOR, AFTER_ACTORS, STANDING, Meta, number_of, read_names, read_uses
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Store, open_store
 
@@ -33,7 +36,7 @@ class Drop:
 class Survey:
     """The store in plain data."""
 
-    ledger: dict[str, int] = field(default_factory=lambda: asdict(Ledger()))
+    ledger: dict[str, int] = field(default_factory=lambda: Ledger().figures())
     faults: list[str] = field(default_factory=list)
     """What does not add up between the ledger and the rows."""
     epoch: int = 0
@@ -58,37 +61,40 @@ def digest_of(payload: bytes) -> str:
 
 
 def faults_in(directory: Path, fragments_per_chunk: int) -> list[str]:
-    """What does not add up in a store that nobody has open."""
-    store = open_store(directory, max_bytes=2**26, fresh=False)
-    try:
-        return list(recount(store, fragments_per_chunk).faults())
-    finally:
-        store.close()
+    """What does not add up, and what is not whole, in a store that nobody has open."""
+    with _opened(directory) as store:
+        counted = recount(store, fragments_per_chunk)
+        return [*counted.faults(), *_torn(_metas(store), directory)]
 
 
 def survey(directory: Path, fragments_per_chunk: int) -> Survey:
     """Reads a store that nobody has open."""
+    with _opened(directory) as store:
+        return _survey(store, directory, fragments_per_chunk)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[Store]:
     store = open_store(directory, max_bytes=2**26, fresh=False)
     try:
-        return _survey(store, fragments_per_chunk)
+        yield store
     finally:
         store.close()
 
 
-def _survey(store: Store, fragments_per_chunk: int) -> Survey:
+def _survey(store: Store, directory: Path, fragments_per_chunk: int) -> Survey:
     standing = Standing.from_row(store.get("system", STANDING) or b"")
-    metas = [Meta.from_row(number_of(key), row) for key, row in store.scan("meta")]
+    metas = _metas(store)
     chunk_of = {meta.fragment.number: (meta.stream, meta.fragment.sequence // fragments_per_chunk) for meta in metas}
     open_leases = read_rows({number_of(key): row for key, row in store.scan("leases")}).open
-    counted = recount(store, fragments_per_chunk)
-    dropped = dict(_dropped(store))
+    counted, dropped = recount(store, fragments_per_chunk), dict(_dropped(store))
     return Survey(
-        ledger=asdict(counted.ledger),
+        ledger=counted.ledger.figures(),
         faults=[*counted.faults(), *_miscounted(counted.ledger, dropped)],
         epoch=standing.epoch,
         newest_version=standing.newest_version,
         named=set(_named(store)),
-        held={(meta.stream, meta.fragment.sequence): digest_of(_payload(store, meta)) for meta in metas},
+        held={(meta.stream, meta.fragment.sequence): digest for meta, digest in _digests(metas, directory)},
         dropped=dropped,
         uses={chunk_of[number_of(key)]: read_uses(row) for key, row in store.scan("uses")},
         leases={number: [chunk_of[chunk] for chunk, _ in lease.chunks] for number, lease in open_leases.items()},
@@ -100,15 +106,27 @@ def _survey(store: Store, fragments_per_chunk: int) -> Survey:
     )
 
 
+def _metas(store: Store) -> list[Meta]:
+    return [Meta.from_row(number_of(key), row) for key, row in store.scan("meta")]
+
+
+def _digests(metas: list[Meta], directory: Path) -> Iterator[tuple[Meta, str]]:
+    """What is on the disk of each fragment."""
+    payloads = open_payloads(directory / PAYLOADS, file_bytes=1)
+    for meta in metas:
+        yield meta, digest_of(b"".join(payloads.read(meta.fragment.place, meta.fragment.payload_bytes)))
+
+
+def _torn(metas: list[Meta], directory: Path) -> Iterator[str]:
+    for meta, digest in _digests(metas, directory):
+        if digest != f"{meta.checksum:016x}":
+            yield f"{meta.stream}/{meta.fragment.sequence} has the bytes {digest}, it was sent as {meta.checksum:016x}"
+
+
 def _named(store: Store) -> Iterator[Name]:
     for key, row in store.scan("names"):
         for low, high in read_names(row).fragments:
             yield from ((key.decode(), sequence) for sequence in range(low, high))
-
-
-def _payload(store: Store, meta: Meta) -> bytes:
-    number = meta.fragment.number
-    return b"".join(row for _, row in store.scan("data", number_key(number), number_key(number + 1)))
 
 
 def _dropped(store: Store) -> Iterator[tuple[Name, Drop]]:
