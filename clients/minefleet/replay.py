@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from minefleet.departures import Departure
 from minefleet.errors import InternalError, UnavailableError, translated
 from minefleet.rpc import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
 from minefleet.v1 import (
@@ -292,6 +293,16 @@ class ReplayClient:
         request = replay_service_pb2.ReadEpisodesRequest(learner=self._learner(), cursor=cursor, limit=limit)
         response = self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
         return EpisodePage(episodes=list(response.episodes), next_cursor=response.next_cursor)
+
+    def why_dropped(self, stream: str = "", limit: int = 100) -> list[Departure]:
+        """Returns why fragments of a stream, or of all, left; the latest first, as far back as replay remembers.
+
+        Raises:
+            NotFoundError: If replay does not know the stream.
+        """
+        request = replay_service_pb2.WhyDroppedRequest(stream=stream, limit=limit)
+        response = self._call(lambda: self._stub.WhyDropped(request, timeout=CALL_TIMEOUT_S))
+        return [Departure.from_proto(departure) for departure in response.departures]
 
     def _learner(self) -> replay_service_pb2.Learner:
         position = self.position

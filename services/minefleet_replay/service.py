@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from minefleet.errors import DeadlineError, FleetError, RejectedError
 from minefleet.rpc import bundled
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
+from minefleet_replay.departures import why_dropped
 from minefleet_replay.index import Order
 from minefleet_replay.intake import Outcome
 from minefleet_replay.leases import Ending
@@ -23,6 +24,7 @@ from minefleet_replay.replay import Replay
 MAX_CHUNKS_ASKED = 10_000
 MAX_WAIT_S = 600.0
 MAX_EPISODES_READ = 10_000
+MAX_DEPARTURES_READ = 10_000
 
 _ORDERS: dict[replay_service_pb2.LeaseOrder.ValueType, Order] = {
     replay_service_pb2.LEASE_ORDER_UNSPECIFIED: "least_used",
@@ -131,6 +133,16 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
                 raise RejectedError(f"limit must lie in [1, {MAX_EPISODES_READ}], got {request.limit}")
             episodes, next_cursor = self._replay.read_episodes(learner, request.cursor, request.limit)
         return replay_service_pb2.ReadEpisodesResponse(episodes=episodes, next_cursor=next_cursor)
+
+    def WhyDropped(  # noqa: N802
+        self, request: replay_service_pb2.WhyDroppedRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.WhyDroppedResponse:
+        """Reads the store beside the other calls."""
+        with self._counted():
+            if not 1 <= request.limit <= MAX_DEPARTURES_READ:
+                raise RejectedError(f"limit must lie in [1, {MAX_DEPARTURES_READ}], got {request.limit}")
+            departures = why_dropped(self._replay.keeper.store, request.stream, request.limit)
+        return replay_service_pb2.WhyDroppedResponse(departures=[departure.to_proto() for departure in departures])
 
     def _admit_header(self, header: fragment_pb2.FragmentHeader) -> None:
         self._replay.bind(header.run_id, header.schema_fingerprint)

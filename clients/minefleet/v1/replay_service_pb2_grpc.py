@@ -170,7 +170,7 @@ class ReplayServiceServicer:
 
     def WhyDropped(self, request, context):
         """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
-        changes nothing. Answers at once.
+        changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -91,7 +91,7 @@ class ReplayServiceStub:
     """
     WhyDropped: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]
     """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
-    changes nothing. Answers at once.
+    changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
     """
 
 @_typing.type_check_only
@@ -157,7 +157,7 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     """
     WhyDropped: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]  # type: ignore[assignment]
     """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
-    changes nothing. Answers at once.
+    changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
     """
 
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -268,7 +268,7 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.WhyDroppedResponse, _abc.Awaitable[_replay_service_pb2.WhyDroppedResponse]]:
         """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
-        changes nothing. Answers at once.
+        changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
         """
 
 def add_ReplayServiceServicer_to_server(servicer: ReplayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
