@@ -159,6 +159,14 @@ class Index:
         """The oldest chunk that no lease holds, other than `spared`."""
         return next((chunk for chunk in self if not chunk.leases and chunk is not spared), None)
 
+    def figures(self) -> dict[str, int]:
+        """What the board says of the chunks."""
+        return {
+            "ready_chunks": sum(map(len, self._ready)),
+            "unused_chunks": len(self._ready[0]),
+            "oldest_held_version": min(self._by_version, default=0),
+        }
+
     def choose(self, count: int, order: Order, oldest_version: int, rng: Random) -> list[Chunk]:
         """Chooses chunks to lease; fewer than `count` when there are not enough.
 

@@ -191,5 +191,7 @@ class Intake:
         if outcome == "stored":
             metrics.payload_bytes.inc(header.payload_bytes)
             metrics.raw_bytes.inc(header.raw_bytes)
+            self._keeper.stored_bytes += header.payload_bytes
+            self._keeper.stored_raw_bytes += header.raw_bytes
         if every and outcome != "duplicate" and self._books.ledger.appended % every == 0:
             logger.info("%s", self._books.ledger)

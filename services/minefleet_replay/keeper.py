@@ -68,6 +68,10 @@ class Keeper:
         self.synced = 0
         """Number of the last write that survives power loss with the payloads that it names."""
         self._syncing = threading.Lock()
+        self.stored_bytes = 0
+        """Payload bytes stored since it was opened."""
+        self.stored_raw_bytes = 0
+        """What they were before packing."""
         self._wall_clock = wall_clock
         self._warned = False
 

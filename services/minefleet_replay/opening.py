@@ -111,7 +111,8 @@ def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadL
     payloads = open_payloads(directory / PAYLOADS, file_bytes=books.limits.payload_file_bytes)
     for chunk in books.index:
         for fragment in chunk.fragments:
-            if fragment.number < identity.appended and not payloads.holds(fragment.place, fragment.payload_bytes):
+            is_there = fragment.corrupt or payloads.holds(fragment.place, fragment.payload_bytes)
+            if fragment.number < identity.appended and not is_there:
                 raise CorruptError(
                     f"{payloads.path(fragment.place.file)} is missing or too short: fragment {chunk.name.stream}/"
                     f"{fragment.sequence} lies in it. Restore it, or run `minefleet replay repair --accept-loss`"

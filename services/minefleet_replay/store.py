@@ -6,6 +6,7 @@ wait for it. RocksDB runs under the GIL, so a write that would stall is refused 
 <directory>/
 ├── db/             RocksDB's own
 ├── payloads/       the payloads of the fragments that its rows name
+├── damaged-*/      what a repair put aside
 ├── identity.json   whose store it is
 └── lock            held by the process that has the store open
 """
@@ -18,7 +19,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
-from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
 
 from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError
 
@@ -37,7 +47,25 @@ system    the ledger, where the run stands, actors' progress
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-SIGNS_OF_DAMAGE = ("Corruption", "create_if_missing is false", "No such file or directory", "Column families not")
+Purpose = Literal["serve", "create", "look", "salvage", "rebuild"]
+"""
+serve     refuses a log that is damaged before its end
+create    as `serve`, and makes what is not there
+look      as `serve`, and writes nothing
+salvage   as `look`, and passes over what is damaged in the log
+rebuild   as `salvage`, and makes the families that are not there
+"""
+
+DATABASE = "db"
+
+SIGNS_OF_DAMAGE = (
+    "Corruption",
+    "create_if_missing is false",
+    "No such file or directory",
+    "Column families not",
+    "Column family not",
+    "Input/output error",
+)
 
 STALL_RETRY_S = 0.02
 FULL_RETRY_S = 1.0
@@ -69,13 +97,20 @@ class Batch:
 class Store:
     """An open database. One thread writes at a time; any may read and sync."""
 
-    def __init__(self, database: Rdict, lock: BinaryIO) -> None:
+    def __init__(self, database: Rdict, lock: BinaryIO | None = None, *, may_stall: bool = False) -> None:
+        """Takes an open database over.
+
+        Args:
+            database: Of the store.
+            lock: Let go when the store is closed.
+            may_stall: Let a write wait for the disk. It holds up all threads of the process.
+        """
         self._database = database
         self._lock = lock
         self._families = {family: database.get_column_family(family) for family in FAMILIES}
         self.handles = {family: database.get_column_family_handle(family) for family in FAMILIES}
         self._options = WriteOptions()
-        self._options.no_slowdown = True
+        self._options.no_slowdown = not may_stall
         self._syncing = threading.Lock()
         self.written = 0
         self.synced = 0
@@ -147,7 +182,8 @@ class Store:
             self.handles.clear()
             self._database.close()
         finally:
-            self._lock.close()
+            if self._lock is not None:
+                self._lock.close()
 
 
 def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
@@ -158,17 +194,36 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
         CorruptError: If it is damaged beyond a torn end of its log.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    lock = _lock(directory)
-    buffer_bytes = min(max(max_bytes // 256, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES)
-    options = _options(buffer_bytes, BUFFERS * buffer_bytes, fresh)
-    families: dict[str, Options] = dict.fromkeys(FAMILIES, options)
+    lock = lock_store(directory)
     try:
-        with translated_storage():
-            database = Rdict(str(directory / "db"), options, column_families=families)
+        database = open_database(directory / DATABASE, max_bytes, "create" if fresh else "serve")
     except Exception:
         lock.close()
         raise
     return Store(database, lock)
+
+
+def open_database(path: Path, max_bytes: int, purpose: Purpose) -> Rdict:
+    """Opens the database of a store that this process has locked.
+
+    Raises:
+        CorruptError: If it is damaged more than the purpose bears.
+    """
+    options = _options(min(max(max_bytes // 256, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES), purpose)
+    families: dict[str, Options] = dict.fromkeys(FAMILIES, options)
+    access = AccessType.read_only() if purpose in ("look", "salvage") else AccessType.read_write()
+    with translated_storage():
+        return Rdict(str(path), options, column_families=families, access_type=access)
+
+
+def repair_database(path: Path) -> None:
+    """Makes a database of the files that can still be read, whatever its manifest says.
+
+    Raises:
+        CorruptError: If there is nothing to be made.
+    """
+    with translated_storage():
+        Rdict.repair(str(path), _options(LARGEST_BUFFER_BYTES, "rebuild"))
 
 
 @contextmanager
@@ -180,45 +235,57 @@ def translated_storage() -> Iterator[None]:
         raise
     except Exception as error:
         # rocksdict raises nothing narrower: the text says what it is.
-        translation = _translation(str(error))
-        if translation is None:
-            raise
-        raise translation from error
+        _raise_ours(error)
+        raise
 
 
-def _translation(text: str) -> FleetError | None:
+def _raise_ours(error: Exception) -> None:
+    """Raises what an error means; returns when it is none that we know.
+
+    What is raised is held by no name here: an error that holds itself keeps iterators alive, and they the database.
+    """
+    text = str(error)
     if "stall" in text.lower() or text.startswith("Result incomplete"):
-        return OverloadedError(f"storage is busy: {text}", STALL_RETRY_S)
+        raise OverloadedError(f"storage is busy: {text}", STALL_RETRY_S) from error
     if "No space left" in text:
-        return OverloadedError(f"the disk is full: {text}", FULL_RETRY_S)
+        raise OverloadedError(f"the disk is full: {text}", FULL_RETRY_S) from error
     if any(sign in text for sign in SIGNS_OF_DAMAGE):
-        return CorruptError(f"storage is damaged: {text}")
-    return None
+        raise CorruptError(f"storage is damaged: {text}") from error
 
 
-def _lock(directory: Path) -> BinaryIO:
-    """Takes the store's own lock: RocksDB's is lost when any file handle on it is closed in this process."""
+def lock_store(directory: Path) -> BinaryIO:
+    """Takes the store's own lock: RocksDB's is lost when any file handle on it is closed in this process.
+
+    Raises:
+        ConflictError: If another process has it.
+    """
     lock = (directory / "lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.close()
-        raise ConflictError(f"the store {directory} is in use by another replay process") from error
+        raise ConflictError(f"the store {directory} is in use by another replay process; stop its run first") from error
     return lock
 
 
-def _options(buffer_bytes: int, log_bytes: int, fresh: bool) -> Options:
+def _options(buffer_bytes: int, purpose: Purpose) -> Options:
     options = Options(raw_mode=True)
-    options.create_if_missing(fresh)
-    options.create_missing_column_families(fresh)
+    options.create_if_missing(purpose == "create")
+    options.create_missing_column_families(purpose in ("create", "rebuild"))
     options.set_write_buffer_size(buffer_bytes)
     options.set_max_write_buffer_number(BUFFERS)
-    options.set_max_total_wal_size(log_bytes)
+    options.set_max_total_wal_size(BUFFERS * buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
     options.set_keep_log_file_num(3)
     options.set_paranoid_checks(True)
     # The default mode drops all that follows a damaged record in the middle of the log, without a word.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_wal_recovery_mode(_recovery(purpose))
     options.set_compression_type(DBCompressionType.lz4())
     return options
+
+
+def _recovery(purpose: Purpose) -> DBRecoveryMode:
+    if purpose in ("salvage", "rebuild"):
+        return DBRecoveryMode.skip_any_corrupted_record()
+    return DBRecoveryMode.tolerate_corrupted_tail_records()

@@ -245,6 +245,7 @@ class Server:
         """Serves until the block ends; again on the same port when entered again."""
         self.registry = CollectorRegistry()
         context = RoleContext(run=self.run, role=status_service_pb2.ROLE_REPLAY, name="replay", registry=self.registry)
+        self.board = context.board
         limits, metrics = limits_of(self.run), make_metrics(self.registry)
         replay = open_replay(self.run.replay, limits, metrics, bound=context.board.set_run)
         servicer = ReplayServicer(replay, limits, metrics)

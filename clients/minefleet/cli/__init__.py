@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
     "eval": "play whole episodes with a checkpoint",
+    "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "config": "show a configuration, or resolve it as a run would",
     "demo": "train Crafter for about three minutes and show what was learned",
 }

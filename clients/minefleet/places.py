@@ -1,0 +1,34 @@
+"""Where replay of a run lies and listens, for tools that look into it from outside."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from minefleet.run import Run
+from minefleet.status import ROLES_DIRECTORY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """One process of replay."""
+
+    name: str
+    """Its role's name in the run."""
+    store: Path
+    """Directory of its store."""
+    address: str
+    """Where it serves, or would."""
+
+
+def places(run: Run) -> list[Place]:
+    """All processes of replay in a run, whether they are up or not."""
+    address = _announced(run, "replay") or run.config.services.replay.address
+    return [Place(name="replay", store=run.store, address=address)]
+
+
+def _announced(run: Run, name: str) -> str:
+    """The address that a role says it serves on; empty when it does not."""
+    try:
+        return str(json.loads((run.directory / ROLES_DIRECTORY / f"{name}.json").read_text())["address"])
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,97 @@
+"""Runs a tool on the stores of a run: `python -m minefleet_replay.tools TOOL --run-dir DIR`. Prints one JSON object.
+
+Exit codes: 0 done, and what was looked at is sound; 1 faults or failed; 2 the command line or the run cannot work, or
+a loss is not accepted.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
+from minefleet.places import Place, places
+from minefleet.run import Run, read_run
+from minefleet_replay.departures import why_dropped
+from minefleet_replay.limits import Limits, limits_of
+from minefleet_replay.store import DATABASE
+from minefleet_replay.tools.export import Wanted, export
+from minefleet_replay.tools.fsck import fsck
+from minefleet_replay.tools.opening import locked, looking
+from minefleet_replay.tools.repair import repair
+from minefleet_replay.tools.stats import stats
+
+Tool = Callable[[Place, Limits, argparse.Namespace], dict[str, Any]]
+
+
+def main() -> int:
+    """Runs the tool that the command line names."""
+    arguments = parse(sys.argv[1:])
+    try:
+        run = read_run(arguments.run_dir)
+        report = {"run_dir": str(run.directory)} | _run(run, arguments)
+    except FleetError as error:
+        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+        print(f"minefleet: {kind}{error}", file=sys.stderr)  # noqa: T201  # This module is a command.
+        return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
+    print(json.dumps(report))  # noqa: T201
+    return _exit_code(report, arguments)
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m minefleet_replay.tools", description="Looks into replay's stores.")
+    parser.add_argument("tool", choices=(*TOOLS, "export"))
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--place", metavar="NAME", help="which process of replay (default: all)")
+    parser.add_argument("--stream", default="")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--accept-loss", action="store_true")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where an export goes")
+    return parser.parse_args(argv)
+
+
+def _run(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+    limits = limits_of(run)
+    shards = [place for place in places(run) if arguments.place in (None, place.name)]
+    if arguments.tool == "export":
+        return export(run, shards, limits, arguments.out, Wanted(stream=arguments.stream, limit=arguments.limit))
+    reports = []
+    for place in shards:
+        with locked(place.store):
+            report = TOOLS[arguments.tool](place, limits, arguments)
+        reports.append({"name": place.name, "store": str(place.store)} | report)
+    return {"shards": reports}
+
+
+def _stats(place: Place, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
+    return {"online": False} | stats(place.store, limits)
+
+
+def _why_dropped(place: Place, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
+    with looking(place.store / DATABASE, limits.max_bytes) as store:
+        departures = why_dropped(store, arguments.stream, arguments.limit)
+    return {"online": False, "departures": [departure.to_dict() for departure in departures]}
+
+
+def _fsck(place: Place, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
+    return fsck(place.store, limits)
+
+
+def _repair(place: Place, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
+    return repair(place.store, limits, accept_loss=arguments.accept_loss)
+
+
+def _exit_code(report: dict[str, Any], arguments: argparse.Namespace) -> int:
+    has_faults = any(shard.get("faults") for shard in report.get("shards", ()))
+    if arguments.tool == "fsck" and has_faults:
+        return EXIT_FAILED
+    return EXIT_CONFIG if arguments.tool == "repair" and has_faults and not arguments.accept_loss else 0
+
+
+TOOLS: dict[str, Tool] = {"stats": _stats, "why-dropped": _why_dropped, "fsck": _fsck, "repair": _repair}
+
+if __name__ == "__main__":
+    sys.exit(main())

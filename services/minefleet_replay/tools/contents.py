@@ -1,0 +1,259 @@
+"""All that a store holds, as far as it can be read; and, for each thing that cannot, a fault."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from struct import error as StructError  # noqa: N812  # It is a class.
+from typing import TypeVar, cast
+
+import xxhash
+from google.protobuf.message import DecodeError
+
+from minefleet.errors import CorruptError
+from minefleet.v1 import episode_pb2, fragment_pb2
+from minefleet_replay.departures import read_drop
+from minefleet_replay.index import Fragment
+from minefleet_replay.leases import Leases, read_rows
+from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.names import ChunkName, StreamNames
+from minefleet_replay.payloads import PayloadLog
+from minefleet_replay.progress import Counts
+from minefleet_replay.rows import (
+    ACTOR,
+    GONE_ACTORS,
+    LEDGER,
+    STANDING,
+    Meta,
+    number_key,
+    number_of,
+    read_names,
+    read_uses,
+)
+from minefleet_replay.standing import Standing
+from minefleet_replay.store import Family, Store
+from minefleet_replay.tools.salvage import Salvage
+
+UNEXPLAINED = b"unexplained"
+"""Key in `system`: fragments that left without a record, as the last repair counted them."""
+
+EXAMPLES = 10
+"""Faults of one kind that are listed one by one."""
+
+UNREADABLE = (CorruptError, DecodeError, StructError, ValueError, TypeError, KeyError, AttributeError)
+"""What parsing a rotten row may raise."""
+
+Parsed = TypeVar("Parsed")
+
+
+class Faults:
+    """What is wrong with a store, by kind."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, list[str]] = defaultdict(list)
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+    def add(self, kind: str, text: str) -> None:
+        """Adds one."""
+        self._counts[kind] += 1
+        if len(self._kinds[kind]) < EXAMPLES:
+            self._kinds[kind].append(text)
+
+    def lines(self) -> list[str]:
+        """Some of each kind, and how many more there are."""
+        lines = []
+        for kind, texts in self._kinds.items():
+            lines += [f"{kind}: {text}" for text in texts]
+            more = self._counts[kind] - len(texts)
+            lines += [f"{kind}: and {more} more"] if more else []
+        return lines
+
+
+@dataclass(slots=True)
+class Held:
+    """A chunk, by its rows."""
+
+    name: ChunkName
+    id: int
+    fragments: list[Fragment] = field(default_factory=list)
+
+    @property
+    def sound(self) -> int:
+        """Fragments that are not quarantined."""
+        return sum(not fragment.corrupt for fragment in self.fragments)
+
+
+@dataclass(slots=True)
+class Contents:
+    """The rows, parsed."""
+
+    salvage: Salvage
+    fragments_per_chunk: int
+    faults: Faults = field(default_factory=Faults)
+    metas: dict[int, Meta] = field(default_factory=dict)
+    """By append number; without headers."""
+    chunks: dict[int, Held] = field(default_factory=dict)
+    """By id, the oldest first."""
+    rotten: set[int] = field(default_factory=set)
+    """Numbers of fragments, not quarantined yet, whose payload is not what was appended."""
+    uses: dict[int, int] = field(default_factory=dict)
+    leases: Leases = field(default_factory=Leases)
+    names: dict[str, StreamNames] = field(default_factory=dict)
+    episodes: dict[str, int] = field(default_factory=dict)
+    """The highest episode of each stream in the episode log."""
+    explained: Counter[Bucket] = field(default_factory=Counter)
+    """Fragments that left, by the records of why."""
+    last_number: int = -1
+    """The highest append number in any row."""
+    ledger: Ledger | None = None
+    standing: Standing | None = None
+    unexplained: int = 0
+    meaningless: set[tuple[Family, bytes]] = field(default_factory=set)
+    """Families and keys of rows that can be read and not parsed."""
+
+    @property
+    def leased(self) -> Counter[int]:
+        """Open leases of each chunk."""
+        return Counter(chunk_id for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
+
+    def has_lost(self, family: Family) -> bool:
+        """Whether rows of a family cannot be read."""
+        lost = [one for one, _ in self.meaningless] + [gap.family for gap in self.salvage.gaps]
+        return family in lost
+
+    def may_have_lost(self, family: Family, number: int) -> bool:
+        """Whether the row of a number may be among those that cannot be read."""
+        key = number_key(number)
+        return (family, key) in self.meaningless or any(
+            gap.family == family and gap.holds(key) for gap in self.salvage.gaps
+        )
+
+
+def read_contents(store: Store, payloads: PayloadLog, fragments_per_chunk: int) -> Contents:
+    """Reads and parses every row, and checks every payload."""
+    contents = Contents(Salvage(store), fragments_per_chunk)
+    _read_system(contents)
+    if contents.standing is not None and contents.standing.fragments_per_chunk:
+        contents.fragments_per_chunk = contents.standing.fragments_per_chunk
+    _read_fragments(contents)
+    _read_payloads(contents, payloads)
+    contents.uses = {number_of(key): uses for key, uses in _parsed(contents, "uses", lambda _, row: read_uses(row))}
+    _read_leases(contents)
+    names = _parsed(contents, "names", lambda key, row: (key.decode(), read_names(row)))
+    contents.names = {stream: known for _, (stream, known) in names}
+    _read_records(contents)
+    for gap in contents.salvage.gaps:
+        where = f"from key {gap.start.hex() or 'first'} to {gap.stop.hex() if gap.stop is not None else 'last'}"
+        contents.faults.add("unreadable block", f"family {gap.family}, {where}: {gap.why}")
+    return contents
+
+
+def _parsed(
+    contents: Contents, family: Family, parse: Callable[[bytes, bytes], Parsed]
+) -> Iterator[tuple[bytes, Parsed]]:
+    """Yields what the rows of a family mean, by key."""
+    for key, row in contents.salvage.rows(family):
+        try:
+            value = parse(key, row)
+        except UNREADABLE as error:
+            contents.meaningless.add((family, key))
+            contents.faults.add("unreadable row", f"family {family}, key {key.hex()}: {error!r}")
+        else:
+            yield key, value
+
+
+def _read_fragments(contents: Contents) -> None:
+    by_name: dict[ChunkName, Held] = {}
+    for _, meta in _parsed(contents, "meta", _read_meta):
+        number = meta.fragment.number
+        name = ChunkName(meta.stream, meta.fragment.sequence // contents.fragments_per_chunk)
+        if name not in by_name:
+            by_name[name] = contents.chunks[number] = Held(name, number)
+        by_name[name].fragments.append(meta.fragment)
+        contents.metas[number] = meta
+        contents.last_number = max(contents.last_number, number)
+
+
+def _read_meta(key: bytes, row: bytes) -> Meta:
+    """Reads a row of `meta` and verifies that its header says the same.
+
+    Raises:
+        CorruptError: If it does not.
+    """
+    meta = Meta.from_row(number_of(key), row)
+    if not meta.fragment.corrupt:
+        header = fragment_pb2.FragmentHeader.FromString(meta.header)
+        if replace(Meta.of(number_of(key), header, meta.fragment.place), header=meta.header) != meta:
+            raise CorruptError(f"fragment {meta.stream}/{meta.fragment.sequence} and its header differ")
+    return replace(meta, header=b"")
+
+
+def _read_payloads(contents: Contents, payloads: PayloadLog) -> None:
+    for number, meta in contents.metas.items():
+        if meta.fragment.corrupt:
+            continue
+        try:
+            check_payload(payloads, meta)
+        except CorruptError as error:
+            contents.rotten.add(number)
+            contents.faults.add("payload", f"fragment {meta.stream}/{meta.fragment.sequence}, number {number}: {error}")
+
+
+def check_payload(payloads: PayloadLog, meta: Meta) -> None:
+    """Reads a payload.
+
+    Raises:
+        CorruptError: If it is not what was appended.
+    """
+    digest, place = xxhash.xxh3_64(), meta.fragment.place
+    pieces = payloads.read(place, meta.fragment.payload_bytes)
+    if sum(map(len, pieces)) < meta.fragment.payload_bytes:
+        raise CorruptError(f"its place lies outside {payloads.path(place.file)}")
+    for piece in pieces:
+        digest.update(piece)
+    if digest.intdigest() != meta.checksum:
+        raise CorruptError("its bytes are not what was appended")
+
+
+def _read_leases(contents: Contents) -> None:
+    for _, leases in _parsed(contents, "leases", lambda key, row: read_rows({number_of(key): row})):
+        contents.leases.open.update(leases.open)
+        contents.leases.closed.update(leases.closed)
+
+
+def _read_records(contents: Contents) -> None:
+    for _, record in _parsed(contents, "episodes", lambda _, row: episode_pb2.EpisodeRecord.FromString(row)):
+        contents.episodes[record.stream] = max(record.episode, contents.episodes.get(record.stream, 0))
+    for key, (bucket, fragments) in _parsed(contents, "drops", _read_drop):
+        contents.explained[bucket] += fragments
+        contents.last_number = max(contents.last_number, number_of(key))
+
+
+def _read_drop(_: bytes, row: bytes) -> tuple[Bucket, int]:
+    """The bucket that a departure went to, and its fragments."""
+    departure = read_drop(row)
+    return bucket_of(cast(Reason, departure.reason), departure.uses), len(departure.sequences)
+
+
+def _read_system(contents: Contents) -> None:
+    for _, value in _parsed(contents, "system", _read_system_row):
+        if isinstance(value, Ledger):
+            contents.ledger = value
+        elif isinstance(value, Standing):
+            contents.standing = value
+        elif isinstance(value, int):
+            contents.unexplained = value
+
+
+def _read_system_row(key: bytes, row: bytes) -> Ledger | Standing | Counts | int:
+    if key == LEDGER:
+        return Ledger.from_row(row)
+    if key == STANDING:
+        return Standing.from_row(row)
+    if key == UNEXPLAINED:
+        return number_of(row)
+    if key == GONE_ACTORS or key.startswith(ACTOR):
+        return Counts.from_row(row)
+    raise CorruptError("nothing has this key")

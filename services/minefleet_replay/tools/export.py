@@ -1,0 +1,126 @@
+"""Writes fragments as NumPy files that a notebook can read.
+
+DIR/
+├── index.json                    the run, its schema, and one entry per fragment
+└── fragments/
+    └── replay-00000012.npz       one array per leaf: `obs`, or `obs/image`, `action`, `reward`, ...; nothing pickled
+
+An entry of `index.json` has stream, sequence, chunk, length, oldest_version, newest_version, uses, leased and file,
+sorted by stream and sequence. The directory appears whole.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.codec import decode
+from minefleet.errors import ConfigError, NotFoundError
+from minefleet.fragment import Fragment
+from minefleet.places import Place
+from minefleet.run import Run
+from minefleet.tree import flatten, join
+from minefleet.v1 import fragment_pb2
+from minefleet_replay.books import Books, read_books
+from minefleet_replay.index import Chunk
+from minefleet_replay.index import Fragment as Row
+from minefleet_replay.limits import Limits
+from minefleet_replay.payloads import PayloadLog
+from minefleet_replay.reading import Wish, read
+from minefleet_replay.store import DATABASE, Store
+from minefleet_replay.tools.opening import locked, looking, payloads_in
+
+INDEX = "index.json"
+FRAGMENTS = "fragments"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What to export."""
+
+    stream: str = ""
+    """Of one stream; of all when empty."""
+    limit: int | None = None
+    """At most so many fragments."""
+
+
+def export(run: Run, places: Sequence[Place], limits: Limits, target: Path, wanted: Wanted) -> dict[str, Any]:
+    """Writes the fragments that can still be used. Returns a report.
+
+    Raises:
+        ConfigError: If there is something in the target.
+        NotFoundError: If no fragment of the stream is stored.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} is not empty; give a new directory")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        (aside / FRAGMENTS).mkdir(parents=True)
+        entries = [entry for place in places for entry in _export(place, limits, aside, wanted)][: wanted.limit]
+        if wanted.stream and not entries:
+            raise NotFoundError(f"no fragment of stream {wanted.stream} is stored")
+        entries.sort(key=lambda entry: (entry["stream"], entry["sequence"]))
+        head = {"run_dir": str(run.directory), "schema": run.schema.to_dict()}
+        (aside / INDEX).write_text(json.dumps(head | {"fragments": entries}, indent=1) + "\n")
+        aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return {"directory": str(target), "fragments": len(entries), "steps": sum(entry["length"] for entry in entries)}
+
+
+def _export(place: Place, limits: Limits, aside: Path, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    with locked(place.store), looking(place.store / DATABASE, limits.max_bytes) as store:
+        books = read_books(store, limits)
+        for chunk, fragment in _chosen(books, wanted):
+            file = f"{FRAGMENTS}/{place.name}-{fragment.number:08d}.npz"
+            length = _write(store, payloads_in(place.store), Wish(chunk.name, fragment), aside / file)
+            if length:
+                yield _entry(chunk, fragment) | {"length": length, "file": file}
+
+
+def _chosen(books: Books, wanted: Wanted) -> list[tuple[Chunk, Row]]:
+    found = [
+        (chunk, fragment)
+        for chunk in books.index
+        for fragment in chunk.fragments
+        if not fragment.corrupt and wanted.stream in ("", chunk.name.stream)
+    ]
+    return sorted(found, key=lambda pair: (pair[0].name, pair[1].sequence))[: wanted.limit]
+
+
+def _write(store: Store, payloads: PayloadLog, wish: Wish, file: Path) -> int:
+    """Writes a fragment. Returns its steps; 0 when its bytes turn out to be corrupt."""
+    (stored,) = read(store, payloads, [wish])
+    if stored is None:
+        return 0
+    header = fragment_pb2.FragmentHeader.FromString(stored.header)
+    decoded = decode(header, b"".join(stored.pieces))
+    np.savez(file, allow_pickle=False, **_arrays(decoded))
+    return len(decoded)
+
+
+def _arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
+    return {
+        join(field.name, path): leaf
+        for field in fields(fragment)
+        for path, leaf in flatten(getattr(fragment, field.name)).items()
+    }
+
+
+def _entry(chunk: Chunk, fragment: Row) -> dict[str, Any]:
+    return {
+        "stream": chunk.name.stream,
+        "sequence": fragment.sequence,
+        "chunk": chunk.name.number,
+        "oldest_version": fragment.oldest_version,
+        "newest_version": fragment.newest_version,
+        "uses": chunk.uses,
+        "leased": chunk.leases > 0,
+    }

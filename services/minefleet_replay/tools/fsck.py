@@ -1,0 +1,162 @@
+"""Verifies a store: every row, every payload, what rows say of each other, and the ledger against all of them."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from minefleet.errors import CorruptError
+from minefleet_replay.audit import Recount
+from minefleet_replay.identity import FILE, Identity, read_identity
+from minefleet_replay.ledger import Bucket, Ledger
+from minefleet_replay.limits import Limits
+from minefleet_replay.names import MAX_STREAMS, NOTHING
+from minefleet_replay.opening import PAYLOADS
+from minefleet_replay.tools.contents import Contents, Faults, Held, read_contents
+from minefleet_replay.tools.opening import payloads_in, salvaging
+
+DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")
+
+
+def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
+    """Verifies a store that is locked, and changes nothing. Returns a report."""
+    faults = Faults()
+    try:
+        with salvaging(directory, limits.max_bytes, rescue=False) as opened:
+            contents = read_contents(opened.store, payloads_in(directory), limits.fragments_per_chunk)
+            damage = opened.damage
+    except CorruptError as error:
+        known_identity(directory, faults)
+        faults.add("database", str(error))
+        return {"faults": faults.lines(), "ledger": None, "recount": None, "unnamed_payload_files": []}
+    for text in damage:
+        contents.faults.add("database", text)
+    check(contents, known_identity(directory, contents.faults), limits)
+    ledger = contents.ledger
+    recount = asdict(recount_of(contents, ledger or Ledger()))
+    del recount["ledger"]
+    return {
+        "faults": contents.faults.lines(),
+        "ledger": ledger.figures() if ledger is not None else None,
+        "recount": recount | {"departed": dict(contents.explained)},
+        "unnamed_payload_files": unnamed(contents, directory),
+    }
+
+
+def unnamed(contents: Contents, directory: Path) -> list[str]:
+    """Files of payloads in which no fragment lies. They are no fault: replay removes them when it runs."""
+    payloads = payloads_in(directory)
+    named = {payloads.path(meta.fragment.place.file).name for meta in contents.metas.values()}
+    return sorted(path.name for path in (directory / PAYLOADS).glob("*") if path.name not in named)
+
+
+def known_identity(directory: Path, faults: Faults) -> Identity:
+    """The identity that lies beside the database, or an empty one where that is a fault."""
+    try:
+        identity = read_identity(directory)
+    except CorruptError as error:
+        faults.add("identity", str(error))
+        return Identity()
+    if identity is None:
+        faults.add("identity", f"{directory / FILE} is missing")
+    return identity or Identity()
+
+
+def check(contents: Contents, identity: Identity, limits: Limits) -> None:
+    """Adds the faults between rows to those of the rows themselves."""
+    faults = contents.faults
+    for chunk in contents.chunks.values():
+        for text in (*chunk_faults(contents, chunk, limits), *name_faults(contents, chunk)):
+            faults.add("chunk", f"{chunk.name.stream}/{chunk.name.number}, id {chunk.id}: {text}")
+    for chunk_id in contents.uses.keys() - contents.chunks.keys():
+        faults.add("uses", f"chunk {chunk_id} has uses and is not stored")
+    for chunk_id in contents.leased.keys() - contents.chunks.keys():
+        faults.add("lease", f"chunk {chunk_id} is leased and not stored")
+    for text in ledger_faults(contents, identity, limits):
+        faults.add("ledger", text)
+
+
+def chunk_faults(contents: Contents, chunk: Held, limits: Limits) -> Iterator[str]:
+    """What makes a chunk unusable, other than its bytes."""
+    charge = contents.uses.get(chunk.id, 0) + contents.leased[chunk.id]
+    if charge > limits.max_reuse:
+        yield f"it is charged with {charge} uses, max_reuse is {limits.max_reuse}"
+    sequences = [fragment.sequence for fragment in chunk.fragments]
+    if len(set(sequences)) < len(sequences):
+        yield f"it holds fragments twice: {sequences}"
+    missing = arrived(contents, chunk) - set(sequences)
+    if missing:
+        yield f"fragments {sorted(missing)} of it are missing"
+
+
+def name_faults(contents: Contents, chunk: Held) -> Iterator[str]:
+    """What the names of a chunk's stream lack."""
+    unknown = {fragment.sequence for fragment in chunk.fragments} - arrived(contents, chunk)
+    is_forgotten = chunk.name.stream not in contents.names and len(contents.names) >= MAX_STREAMS
+    if unknown and not is_forgotten:
+        yield f"its stream does not know its fragments {sorted(unknown)}"
+
+
+def arrived(contents: Contents, chunk: Held) -> set[int]:
+    """Sequences of a chunk that its stream knows."""
+    names = contents.names.get(chunk.name.stream, NOTHING)
+    first = chunk.name.number * contents.fragments_per_chunk
+    sequences = range(first, first + contents.fragments_per_chunk)
+    return {sequence for sequence in sequences if names.knows_any(sequence, sequence + 1)}
+
+
+def ledger_faults(contents: Contents, identity: Identity, limits: Limits) -> Iterator[str]:
+    """What does not add up between the ledger, the rows and what had been synced."""
+    ledger = contents.ledger
+    if ledger is None:
+        if contents.last_number >= 0 or identity.appended:
+            yield "there is none"
+        return
+    if ledger.appended < identity.appended:
+        yield f"it counts {ledger.appended} appended fragments, {identity.appended} had been synced to disk"
+    if contents.last_number >= ledger.appended:
+        yield f"it counts {ledger.appended} appended fragments, there are rows of number {contents.last_number}"
+    if identity.run_id and contents.standing is None:
+        yield f"the row that says where run {identity.run_id} stands is missing"
+    yield from recount_of(contents, ledger).faults()
+    if remembers_all(contents, ledger, limits):
+        left = sum(getattr(ledger, bucket) for bucket in (*DEPARTED, "corrupt")) - quarantined_of(contents)
+        explained = contents.explained.total() + contents.unexplained
+        if left != explained:
+            yield f"it counts {left} fragments that left, there are records of {explained}"
+    yield from overcounted(contents, ledger, limits)
+
+
+def recount_of(contents: Contents, ledger: Ledger) -> Recount:
+    """The buckets, counted by the rows."""
+    leased = contents.leased
+    held = sum(chunk.sound for chunk in contents.chunks.values())
+    lent = sum(chunk.sound for chunk in contents.chunks.values() if leased[chunk.id])
+    return Recount(
+        ledger=ledger,
+        named=sum(high - low for names in contents.names.values() for low, high in names.fragments),
+        live=held - lent,
+        leased=lent,
+        quarantined=quarantined_of(contents),
+    )
+
+
+def quarantined_of(contents: Contents) -> int:
+    """Fragments that are corrupt and still stored."""
+    return sum(meta.fragment.corrupt for meta in contents.metas.values())
+
+
+def remembers_all(contents: Contents, ledger: Ledger, limits: Limits) -> bool:
+    """Whether no record of why fragments left has been forgotten or lost."""
+    return ledger.appended <= limits.drops_kept and not contents.has_lost("drops")
+
+
+def overcounted(contents: Contents, ledger: Ledger, limits: Limits) -> Iterator[str]:
+    """The buckets that count more than records say.
+
+    Records may say more: a quarantined fragment leaves with its chunk and for its reason, and is counted as corrupt.
+    """
+    for bucket in DEPARTED if remembers_all(contents, ledger, limits) else ():
+        counted, recorded = getattr(ledger, bucket), contents.explained[bucket]
+        if counted > recorded + contents.unexplained:
+            yield f"it counts {counted} fragments as {bucket}, there are records of {recorded}"

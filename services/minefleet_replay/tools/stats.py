@@ -1,0 +1,53 @@
+"""What a store holds, from its rows: the figures that replay's board says while it runs, and some that take a scan."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from minefleet.v1 import fragment_pb2
+from minefleet_replay.books import Books, read_books
+from minefleet_replay.ledger import BUCKETS
+from minefleet_replay.limits import Limits
+from minefleet_replay.rows import Meta, number_of
+from minefleet_replay.store import DATABASE, Store
+from minefleet_replay.tools.opening import looking
+
+
+def stats(directory: Path, limits: Limits) -> dict[str, Any]:
+    """Reads a store that is locked. Returns its figures, by the names of the board.
+
+    Raises:
+        CorruptError: If it is damaged.
+    """
+    with looking(directory / DATABASE, limits.max_bytes) as store:
+        books = read_books(store, limits)
+        raw_bytes = sum(header.raw_bytes for header in _headers(store))
+    return figures(books, raw_bytes)
+
+
+def figures(books: Books, raw_bytes: int) -> dict[str, Any]:
+    """The figures of books that nobody changes."""
+    newest = books.standing.newest_version
+    staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in books.index)
+    return {
+        "appended_fragments": books.ledger.appended,
+        **{f"{bucket}_fragments": getattr(books.ledger, bucket) for bucket in BUCKETS},
+        "held_chunks": len(books.index),
+        "held_payload_bytes": books.index.payload_bytes,
+        "stored_bytes": books.index.payload_bytes,
+        "stored_raw_bytes": raw_bytes,
+        "open_leases": len(books.leases.open),
+        "known_streams": len(books.names),
+        **books.index.figures(),
+        "newest_version": newest,
+        "epoch": books.standing.epoch,
+        "env_steps": books.progress.total.env_steps,
+        "env_failures": books.progress.total.env_failures,
+        "staleness": {str(versions): staleness[versions] for versions in sorted(staleness)},
+        "uses": {str(uses): count for uses, count in sorted(Counter(chunk.uses for chunk in books.index).items())},
+    }
+
+
+def _headers(store: Store) -> list[fragment_pb2.FragmentHeader]:
+    metas = (Meta.from_row(number_of(key), row) for key, row in store.scan("meta"))
+    return [fragment_pb2.FragmentHeader.FromString(meta.header) for meta in metas]

@@ -1,0 +1,393 @@
+"""What can befall a store: fsck finds it, repair mends it, and replay opens the rest with a ledger that adds up."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minefleet.errors import ConflictError
+from minefleet_replay.identity import Identity, read_identity, write_identity
+from minefleet_replay.leases import Lease
+from minefleet_replay.ledger import Ledger
+from minefleet_replay.rows import LEDGER, STANDING, number_key, uses_row
+from minefleet_replay.store import Batch, Family
+from minefleet_replay.tools.fsck import fsck
+from minefleet_replay.tools.opening import locked
+
+PAYLOAD_BYTES = 6000
+LOG_BLOCK_BYTES = 2**15
+"""RocksDB's log is read by blocks: what follows damage in one is lost with it."""
+LIVE = {("a", 0), ("a", 1), ("b", 0), ("b", 1), ("c", 0), ("c", 1)}
+"""The chunks that `fill` leaves."""
+
+Damage = Callable[[Any], None]
+
+
+def payload_of(stream: str, sequence: int) -> bytes:
+    """As `fill` makes them."""
+    return f"{stream}/{sequence}/".encode().ljust(PAYLOAD_BYTES, b"x")
+
+
+def overwrite(path: Path, offset: int, data: bytes = b"\xfe\xfe\xfe") -> None:
+    with path.open("r+b") as file:
+        file.seek(offset % path.stat().st_size)
+        file.write(data)
+
+
+def place_of(path: Path, text: bytes) -> int:
+    offset = path.read_bytes().find(text)
+    assert offset >= 0
+    return offset
+
+
+def table_of(stopped: Any, family: Family) -> Path:
+    """The one table that holds a family's rows."""
+    (table,) = [Path(path) for path in stopped.database.glob("*.sst") if f"name{family}".encode() in path.read_bytes()]
+    return table
+
+
+def rot_a_payload(stopped: Any) -> None:
+    overwrite(stopped.payloads, place_of(stopped.payloads, b"b/1/") + 100)
+
+
+def cut_the_payloads(stopped: Any) -> None:
+    with stopped.payloads.open("r+b") as file:
+        file.truncate(place_of(stopped.payloads, b"b/3/") + 100)
+
+
+def lose_the_payloads(stopped: Any) -> None:
+    stopped.payloads.unlink()
+
+
+def rot_the_table_of_metas(stopped: Any) -> None:
+    overwrite(table_of(stopped, "meta"), 20)
+
+
+def rot_the_table_of_uses(stopped: Any) -> None:
+    overwrite(table_of(stopped, "uses"), 10)
+
+
+def rot_the_table_of_names(stopped: Any) -> None:
+    overwrite(table_of(stopped, "names"), 20)
+
+
+def rot_the_table_of_leases(stopped: Any) -> None:
+    overwrite(table_of(stopped, "leases"), 10)
+
+
+def rot_the_table_of_drops(stopped: Any) -> None:
+    overwrite(table_of(stopped, "drops"), 20)
+
+
+def rot_the_table_of_the_ledger(stopped: Any) -> None:
+    overwrite(table_of(stopped, "system"), 20)
+
+
+def lose_a_table(stopped: Any) -> None:
+    table_of(stopped, "meta").unlink()
+
+
+def cut_a_table(stopped: Any) -> None:
+    table = table_of(stopped, "names")
+    with table.open("r+b") as file:
+        file.truncate(table.stat().st_size // 2)
+
+
+def lose_current(stopped: Any) -> None:
+    (stopped.database / "CURRENT").unlink()
+
+
+def empty_current(stopped: Any) -> None:
+    (stopped.database / "CURRENT").write_text("")
+
+
+def lose_the_manifest(stopped: Any) -> None:
+    next(stopped.database.glob("MANIFEST-*")).unlink()
+
+
+def cut_the_manifest(stopped: Any) -> None:
+    manifest = next(stopped.database.glob("MANIFEST-*"))
+    with manifest.open("r+b") as file:
+        file.truncate(manifest.stat().st_size // 2)
+
+
+def delete_a_meta(stopped: Any) -> None:
+    key = sorted(stopped.rows("meta"))[5]
+    stopped.change(lambda batch: batch.delete("meta", key))
+
+
+def delete_the_names_of_a_stream(stopped: Any) -> None:
+    stopped.change(lambda batch: batch.delete("names", b"b"))
+
+
+def delete_the_ledger(stopped: Any) -> None:
+    stopped.change(lambda batch: batch.delete("system", LEDGER))
+
+
+def delete_the_standing(stopped: Any) -> None:
+    stopped.change(lambda batch: batch.delete("system", STANDING))
+
+
+def use_a_chunk_that_is_not_there(stopped: Any) -> None:
+    stopped.change(lambda batch: batch.put("uses", number_key(99), uses_row(1)))
+
+
+def lease_a_chunk_that_is_not_there(stopped: Any) -> None:
+    stopped.change(lambda batch: batch.put("leases", number_key(7), Lease(7, 4, ((99, 0),)).to_row()))
+
+
+def use_a_chunk_too_often(stopped: Any) -> None:
+    chunk = sorted(stopped.rows("meta"))[-2]
+    stopped.change(lambda batch: batch.put("uses", chunk, uses_row(3)))
+
+
+def garble_rows(stopped: Any) -> None:
+    def garble(batch: Batch) -> None:
+        for family in ("meta", "uses", "names", "leases", "drops"):
+            batch.put(family, sorted(stopped_rows[family])[-1], b"?")
+
+    stopped_rows = {family: stopped.rows(family) for family in ("meta", "uses", "names", "leases", "drops")}
+    stopped.change(garble)
+
+
+def count_one_more(bucket: str) -> Damage:
+    def miscount(stopped: Any) -> None:
+        ledger = Ledger.from_row(stopped.rows("system")[LEDGER])
+        wrong = ledger._replace(**{bucket: getattr(ledger, bucket) + 1})
+        stopped.change(lambda batch: batch.put("system", LEDGER, wrong.to_row()))
+
+    miscount.__name__ = f"count_one_more_{bucket}"
+    return miscount
+
+
+def move_one(stopped: Any) -> None:
+    ledger = Ledger.from_row(stopped.rows("system")[LEDGER]).moved("expired", "trained", 1)
+    stopped.change(lambda batch: batch.put("system", LEDGER, ledger.to_row()))
+
+
+def lose_what_was_synced(stopped: Any) -> None:
+    write_identity(stopped.directory, Identity(run_id="run-1", appended=40))
+
+
+def garble_the_identity(stopped: Any) -> None:
+    (stopped.directory / "identity.json").write_text("{")
+
+
+BEFALLS = [
+    (rot_a_payload, "payload: fragment b/1"),
+    (cut_the_payloads, "its place lies outside"),
+    (lose_the_payloads, ".payloads is missing"),
+    (rot_the_table_of_metas, "unreadable block: family meta"),
+    (rot_the_table_of_uses, "unreadable block: family uses"),
+    (rot_the_table_of_names, "unreadable block: family names"),
+    (rot_the_table_of_leases, "unreadable block: family leases"),
+    (rot_the_table_of_drops, "unreadable block: family drops"),
+    (rot_the_table_of_the_ledger, "unreadable block: family system"),
+    (lose_a_table, "database: "),
+    (cut_a_table, "database: "),
+    (lose_current, "database: "),
+    (empty_current, "database: "),
+    (lose_the_manifest, "database: "),
+    (cut_the_manifest, ""),
+    (delete_a_meta, "of it are missing"),
+    (delete_the_names_of_a_stream, "its stream does not know its fragments"),
+    (delete_the_ledger, "ledger: there is none"),
+    (delete_the_standing, "says where run run-1 stands is missing"),
+    (use_a_chunk_that_is_not_there, "uses: chunk 99"),
+    (lease_a_chunk_that_is_not_there, "lease: chunk 99"),
+    (use_a_chunk_too_often, "charged with 3 uses"),
+    (garble_rows, "unreadable row: family names"),
+    (count_one_more("live"), "as live"),
+    (count_one_more("leased"), "as leased"),
+    (count_one_more("trained"), "do not add up"),
+    (count_one_more("corrupt"), "do not add up"),
+    (count_one_more("appended"), "do not add up"),
+    (move_one, "as trained, there are records of"),
+    (lose_what_was_synced, "40 had been synced"),
+    (garble_the_identity, "identity.json is unreadable"),
+]
+
+
+def chunks_of(world: Any) -> set[tuple[str, int]]:
+    return {tuple(chunk.name) for chunk in world.replay.keeper.books.index}
+
+
+def assert_usable(stopped: Any) -> Any:
+    """Replay opens the store, all of its chunks can be read, and it goes on."""
+    world = stopped.open()
+    ledger = world.replay.keeper.books.ledger
+    assert ledger.is_balanced and world.faults() == []
+    is_known = world.replay.keeper.books.standing.epoch == world.learner.epoch
+    for lease in list(world.replay.keeper.books.leases.open) if is_known else ():
+        lent = world.replay.lent(world.learner, lease, [])
+        corrupt = [fragment.corrupt for chunk in lent for fragment in chunk.fragments]
+        assert [payload is None for payload in world.payloads(lent)] == corrupt
+    world.learner = replace(world.learner, epoch=9, version=4)
+    ready = world.figure("ready_chunks")
+    lent = world.lease(1, ready) if ready else []
+    assert None not in world.payloads(lent)
+    assert [world.append("new", sequence, version=4) for sequence in (0, 1)] == ["stored", "stored"]
+    assert world.figure("appended_fragments") == ledger.appended + 2
+    assert world.faults() == []
+    return world
+
+
+def test_a_sound_store_has_no_faults_and_is_not_touched(stopped: Any, killed: Any) -> None:
+    for store in (stopped, killed):
+        before = store.files()
+        assert store.fsck() == []
+        assert store.repair()["faults"] == []
+        assert store.files() == before
+
+
+@pytest.mark.parametrize(("damage", "fault"), BEFALLS, ids=[damage.__name__ for damage, _ in BEFALLS])
+def test_damage_is_found_and_mended(stopped: Any, damage: Damage, fault: str) -> None:
+    damage(stopped)
+    before = stopped.files()
+    faults = stopped.fsck()
+    assert any(fault in text for text in faults), faults
+    foretold = stopped.repair(accept_loss=False)
+    assert stopped.files() == before
+    report = stopped.repair()
+    assert {**report, "kept_aside": None} == foretold
+    assert stopped.fsck() == []
+    kept = {str(path.relative_to(report["kept_aside"])) for path in Path(report["kept_aside"]).rglob("*")}
+    assert kept >= {str(Path(path).relative_to(stopped.directory)) for path in before} - {"identity.json"}
+    assert_usable(stopped)
+
+
+def test_a_file_of_payloads_that_no_row_names_is_told_and_no_fault(stopped: Any) -> None:
+    (stopped.directory / "payloads" / "00000077.payloads").write_bytes(b"left by a crash")
+    with locked(stopped.directory):
+        report = fsck(stopped.directory, stopped.world.limits)
+    assert (report["faults"], report["unnamed_payload_files"]) == ([], ["00000077.payloads"])
+
+
+def test_what_is_rotten_leaves_and_the_rest_stays(stopped: Any) -> None:
+    rot_a_payload(stopped)
+    report = stopped.repair()
+    assert (report["lost_fragments"], report["kept_fragments"]) == (2, 10)
+    world = assert_usable(stopped)
+    assert chunks_of(world) - {("new", 0)} == LIVE - {("b", 0)}
+
+
+def test_names_that_are_lost_are_made_anew_and_nothing_is_taken_in_again(stopped: Any) -> None:
+    delete_the_names_of_a_stream(stopped)
+    assert stopped.repair()["lost_fragments"] == 0
+    world = stopped.open()
+    assert chunks_of(world) == LIVE
+    assert world.append("b", 1, version=4, payload=payload_of("b", 1)) == "duplicate"
+    assert world.append("b", 4, version=4) == "stored"
+
+
+@pytest.mark.parametrize("damage", [delete_the_standing, delete_the_ledger, rot_the_table_of_the_ledger])
+def test_no_chunk_is_kept_where_its_uses_are_not_certain(stopped: Any, damage: Damage) -> None:
+    damage(stopped)
+    assert stopped.repair()["kept_fragments"] == 0
+
+
+def test_a_lost_lease_is_noticed_by_the_ledger(stopped: Any) -> None:
+    rot_the_table_of_leases(stopped)
+    assert stopped.repair()["kept_fragments"] == 0
+
+
+def test_lost_uses_take_their_chunks_along(stopped: Any) -> None:
+    rot_the_table_of_uses(stopped)
+    report = stopped.repair()
+    assert report["kept_fragments"] < 12
+    assert_usable(stopped)
+
+
+def test_uses_and_leases_stay_as_they_are(stopped: Any) -> None:
+    rot_a_payload(stopped)
+    before = {family: stopped.rows(family) for family in ("uses", "leases")}
+    stopped.repair()
+    assert {family: stopped.rows(family) for family in ("uses", "leases")} == before
+
+
+def test_leased_bytes_that_are_lost_are_quarantined_with_their_chunk(stopped: Any) -> None:
+    overwrite(stopped.payloads, place_of(stopped.payloads, b"a/1/") + 100)
+    report = stopped.repair()
+    assert (report["quarantined_fragments"], report["lost_fragments"], report["dropped_fragments"]) == (1, 1, 0)
+    world = stopped.open()
+    lent = world.replay.lent(world.learner, 2, [])
+    assert [payload is None for payload in world.payloads(lent)] == [False, True]
+    world.ack(2)
+    assert world.faults() == []
+
+
+def test_a_log_that_is_damaged_in_the_middle_loses_only_what_lay_there(kill: Callable[..., Any]) -> None:
+    def fill(world: Any) -> None:
+        for sequence in range(300):
+            world.append("s", sequence)
+
+    killed = kill(fill, max_chunks=300)
+    (log,) = (path for path in killed.database.glob("*.log") if path.stat().st_size)
+    assert log.stat().st_size > 3 * LOG_BLOCK_BYTES
+    overwrite(log, LOG_BLOCK_BYTES + 500)
+    before = killed.files()
+    assert any("database: " in fault for fault in killed.fsck())
+    assert killed.files() == before
+    report = killed.repair()
+    assert 100 < report["kept_fragments"] < 300
+    assert report["kept_fragments"] + report["lost_fragments"] == 300
+    assert killed.fsck() == []
+    assert_usable(killed)
+
+
+def test_no_chunk_is_kept_when_the_log_has_lost_a_lease(kill: Callable[..., Any]) -> None:
+    def fill(world: Any) -> None:
+        for sequence in range(300):
+            world.append("s", sequence)
+            if sequence == 30:
+                world.lease(1, 1)
+
+    killed = kill(fill, max_chunks=300)
+    (log,) = (path for path in killed.database.glob("*.log") if path.stat().st_size)
+    overwrite(log, place_of(log, b'"use_version"'))
+    assert killed.repair()["kept_fragments"] == 0
+    assert_usable(killed)
+
+
+@pytest.mark.parametrize("damage", [lose_current, lose_the_manifest, cut_the_manifest])
+def test_a_killed_store_without_its_manifest_is_mended(killed: Any, damage: Damage) -> None:
+    damage(killed)
+    assert killed.fsck() != []
+    report = killed.repair()
+    assert report["kept_fragments"] == (12 if damage is lose_current else report["kept_fragments"])
+    assert killed.fsck() == []
+    assert_usable(killed)
+
+
+def test_a_second_repair_finds_nothing(stopped: Any) -> None:
+    rot_a_payload(stopped)
+    stopped.repair()
+    assert stopped.repair()["faults"] == []
+    assert len(list(stopped.directory.glob("damaged-*"))) == 1
+
+
+def test_the_watermark_follows_the_repair(stopped: Any) -> None:
+    rot_a_payload(stopped)
+    report = stopped.repair()
+    assert read_identity(stopped.directory) == Identity(run_id="run-1", appended=report["ledger"]["appended"])
+
+
+def test_departures_of_a_repair_are_explained(stopped: Any) -> None:
+    rot_a_payload(stopped)
+    before = stopped.rows("drops")
+    stopped.repair()
+    (new,) = set(stopped.rows("drops").values()) - set(before.values())
+    assert b'"stream": "b"' in new and b'"corrupt"' in new
+
+
+def test_a_store_that_is_open_is_refused(world: Any) -> None:
+    with pytest.raises(ConflictError, match="in use by another"), locked(world.directory):
+        pass
+
+
+def test_a_store_whose_database_is_gone_says_so(stopped: Any) -> None:
+    shutil.rmtree(stopped.database)
+    assert any("database: " in fault for fault in stopped.fsck())
