@@ -122,7 +122,7 @@ def measure_idle(arguments: argparse.Namespace) -> dict[str, float]:
     """Bytes that an idle stream costs: one that is connected, and whose only fragment was consumed."""
     question = {"period_s": 0, "seconds": 0, "length": 1, "compression": 25}
     with fleet_of(arguments) as fleet:
-        store, first = fleet.server.run.store, arguments.actors // 10
+        store, first = fleet.server.run.replay, arguments.actors // 10
         fleet.ask(first, **question)
         memory, disk = settled(fleet), disk_bytes(store)
         fleet.ask(arguments.actors, **question)

@@ -12,6 +12,7 @@ from minefleet.status import ROLES_DIRECTORY
 class Place:
     """One process of replay."""
 
+    shard: int
     name: str
     """Its role's name in the run."""
     store: Path
@@ -22,8 +23,15 @@ class Place:
 
 def places(run: Run) -> list[Place]:
     """All processes of replay in a run, whether they are up or not."""
-    address = _announced(run, "replay") or run.config.services.replay.address
-    return [Place(name="replay", store=run.store, address=address)]
+    return [
+        Place(
+            shard=shard.index,
+            name=shard.name,
+            store=shard.store,
+            address=_announced(run, shard.name) or shard.endpoint.address,
+        )
+        for shard in run.shards
+    ]
 
 
 def _announced(run: Run, name: str) -> str:

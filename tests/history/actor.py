@@ -215,7 +215,7 @@ def main() -> None:
         services.parameters.address, identity=identity, watcher=setting.name, stopping=setting.stopping
     )
     position = Position(run_id=RUN_ID)
-    replay = ReplayClient(services.replay.address, identity=identity, position=position, stopping=setting.stopping)
+    replay = ReplayClient(services.replay[0].address, identity=identity, position=position, stopping=setting.stopping)
     weights = Weights(parameters)
     weights.start()
     try:

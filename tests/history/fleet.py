@@ -115,8 +115,8 @@ class Fleet:
         process = self.alive[role].process
         process.kill()
         process.wait()
-        if role == "replay" and (self.run.store / "identity.json").exists():
-            shutil.copytree(self.run.store, self._autopsy)
+        if role == "replay" and (self.run.replay / "identity.json").exists():
+            shutil.copytree(self.run.replay, self._autopsy)
             faults = faults_in(self._autopsy, RULES.fragments_per_chunk)
             shutil.rmtree(self._autopsy)
             assert faults == []
@@ -178,7 +178,7 @@ def make_run(directory: Path) -> Run:
         env=EnvConfig(id="CartPole-v1"),
         train_config=TrainConfig(batch_size_per_gpu=FRAGMENTS_PER_ITERATION),
         rollout_config=RolloutConfig(replay_buffer_config=buffer),
-        services=ServicesConfig(replay=replay, parameters=parameters, drain_s=5.0),
+        services=ServicesConfig(replay=[replay], parameters=parameters, drain_s=5.0),
     )
     directory.mkdir(parents=True)
     run = Run(directory=directory, config=config, schema=SCHEMA, architecture=architecture())

@@ -178,7 +178,7 @@ def main() -> int:
     """Trains until SIGTERM, or until a newer learner has taken over."""
     setting = set_up()
     services, identity = setting.run.config.services, setting.run.identity(status_service_pb2.ROLE_LEARNER)
-    replay = ReplayClient(services.replay.address, identity=identity, stopping=setting.stopping)
+    replay = ReplayClient(services.replay[0].address, identity=identity, stopping=setting.stopping)
     parameters = ParametersClient(services.parameters.address, identity=identity, stopping=setting.stopping)
     learner = Learner(setting, replay, parameters)
     try:

@@ -51,7 +51,7 @@ def strike(directory: Path, strikes: Sequence[Strike], *, seed: int, actors: int
             each(fleet)
             fleet.get_on()
         fleet.finish()
-    found = survey(fleet.run.store, RULES.fragments_per_chunk)
+    found = survey(fleet.run.replay, RULES.fragments_per_chunk)
     history = History(read_calls(fleet.histories), RULES)
     contradictions = faults(history, found)
     story = "\n".join([f"seed {seed}, see {directory}: {len(contradictions)} faults", *contradictions[:SHOWN]])

@@ -54,14 +54,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _run(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
-    limits = limits_of(run)
     shards = [place for place in places(run) if arguments.place in (None, place.name)]
     if arguments.tool == "export":
-        return export(run, shards, limits, arguments.out, Wanted(stream=arguments.stream, limit=arguments.limit))
+        return export(run, shards, arguments.out, Wanted(stream=arguments.stream, limit=arguments.limit))
     reports = []
     for place in shards:
         with locked(place.store):
-            report = TOOLS[arguments.tool](place, limits, arguments)
+            report = TOOLS[arguments.tool](place, limits_of(run, place.shard), arguments)
         reports.append({"name": place.name, "store": str(place.store)} | report)
     return {"shards": reports}
 

@@ -30,7 +30,7 @@ from minefleet.v1 import fragment_pb2
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.index import Chunk
 from minefleet_replay.index import Fragment as Row
-from minefleet_replay.limits import Limits
+from minefleet_replay.limits import Limits, limits_of
 from minefleet_replay.payloads import PayloadLog
 from minefleet_replay.reading import Wish, read
 from minefleet_replay.store import DATABASE, Store
@@ -50,7 +50,7 @@ class Wanted:
     """At most so many fragments."""
 
 
-def export(run: Run, places: Sequence[Place], limits: Limits, target: Path, wanted: Wanted) -> dict[str, Any]:
+def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> dict[str, Any]:
     """Writes the fragments that can still be used. Returns a report.
 
     Raises:
@@ -63,7 +63,9 @@ def export(run: Run, places: Sequence[Place], limits: Limits, target: Path, want
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         (aside / FRAGMENTS).mkdir(parents=True)
-        entries = [entry for place in places for entry in _export(place, limits, aside, wanted)][: wanted.limit]
+        entries = [entry for place in places for entry in _export(place, limits_of(run, place.shard), aside, wanted)][
+            : wanted.limit
+        ]
         if wanted.stream and not entries:
             raise NotFoundError(f"no fragment of stream {wanted.stream} is stored")
         entries.sort(key=lambda entry: (entry["stream"], entry["sequence"]))

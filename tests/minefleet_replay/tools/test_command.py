@@ -104,7 +104,7 @@ def test_what_is_found_is_shown(server: Any, command: Command, tmp_path: Path) -
     assert "balanced" in command("stats").stdout
     assert "trained" in command("why-dropped").stdout
     assert "sound" in command("fsck").stdout
-    (file,) = (server.run.store / "payloads").iterdir()
+    (file,) = (server.run.replay / "payloads").iterdir()
     file.unlink()
     found = command("fsck")
     assert found.returncode == 1 and "payload: fragment s/2" in found.stdout

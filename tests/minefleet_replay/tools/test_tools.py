@@ -109,7 +109,7 @@ def test_replay_itself_says_why_fragments_left(make_server: Callable[..., Any]) 
 
 def test_fsck_and_repair_end_with_what_they_found(stopped_run: Any) -> None:
     assert tool(stopped_run, "fsck").returncode == 0
-    (file,) = (stopped_run.store / "payloads").iterdir()
+    (file,) = (stopped_run.replay / "payloads").iterdir()
     file.write_bytes(file.read_bytes()[:-1])
     found = tool(stopped_run, "fsck")
     assert found.returncode == 1
