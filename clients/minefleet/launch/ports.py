@@ -1,5 +1,6 @@
 """Addresses of a local fleet: free ports where none is given, and the check of those that are."""
 
+import errno
 import random
 import socket
 from dataclasses import replace
@@ -23,7 +24,8 @@ def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> S
         previous: Addresses of an earlier launch of the run. One that is kept from there moves when it is in use.
 
     Raises:
-        ConfigError: If an address that is asked for is in use, is given twice, or is not this machine's.
+        ConfigError: If an address that is asked for is in use, is given twice, or is not this machine's. A shard of
+            replay may listen on another machine, where it is started by hand; its address is taken as it is.
     """
     claimed: dict[str, str] = {}
     kept = _endpoints(previous) if previous is not None else {}
@@ -39,6 +41,13 @@ def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> S
     )
 
 
+def is_elsewhere(address: str) -> bool:
+    """Whether an address with a port is another machine's."""
+    host, _, port = address.rpartition(":")
+    error = _error(host, 0)
+    return port != "0" and error is not None and error.errno == errno.EADDRNOTAVAIL
+
+
 def _endpoints(services: ServicesConfig) -> dict[str, EndpointConfig]:
     """All endpoints by name, those of replay first."""
     shards = services.replay
@@ -50,6 +59,8 @@ def _endpoints(services: ServicesConfig) -> dict[str, EndpointConfig]:
 def _claim_endpoint(
     name: str, endpoint: EndpointConfig, kept: EndpointConfig | None, claimed: dict[str, str]
 ) -> EndpointConfig:
+    if name.startswith("services.replay") and is_elsewhere(endpoint.address):
+        return endpoint
     for key in KEYS:
         address = getattr(endpoint, key)
         may_move = kept is not None and address == getattr(kept, key)
@@ -69,6 +80,8 @@ def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) 
         return address
     if may_move:
         return _free(host, claimed)
+    if is_elsewhere(address):
+        raise ConfigError(f"{name}: cannot listen on {address}: it is no address of this machine")
     free = _free(host, claimed)
     raise ConfigError(f"{name}: cannot listen on {address}: {error.strerror}. {free} is free; port 0 takes a free one")
 

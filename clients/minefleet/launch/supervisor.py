@@ -26,6 +26,7 @@ from typing import Literal
 
 from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.launch.child import Child, Death, role_command
+from minefleet.launch.ports import is_elsewhere
 from minefleet.run import Run
 
 LEARNER = "learner"
@@ -189,7 +190,11 @@ def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) 
         stages=[
             [_child(run, LEARNER, LEARNER)],
             actors + evaluators,
-            [_child(run, "replay", shard.name, shard.index) for shard in run.shards],
+            [
+                _child(run, "replay", shard.name, shard.index)
+                for shard in run.shards
+                if not is_elsewhere(shard.endpoint.address)
+            ],
             [_child(run, "parameters", "parameters")],
         ],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,

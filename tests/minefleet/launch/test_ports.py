@@ -5,7 +5,7 @@ import pytest
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import ConfigError
-from minefleet.launch.ports import EPHEMERAL_RANGE, claim
+from minefleet.launch.ports import EPHEMERAL_RANGE, claim, is_elsewhere
 
 
 @pytest.fixture
@@ -71,3 +71,12 @@ def test_a_port_that_two_shards_share_is_refused() -> None:
     services = ServicesConfig(replay=[EndpointConfig(address=free)] * 2)
     with pytest.raises(ConfigError, match=rf"replay\[1\]\.address={free} is taken by services\.replay\[0\]\.address"):
         claim(services)
+
+
+def test_a_shard_on_another_machine_keeps_its_address() -> None:
+    elsewhere = EndpointConfig(address="192.0.2.1:7000", metrics_address="0.0.0.0:7001")
+    claimed = claim(ServicesConfig(replay=[EndpointConfig(), elsewhere]))
+    assert claimed.replay[1] == elsewhere
+    assert [is_elsewhere(shard.address) for shard in claimed.replay] == [False, True]
+    with pytest.raises(ConfigError, match="cannot listen"):
+        claim(ServicesConfig(parameters=elsewhere))
