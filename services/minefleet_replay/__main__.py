@@ -16,6 +16,7 @@ HANDLERS = 32
 
 def body(context: RoleContext) -> None:
     """Opens the store and serves it until asked to stop."""
+    import gc
     from random import Random
 
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
@@ -30,7 +31,11 @@ def body(context: RoleContext) -> None:
     limits = limits_of(context.run, context.index)
     with ExitStack() as stack:
         rng = Random(context.run.config.seed + context.index)
+        # What is read now lives long: the collector would scan it again and again, and stop all threads meanwhile.
+        gc.disable()
         replay = open_replay(shard.store, limits, metrics, rng=rng, bound=context.board.set_run)
+        gc.freeze()
+        gc.enable()
         stack.callback(replay.close)
         ticker = Ticker(replay, metrics, context.board, context.stopping)
         stack.callback(ticker.close)

@@ -1,10 +1,12 @@
 """All that replay keeps in memory, and how it is read back from the store."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import error as StructError  # noqa: N812  # It is a class.
 
 from minefleet.errors import CorruptError
-from minefleet_replay.index import Chunk, Index
+from minefleet_replay.index import Chunk, Fragment, Index
 from minefleet_replay.leases import Leases, read_rows
 from minefleet_replay.ledger import Ledger
 from minefleet_replay.limits import Limits
@@ -16,8 +18,8 @@ from minefleet_replay.rows import (
     GONE_ACTORS,
     LEDGER,
     STANDING,
-    Meta,
     number_of,
+    read_fragment,
     read_names,
     read_uses,
 )
@@ -62,6 +64,10 @@ class Books:
         """Whether versions of an abandoned lineage may have acted in it."""
         return self.standing.is_abandoned(chunk.oldest_version, chunk.newest_version)
 
+    def abandoned(self) -> list[Chunk]:
+        """Unleased chunks in which versions of an abandoned lineage may have acted."""
+        return [chunk for chunk in self.index.unleased() if self.is_abandoned(chunk)]
+
 
 def read_books(store: Store, limits: Limits) -> Books:
     """Rebuilds the memory from the store.
@@ -95,15 +101,19 @@ def _read_books(store: Store, limits: Limits) -> Books:
 
 def _read_index(store: Store, limits: Limits, leases: Leases) -> Index:
     index = Index(fragments_per_chunk=limits.fragments_per_chunk, max_reuse=limits.max_reuse)
-    for key, row in store.scan("meta"):
-        meta = Meta.from_row(number_of(key), row)
-        index.add(ChunkName(meta.stream, meta.fragment.sequence // limits.fragments_per_chunk), meta.fragment)
-    for key, row in store.scan("uses"):
-        index.charge(index[number_of(key)], uses=read_uses(row))
-    for lease in leases.open.values():
-        for chunk_id, _ in lease.chunks:
-            index.charge(index[chunk_id], leases=1)
+    uses = {number_of(key): read_uses(row) for key, row in store.scan("uses")}
+    leased = Counter(chunk_id for lease in leases.open.values() for chunk_id, _ in lease.chunks)
+    index.load(_fragments(store, limits.fragments_per_chunk), uses, leased)
     return index
+
+
+def _fragments(store: Store, fragments_per_chunk: int) -> Iterator[tuple[ChunkName, Fragment]]:
+    streams: dict[str, str] = {}
+    for key, row in store.scan("meta"):
+        stream, fragment = read_fragment(number_of(key), row)
+        # One string per stream, however many names hold it.
+        stream = streams.setdefault(stream, stream)
+        yield ChunkName(stream, fragment.sequence // fragments_per_chunk), fragment
 
 
 def _read_progress(store: Store) -> Progress:

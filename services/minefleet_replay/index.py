@@ -6,15 +6,19 @@ leased when it is whole and `uses + leases < max_reuse`; then its id stands, in 
     ready[0]  never leased            ── take ──▶ ready[1] ── take ──▶ ...
     ready[1]  used or leased once    ◀── give back unused ──
 
-so that the fewest uses, then the oldest, are at hand without a search.
+so that the fewest uses, then the oldest, are at hand without a search. All that is done to one chunk takes time that
+hardly grows with their number.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import chain, islice
 from random import Random
 from typing import Literal, NamedTuple
+
+from sortedcontainers import SortedList
 
 from minefleet_replay.names import ChunkName
 
@@ -45,6 +49,8 @@ class Fragment(NamedTuple):
     place: Place
     """Where its payload lies."""
     corrupt: bool = False
+    row_bytes: int = 0
+    """Bytes of its row in `meta`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +67,8 @@ class Chunk:
     """By sequence."""
     whole: bool = False
     """Nothing can be added to it any more."""
+    condemned: bool = False
+    """It is to be dropped; nothing else becomes of it."""
 
     @property
     def broken(self) -> bool:
@@ -88,6 +96,11 @@ class Chunk:
         return sum(fragment.payload_bytes for fragment in self.fragments)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of its rows in `meta`."""
+        return sum(fragment.row_bytes for fragment in self.fragments)
+
+    @property
     def sound(self) -> int:
         """Fragments whose bytes are not known to be corrupt."""
         return sum(not fragment.corrupt for fragment in self.fragments)
@@ -101,8 +114,11 @@ class Index:
         self._chunks: dict[int, Chunk] = {}
         self._by_name: dict[ChunkName, Chunk] = {}
         self._by_version: dict[int, dict[int, Chunk]] = {}
-        self._ready: list[list[int]] = [[] for _ in range(max_reuse)]
+        self._ready = [SortedList() for _ in range(max_reuse)]
+        self._unleased = SortedList()
         self.payload_bytes = 0
+        self.row_bytes = 0
+        """Bytes of the rows of all fragments."""
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -115,27 +131,55 @@ class Index:
         return self._chunks[chunk_id]
 
     def find(self, name: ChunkName) -> Chunk | None:
-        """The chunk of that name, if any of it is stored."""
+        """The chunk of that name, if any of it is stored and not condemned."""
         return self._by_name.get(name)
+
+    def load(
+        self, fragments: Iterable[tuple[ChunkName, Fragment]], uses: Mapping[int, int], leases: Mapping[int, int]
+    ) -> None:
+        """Fills an empty index.
+
+        Args:
+            fragments: With the names of their chunks, by append number.
+            uses: Acked uses by chunk id, where there are any.
+            leases: Open leases by chunk id, where there are any.
+        """
+        for name, fragment in fragments:
+            self._place(name, fragment)
+        for chunk_id in uses:
+            self._chunks[chunk_id].uses = uses[chunk_id]
+        for chunk_id in leases:
+            self._chunks[chunk_id].leases = leases[chunk_id]
+        for chunk in self:
+            chunk.whole = self._is_whole(chunk)
+            self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
+        self._unleased.update(chunk.id for chunk in self if not chunk.leases)
+        for charge, ready in enumerate(self._ready):
+            ready.update(chunk.id for chunk in self if chunk.charge == charge and self._is_ready(chunk))
 
     def add(self, name: ChunkName, fragment: Fragment) -> Chunk:
         """Adds a fragment to its chunk."""
         chunk = self._by_name.get(name)
-        if chunk is None:
-            chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)
-        else:
+        if chunk is not None:
             self._unlist(chunk)
-        insort(chunk.fragments, fragment)
+        chunk = self._place(name, fragment)
         chunk.whole = self._is_whole(chunk)
-        self.payload_bytes += fragment.payload_bytes
         self._list(chunk)
         return chunk
 
+    def condemn(self, chunk: Chunk) -> None:
+        """Takes an unleased chunk out of all but the count: it can only be removed any more."""
+        self._unlist(chunk)
+        del self._by_name[chunk.name]
+        chunk.condemned = True
+
     def remove(self, chunk: Chunk) -> None:
         """Forgets a chunk."""
-        self._unlist(chunk)
+        if not chunk.condemned:
+            self.condemn(chunk)
         self.payload_bytes -= chunk.payload_bytes
-        del self._by_name[chunk.name], self._chunks[chunk.id]
+        self.row_bytes -= chunk.row_bytes
+        del self._chunks[chunk.id]
 
     def charge(self, chunk: Chunk, *, uses: int = 0, leases: int = 0) -> None:
         """Changes a chunk's acked uses and open leases by so many."""
@@ -155,9 +199,13 @@ class Index:
         buckets = (chunks for oldest, chunks in self._by_version.items() if oldest < version)
         return [chunk for chunks in buckets for chunk in chunks.values() if not chunk.leases]
 
+    def unleased(self) -> Iterator[Chunk]:
+        """Chunks that no lease holds and that are not condemned, the oldest first."""
+        return (self._chunks[chunk_id] for chunk_id in self._unleased)
+
     def oldest_unleased(self, spared: Chunk | None) -> Chunk | None:
-        """The oldest chunk that no lease holds, other than `spared`."""
-        return next((chunk for chunk in self if not chunk.leases and chunk is not spared), None)
+        """The first of them, other than `spared`."""
+        return next((chunk for chunk in self.unleased() if chunk is not spared), None)
 
     def figures(self) -> dict[str, int]:
         """What the board says of the chunks."""
@@ -181,40 +229,65 @@ class Index:
             return []
         if order == "uniform":
             return self._sample(count, oldest_version, rng)
-        ids: Iterable[int] = chain(*self._ready) if order == "least_used" else sorted(chain(*self._ready))
+        ids: Iterable[int] = chain(*self._ready) if order == "least_used" else merge(*self._ready)
         chosen = list(islice(self._fresh(ids, oldest_version), count))
         if order == "least_used":
             rng.shuffle(chosen)
         return chosen
 
     def _sample(self, count: int, oldest_version: int, rng: Random) -> list[Chunk]:
-        fresh = list(self._fresh(chain(*self._ready), oldest_version))
-        return rng.sample(fresh, min(count, len(fresh)))
+        """Draws without replacement: enough that `count` are left when those that are too old are passed over."""
+        sizes = [len(ready) for ready in self._ready]
+        old = sum(len(chunks) for oldest, chunks in self._by_version.items() if oldest < oldest_version)
+        places = rng.sample(range(sum(sizes)), min(count + old, sum(sizes)))
+        return list(islice(self._fresh(map(self._ready_at, places), oldest_version), count))
+
+    def _ready_at(self, place: int) -> int:
+        """The id at a place in all lists of ready chunks, one after the other."""
+        for ready in self._ready:
+            if place < len(ready):
+                return int(ready[place])
+            place -= len(ready)
+        raise IndexError(place)
 
     def _fresh(self, ids: Iterable[int], oldest_version: int) -> Iterator[Chunk]:
         chunks = (self._chunks[chunk_id] for chunk_id in ids)
         return (chunk for chunk in chunks if chunk.oldest_version >= oldest_version)
 
+    def _place(self, name: ChunkName, fragment: Fragment) -> Chunk:
+        chunk = self._by_name.get(name)
+        if chunk is None:
+            chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)
+        insort(chunk.fragments, fragment)
+        self.payload_bytes += fragment.payload_bytes
+        self.row_bytes += fragment.row_bytes
+        return chunk
+
     def _is_whole(self, chunk: Chunk) -> bool:
-        first = chunk.name.number * self._fragments_per_chunk
-        sequences = [fragment.sequence for fragment in chunk.fragments]
-        if sequences != list(range(first, first + len(sequences))):
+        """Whether no fragment of it is missing. No two are the same, so that the ends tell whether there are gaps."""
+        first, last = chunk.fragments[0], chunk.fragments[-1]
+        length = len(chunk.fragments)
+        start = chunk.name.number * self._fragments_per_chunk
+        if first.sequence != start or last.sequence != start + length - 1:
             return False
-        return len(sequences) == self._fragments_per_chunk or chunk.fragments[-1].closes_stream
+        return length == self._fragments_per_chunk or last.closes_stream
 
     def _list(self, chunk: Chunk) -> None:
         self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
+        if not chunk.leases:
+            self._unleased.add(chunk.id)
         if self._is_ready(chunk):
-            insort(self._ready[chunk.charge], chunk.id)
+            self._ready[chunk.charge].add(chunk.id)
 
     def _unlist(self, chunk: Chunk) -> None:
         bucket = self._by_version[chunk.oldest_version]
         del bucket[chunk.id]
         if not bucket:
             del self._by_version[chunk.oldest_version]
+        if not chunk.leases:
+            self._unleased.remove(chunk.id)
         if self._is_ready(chunk):
-            ready = self._ready[chunk.charge]
-            del ready[bisect_left(ready, chunk.id)]
+            self._ready[chunk.charge].remove(chunk.id)
 
     def _is_ready(self, chunk: Chunk) -> bool:
         return chunk.whole and not chunk.broken and chunk.charge < len(self._ready)

@@ -54,7 +54,7 @@ class Intake:
         lag = max(0, self._books.standing.newest_version - policy_version)
         fresh_chunks = self._books.limits.fresh_chunks(lag)
         granted = [self._reserve(name, fresh_chunks) for name in names]
-        return granted, self._keeper.pacing.free_chunks(len(self._books.index), fresh_chunks)
+        return granted, self._keeper.pacing.free_chunks(self._keeper.usable_chunks, fresh_chunks)
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores what is new in an upload, as one change. Returns what becomes of its fragment, if it has one.
@@ -87,7 +87,7 @@ class Intake:
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
             return True
-        return pacing.reserve(name, len(self._books.index), now, fresh_chunks)
+        return pacing.reserve(name, self._keeper.usable_chunks, now, fresh_chunks)
 
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
         """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""

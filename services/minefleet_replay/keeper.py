@@ -3,8 +3,10 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 
 from minefleet.errors import OverloadedError, RejectedError
 from minefleet_replay.books import Books
@@ -21,6 +23,9 @@ from minefleet_replay.store import Batch, Family, Store
 logger = logging.getLogger(__name__)
 
 FULL_RETRY_S = 0.5
+
+SLICE_CHUNKS = 1000
+"""Chunks that one change drops at most, when many must leave at once: a write holds up all threads."""
 
 
 class Change:
@@ -73,6 +78,7 @@ class Keeper:
         self.stored_raw_bytes = 0
         """What they were before packing."""
         self._wall_clock = wall_clock
+        self._leaving: deque[tuple[Chunk, Reason]] = deque()
         self._warned = False
 
     def change(self) -> Change:
@@ -148,6 +154,36 @@ class Keeper:
         if change.effects:
             self.commit(change)
 
+    @property
+    def usable_chunks(self) -> int:
+        """Chunks that are not about to leave."""
+        return len(self.books.index) - len(self._leaving)
+
+    def condemn(self, chunks: Iterable[Chunk], reason: Reason) -> None:
+        """Takes unleased chunks out of use at once, however many they are; `sweep` drops them."""
+        for chunk in chunks:
+            self.books.index.condemn(chunk)
+            self.pacing.settle(chunk.name)
+            self._leaving.append((chunk, reason))
+
+    def condemn_unusable(self) -> None:
+        """Condemns what had become unusable and was not dropped yet when the store was closed."""
+        self.condemn(self.books.index.older_than(self.books.oldest_version), "stale")
+        if self.books.standing.abandoned:
+            self.condemn(self.books.abandoned(), "abandoned")
+
+    def sweep(self) -> bool:
+        """Drops some of the condemned chunks. Returns whether there were any."""
+        change, leaving = self.change(), list(islice(self._leaving, SLICE_CHUNKS))
+        if not leaving:
+            return False
+        for chunk, reason in leaving:
+            self.drop(change, chunk, reason, chunk.uses)
+        self.commit(change)
+        for _ in leaving:
+            self._leaving.popleft()
+        return True
+
     def make_room(self, payload_bytes: int, growing: Chunk | None) -> None:
         """Evicts the oldest unleased chunks until a fragment fits.
 
@@ -166,7 +202,7 @@ class Keeper:
             )
         chunks = limits.max_chunks if growing is not None else limits.max_chunks - 1
         while len(index) > chunks or self.payloads.disk_bytes + payload_bytes > limits.payload_bytes:
-            if len(index) <= chunks and self.remove_dead():
+            if self.sweep() or (len(index) <= chunks and self.remove_dead()):
                 continue
             victim = index.oldest_unleased(growing)
             if victim is None:

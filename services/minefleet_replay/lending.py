@@ -199,26 +199,19 @@ class Lending:
         logger.info("epoch %d has taken over", epoch)
 
     def _hear(self, version: int) -> None:
-        """A newer version: what is too stale for it is dropped with it."""
-        standing, limits = self._books.standing, self._books.limits
+        """A newer version: what is too stale for it is dropped."""
         change = self._keeper.change()
-        self._keeper.stand(change, standing.heard(version))
-        for chunk in self._books.index.older_than(version - limits.max_staleness):
-            self._keeper.drop(change, chunk, "stale", chunk.uses)
-        change.then(partial(self._raise_horizon, version))
+        self._keeper.stand(change, self._books.standing.heard(version))
         self._keeper.commit(change)
+        self._raise_horizon(version)
 
     def _abandon(self, lineage: tuple[int, int, int]) -> None:
         """The learner resumed: chunks acted by versions after its checkpoint are dropped."""
-        change, standing = (
-            self._keeper.change(),
-            self._books.standing.resumed(lineage, self._books.limits.max_staleness),
-        )
-        self._keeper.stand(change, standing)
-        for chunk in self._books.index:
-            if not chunk.leases and standing.is_abandoned(chunk.oldest_version, chunk.newest_version):
-                self._keeper.drop(change, chunk, "abandoned", chunk.uses)
+        change = self._keeper.change()
+        self._keeper.stand(change, self._books.standing.resumed(lineage, self._books.limits.max_staleness))
         self._keeper.commit(change)
+        self._keeper.condemn(self._books.abandoned(), "abandoned")
+        self._keeper.sweep()
 
     def _look_ahead(self, use_version: int) -> int:
         """Drops what is too stale for a use to come. No later use is for an earlier version."""
@@ -226,8 +219,12 @@ class Lending:
         if use_version > newest + MAX_OPEN:
             raise RejectedError(f"use_version {use_version} is too far ahead of the newest version, {newest}")
         self._raise_horizon(use_version)
-        self._keeper.drop_all(self._books.index.older_than(self._books.oldest_version), "stale")
         return self._books.horizon
 
     def _raise_horizon(self, version: int) -> None:
-        self._books.horizon = max(self._books.horizon, version)
+        """From now on uses are for this version: what is too stale for it can never be leased again."""
+        if version <= self._books.horizon:
+            return
+        self._books.horizon = version
+        self._keeper.condemn(self._books.index.older_than(self._books.oldest_version), "stale")
+        self._keeper.sweep()

@@ -59,6 +59,7 @@ def open_replay(
         check(directory, known, books)
         payloads = find_payloads(directory, known, books)
         keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
+        keeper.condemn_unusable()
         replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
         settle_identity(directory, identity, store, books)
     except BaseException:

@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 TRIM_SHARE = 100
 """Old records are forgotten when they are more than one in so many of those kept."""
 
+BREATH_S = 0.001
+"""Pause between two slices of long work, for others."""
+
 PAGE_BYTES = 4 * 2**20
 
 
@@ -231,6 +234,7 @@ class Replay:
         Raises:
             OverloadedError: If the store is too busy now; nothing is lost by trying later.
         """
+        self._sweep()
         with self._changed:
             self._drop_silent()
             books = self.keeper.books
@@ -288,6 +292,12 @@ class Replay:
         self._note(self.keeper.books.ledger.appended)
         self._bound(run_id)
         logger.info("the store holds run %s from now on", run_id)
+
+    def _sweep(self) -> None:
+        """Drops what is condemned, slice by slice; other calls get the lock in between."""
+        with self._changed:
+            while self.keeper.sweep():
+                self._changed.wait(BREATH_S)
 
     def _drop_silent(self) -> None:
         """Drops incomplete chunks whose streams fell silent: they would hold room for ever."""

@@ -52,17 +52,14 @@ class Meta:
     @classmethod
     def from_row(cls, number: int, row: bytes) -> "Meta":
         """Inverts `to_row`."""
-        sequence, payload_bytes, oldest, newest, checksum, closes, corrupt, file, offset, length = _META.unpack_from(
-            row
-        )
-        stream = row[_META.size : _META.size + length].decode()
-        place = Place(file, offset)
-        fragment = Fragment(sequence, number, payload_bytes, oldest, newest, closes, place, corrupt)
+        *_, checksum, _, _, _, _, length = _META.unpack_from(row)
+        stream, fragment = read_fragment(number, row)
         return cls(stream, fragment, checksum, row[_META.size + length :])
 
     @classmethod
     def of(cls, number: int, header: fragment_pb2.FragmentHeader, place: Place) -> "Meta":
         """What the index and the store need of a header."""
+        stream, packed = header.name.stream, header.SerializeToString()
         fragment = Fragment(
             sequence=header.name.sequence,
             number=number,
@@ -71,8 +68,16 @@ class Meta:
             newest_version=header.newest_version,
             closes_stream=header.closes_stream,
             place=place,
+            row_bytes=_META.size + len(stream.encode()) + len(packed),
         )
-        return cls(header.name.stream, fragment, header.checksum, header.SerializeToString())
+        return cls(stream, fragment, header.checksum, packed)
+
+
+def read_fragment(number: int, row: bytes) -> tuple[str, Fragment]:
+    """What the index needs of a fragment's row: its stream, and the rest."""
+    sequence, payload_bytes, oldest, newest, _, closes, corrupt, file, offset, length = _META.unpack_from(row)
+    stream, place = row[_META.size : _META.size + length].decode(), Place(file, offset)
+    return stream, Fragment(sequence, number, payload_bytes, oldest, newest, closes, place, corrupt, len(row))
 
 
 def number_key(number: int) -> bytes:

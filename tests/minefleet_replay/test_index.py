@@ -106,3 +106,36 @@ def test_removed_chunks_leave_nothing_behind() -> None:
     for chunk in list(index):
         index.remove(chunk)
     assert (len(index), index.payload_bytes, index.older_than(9), choose(index, 1)) == (0, 0, [], [])
+
+
+def test_a_loaded_index_is_the_one_that_grew() -> None:
+    grown, loaded = (Index(fragments_per_chunk=2, max_reuse=2) for _ in range(2))
+    rows = [
+        (ChunkName("s", sequence // 2), fragment(sequence, number)) for number, sequence in enumerate((3, 0, 2, 1, 4))
+    ]
+    for name, one in rows:
+        grown.add(name, one)
+    grown.charge(grown[1], uses=1)
+    grown.charge(grown[0], leases=1)
+    loaded.load(rows, uses={1: 1}, leases={0: 1})
+    for order in ("least_used", "oldest"):
+        assert choose(loaded, 2, order) == choose(grown, 2, order)
+    assert [chunk.id for chunk in loaded.unleased()] == [chunk.id for chunk in grown.unleased()] == [1, 4]
+    assert [chunk.id for chunk in loaded.older_than(2)] == [1, 4]
+    assert loaded.payload_bytes == grown.payload_bytes == 50
+
+
+def test_a_condemned_chunk_is_nowhere_but_in_the_count() -> None:
+    index = index_of([1, 2])
+    index.condemn(index[0])
+    assert index.find(ChunkName("s", 0)) is None
+    assert (choose(index, 1), [chunk.id for chunk in index.unleased()], index.older_than(2)) == ([1], [1], [])
+    assert (len(index), index.payload_bytes) == (2, 20)
+    index.remove(index[0])
+    assert (len(index), index.payload_bytes) == (1, 10)
+
+
+def test_uniform_finds_every_chunk_that_is_not_too_old() -> None:
+    index = index_of([1, 2] * 20)
+    for seed in range(20):
+        assert sorted(choose(index, 20, "uniform", oldest_version=2, seed=seed)) == list(range(1, 40, 2))

@@ -13,6 +13,7 @@ from minefleet.errors import (
     RejectedError,
 )
 from minefleet_replay.identity import Identity, read_identity, write_identity
+from minefleet_replay.keeper import SLICE_CHUNKS
 
 Worlds = Callable[..., Any]
 
@@ -144,3 +145,56 @@ def test_the_newest_episodes_and_departures_are_kept_and_older_ones_forgotten(ma
         assert len(list(world.replay.keeper.store.scan("drops"))) == 2
         world.crash()
     assert world.figure("appended_fragments") == 5
+
+
+def test_when_more_is_stale_than_one_change_drops_none_of_it_is_leased_and_room_is_free_at_once(
+    make_world: Worlds,
+) -> None:
+    world = make_world(max_chunks=3 * SLICE_CHUNKS, max_reuse=2)
+    for number in range(2 * SLICE_CHUNKS + 1):
+        world.append("s", number)
+    world.hear(9)
+    assert world.figure("held_chunks") == SLICE_CHUNKS + 1
+    assert world.lease(1, 1) == []
+    assert world.reserve(("t", 0), version=9) == [True]
+    world.crash()
+    assert world.lease(1, 1) == []
+    world.replay.tick()
+    assert world.figure("held_chunks") == 0
+    assert world.figure("expired_fragments") == 2 * SLICE_CHUNKS + 1
+    assert world.faults() == []
+
+
+def test_the_rest_of_a_chunk_that_is_about_to_leave_comes_too_late(make_world: Worlds) -> None:
+    world = make_world(max_chunks=3 * SLICE_CHUNKS, fragments_per_chunk=2)
+    for number in range(2 * SLICE_CHUNKS):
+        world.append("s", number)
+    world.append("t", 0)
+    world.hear(9)
+    assert world.append("t", 1, version=9) == "expired"
+    world.replay.tick()
+    assert (world.figure("held_chunks"), world.faults()) == (0, [])
+
+
+def test_what_is_about_to_leave_makes_room_before_anything_is_evicted(make_world: Worlds) -> None:
+    world = make_world(max_chunks=SLICE_CHUNKS + 1)
+    for number in range(SLICE_CHUNKS + 1):
+        world.append("s", number)
+    world.hear(9)
+    world.append("t", 0, version=9)
+    world.append("t", 1, version=9)
+    assert (world.figure("evicted_fragments"), world.figure("live_fragments")) == (0, 3)
+
+
+def test_chunks_of_an_abandoned_lineage_that_were_not_dropped_yet_are_not_leased_after_a_restart(
+    make_world: Worlds,
+) -> None:
+    world = make_world(max_chunks=3 * SLICE_CHUNKS, max_staleness=9)
+    for number in range(2 * SLICE_CHUNKS + 1):
+        world.append("s", number, version=3)
+    world.become(2, 6, 1, 6)
+    assert world.figure("held_chunks") == 1
+    world.restart()
+    assert world.lease(1, 1) == []
+    world.replay.tick()
+    assert (world.figure("held_chunks"), world.faults()) == (0, [])
