@@ -64,6 +64,11 @@ class Books:
         """Whether versions of an abandoned lineage may have acted in it."""
         return self.standing.is_abandoned(chunk.oldest_version, chunk.newest_version)
 
+    def held_files(self) -> set[int]:
+        """Files in which payloads of leased chunks lie."""
+        leased = (self.index[chunk_id] for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
+        return {fragment.place.file for chunk in leased for fragment in chunk.fragments}
+
     def abandoned(self) -> list[Chunk]:
         """Unleased chunks in which versions of an abandoned lineage may have acted."""
         return [chunk for chunk in self.index.unleased() if self.is_abandoned(chunk)]
@@ -89,7 +94,7 @@ def _read_books(store: Store, limits: Limits) -> Books:
     return Books(
         limits=limits,
         index=_read_index(store, limits, leases),
-        names=Names({key.decode(): read_names(row) for key, row in store.scan("names")}),
+        names=Names({key.decode(): read_names(row) for key, row in store.scan("names")}, limits.streams_kept),
         leases=leases,
         progress=_read_progress(store),
         standing=standing,

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from sortedcontainers import SortedList
 
+from minefleet_replay.budget import row_weight
 from minefleet_replay.names import ChunkName
 
 Order = Literal["least_used", "uniform", "oldest"]
@@ -96,11 +97,6 @@ class Chunk:
         return sum(fragment.payload_bytes for fragment in self.fragments)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of its rows in `meta`."""
-        return sum(fragment.row_bytes for fragment in self.fragments)
-
-    @property
     def sound(self) -> int:
         """Fragments whose bytes are not known to be corrupt."""
         return sum(not fragment.corrupt for fragment in self.fragments)
@@ -116,9 +112,10 @@ class Index:
         self._by_version: dict[int, dict[int, Chunk]] = {}
         self._ready = [SortedList() for _ in range(max_reuse)]
         self._unleased = SortedList()
+        self._by_file: dict[int, set[int]] = {}
         self.payload_bytes = 0
-        self.row_bytes = 0
-        """Bytes of the rows of all fragments."""
+        self.row_weight = 0
+        """What the rows of all fragments weigh."""
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -177,8 +174,10 @@ class Index:
         """Forgets a chunk."""
         if not chunk.condemned:
             self.condemn(chunk)
-        self.payload_bytes -= chunk.payload_bytes
-        self.row_bytes -= chunk.row_bytes
+        for fragment in chunk.fragments:
+            self.payload_bytes -= fragment.payload_bytes
+            self.row_weight -= row_weight(fragment.row_bytes)
+            self._leave_file(fragment.place.file, chunk.id)
         del self._chunks[chunk.id]
 
     def charge(self, chunk: Chunk, *, uses: int = 0, leases: int = 0) -> None:
@@ -214,6 +213,14 @@ class Index:
             "unused_chunks": len(self._ready[0]),
             "oldest_held_version": min(self._by_version, default=0),
         }
+
+    def files(self) -> list[int]:
+        """Files in which payloads of chunks lie, the oldest first."""
+        return list(self._by_file)
+
+    def in_file(self, file: int) -> list[Chunk]:
+        """Chunks of which a payload lies in a file, the oldest first."""
+        return [self._chunks[chunk_id] for chunk_id in sorted(self._by_file.get(file, ()))]
 
     def choose(self, count: int, order: Order, oldest_version: int, rng: Random) -> list[Chunk]:
         """Chooses chunks to lease; fewer than `count` when there are not enough.
@@ -260,8 +267,15 @@ class Index:
             chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)
         insort(chunk.fragments, fragment)
         self.payload_bytes += fragment.payload_bytes
-        self.row_bytes += fragment.row_bytes
+        self.row_weight += row_weight(fragment.row_bytes)
+        self._by_file.setdefault(fragment.place.file, set()).add(chunk.id)
         return chunk
+
+    def _leave_file(self, file: int, chunk_id: int) -> None:
+        chunk_ids = self._by_file.get(file, set())
+        chunk_ids.discard(chunk_id)
+        if not chunk_ids:
+            self._by_file.pop(file, None)
 
     def _is_whole(self, chunk: Chunk) -> bool:
         """Whether no fragment of it is missing. No two are the same, so that the ends tell whether there are gaps."""

@@ -97,7 +97,7 @@ class Intake:
         reason = self._reason_to_refuse(name, header)
         if reason is not None:
             return "expired", reason
-        self._keeper.make_room(header.payload_bytes, self._books.index.find(name))
+        self._keeper.make_room(header.payload_bytes, header.ByteSize(), self._books.index.find(name))
         return "stored", None
 
     def _reason_to_refuse(self, name: ChunkName, header: fragment_pb2.FragmentHeader) -> Reason | None:

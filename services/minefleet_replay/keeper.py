@@ -10,6 +10,7 @@ from itertools import islice
 
 from minefleet.errors import OverloadedError, RejectedError
 from minefleet_replay.books import Books
+from minefleet_replay.budget import row_weight
 from minefleet_replay.index import Chunk, Fragment
 from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.metrics import ReplayMetrics
@@ -184,31 +185,54 @@ class Keeper:
             self._leaving.popleft()
         return True
 
-    def make_room(self, payload_bytes: int, growing: Chunk | None) -> None:
+    def make_room(self, payload_bytes: int, row_bytes: int, growing: Chunk | None) -> None:
         """Evicts the oldest unleased chunks until a fragment fits.
 
         Args:
             payload_bytes: Of the fragment.
+            row_bytes: Of its row.
             growing: The chunk that it belongs to, if that is there already; it is spared.
 
         Raises:
             RejectedError: If it could never fit.
             OverloadedError: If all that could make room is leased.
         """
-        limits, index = self.books.limits, self.books.index
-        if payload_bytes > limits.payload_bytes:
+        limits = self.books.limits
+        kept_bytes = limits.budget.kept_bytes - payload_bytes - row_weight(row_bytes)
+        if kept_bytes < 0:
             raise RejectedError(
-                f"a fragment of {payload_bytes} bytes exceeds the {limits.payload_bytes} that max_bytes leaves for all"
+                f"a fragment of {payload_bytes} bytes exceeds the {limits.budget.kept_bytes} that max_bytes leaves for "
+                "all"
             )
         chunks = limits.max_chunks if growing is not None else limits.max_chunks - 1
-        while len(index) > chunks or self.payloads.disk_bytes + payload_bytes > limits.payload_bytes:
-            if self.sweep() or (len(index) <= chunks and self.remove_dead()):
-                continue
-            victim = index.oldest_unleased(growing)
-            if victim is None:
-                raise OverloadedError("replay is full, and all of it is leased", FULL_RETRY_S)
+        while len(self.books.index) > chunks:
+            if not self.sweep():
+                self._evict_oldest(growing)
+        while self.payloads.disk_bytes + self.books.index.row_weight > kept_bytes:
+            if not self.sweep() and not self.remove_dead():
+                self._evict_files(growing)
+
+    def _evict_oldest(self, growing: Chunk | None) -> None:
+        victim = self.books.index.oldest_unleased(growing)
+        if victim is None:
+            raise OverloadedError("replay is full, and all of it is leased", FULL_RETRY_S)
+        self.drop_all([victim], "evicted")
+
+    def _evict_files(self, growing: Chunk | None) -> None:
+        """Evicts all that lies in the oldest files in which nothing is leased, so that the files can be removed."""
+        held = self.books.held_files() | {one.place.file for one in (growing.fragments if growing else ())}
+        free = [file for file in self.books.index.files() if file not in held]
+        evicted_bytes = 0
+        for file in free:
+            if evicted_bytes >= self.books.limits.budget.evicted_bytes:
+                return
             self._warn_if_too_small()
-            self.drop_all([victim], "evicted")
+            evicted_bytes += self.payloads.size(file)
+            chunks = iter(self.books.index.in_file(file))
+            while some := list(islice(chunks, SLICE_CHUNKS)):
+                self.drop_all(some, "evicted")
+        if not free:
+            raise OverloadedError("replay is full, and a part of each file is leased", FULL_RETRY_S)
 
     def _warn_if_too_small(self) -> None:
         """Says once when what fits is less than an iteration needs: no lease could ever be granted then."""

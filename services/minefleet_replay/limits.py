@@ -4,13 +4,9 @@ from dataclasses import dataclass
 
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.run import Run
+from minefleet_replay.budget import LARGEST_RECORDS, Budget
+from minefleet_replay.names import MAX_STREAMS
 from minefleet_replay.pacing import room_in_chunks
-
-PAYLOAD_SHARE = 0.8
-"""Share of `max_bytes` for the files of payloads; the rest is for RocksDB."""
-
-FILES = 64
-"""Files of payloads when there are as many bytes as may be: what is evicted at once is one part in so many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,22 +26,19 @@ class Limits:
     """Whether an acked append survives power loss (`durability: host`)."""
     schema_fingerprint: str = ""
     """Fragments of another schema are refused."""
-    episodes_kept: int = 100_000
+    episodes_kept: int = LARGEST_RECORDS
     """Episode records, the newest."""
-    drops_kept: int = 100_000
+    drops_kept: int = LARGEST_RECORDS
     """Appended fragments, counted back from the newest, whose departure can be explained."""
     shard: int = 0
     shards: int = 1
+    streams_kept: int = MAX_STREAMS
+    """Streams whose names are remembered: those heard of last."""
 
     @property
-    def payload_bytes(self) -> int:
-        """Bytes of the files of payloads."""
-        return int(self.max_bytes * PAYLOAD_SHARE)
-
-    @property
-    def payload_file_bytes(self) -> int:
-        """Bytes with which one of them is full."""
-        return min(max(self.payload_bytes // FILES, 2**16), 2**27)
+    def budget(self) -> Budget:
+        """What follows from `max_bytes`."""
+        return Budget(self.max_bytes)
 
     @property
     def chunks_per_iteration(self) -> int:
@@ -78,11 +71,13 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
     Chunks are split like the chunks of an iteration, so a shard may hold at least those that it provides.
     """
     replay, shards = run.config.rollout_config.replay_buffer_config, len(run.shards)
+    max_bytes = replay.max_bytes // shards
+    records_kept = Budget(max_bytes).records_kept
     return Limits(
         fragments_per_iteration=fragments_per_iteration(run.config, shard),
         fragments_per_chunk=replay.fragments_per_chunk,
         max_chunks=share(replay.max_chunks, shards, shard),
-        max_bytes=replay.max_bytes // shards,
+        max_bytes=max_bytes,
         max_reuse=replay.max_reuse,
         max_staleness=replay.max_staleness,
         grant_timeout_s=replay.grant_timeout_s,
@@ -92,4 +87,7 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
         schema_fingerprint=run.schema.fingerprint,
         shard=shard,
         shards=shards,
+        episodes_kept=records_kept,
+        drops_kept=records_kept,
+        streams_kept=min(records_kept, MAX_STREAMS),
     )

@@ -1,7 +1,7 @@
 """Names of chunks, and what each stream has ever sent.
 
 A name is remembered with its checksum while it is among the newest `WINDOW` of its stream, and as part of a range for
-as long as the stream is remembered. The `MAX_STREAMS` streams heard of last are remembered.
+as long as the stream is remembered. The streams heard of last are remembered, `MAX_STREAMS` at most.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ MAX_GAPS = 64
 """Gaps in the numbers of one stream beyond which it is refused."""
 
 MAX_STREAMS = 2**16
-"""Streams that are remembered."""
+"""Streams that are remembered at most."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges of numbers, rising, apart from each other."""
@@ -83,7 +83,8 @@ NOTHING = StreamNames()
 class Names:
     """All remembered streams; the one heard of last comes last."""
 
-    def __init__(self, streams: dict[str, StreamNames]) -> None:
+    def __init__(self, streams: dict[str, StreamNames], max_streams: int = MAX_STREAMS) -> None:
+        self._max_streams = max_streams
         self._streams = dict(sorted(streams.items(), key=lambda item: item[1].heard))
 
     def __getitem__(self, stream: str) -> StreamNames:
@@ -106,7 +107,7 @@ class Names:
 
     def surplus(self, newcomers: int) -> Iterator[str]:
         """Streams to forget so that so many new ones fit, the longest silent first."""
-        excess = len(self._streams) + newcomers - MAX_STREAMS
+        excess = len(self._streams) + newcomers - self._max_streams
         return (stream for stream, _ in zip(self._streams, range(excess), strict=False))
 
 

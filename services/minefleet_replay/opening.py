@@ -109,7 +109,7 @@ def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadL
     Raises:
         CorruptError: If payloads are missing that had been synced.
     """
-    payloads = open_payloads(directory / PAYLOADS, file_bytes=books.limits.payload_file_bytes)
+    payloads = open_payloads(directory / PAYLOADS, file_bytes=books.limits.budget.file_bytes)
     for chunk in books.index:
         for fragment in chunk.fragments:
             is_there = fragment.corrupt or payloads.holds(fragment.place, fragment.payload_bytes)

@@ -90,6 +90,10 @@ class PayloadLog:
         """Whether there is a file that is long enough."""
         return self._sizes.get(place.file, 0) >= place.offset + payload_bytes
 
+    def size(self, file: int) -> int:
+        """Bytes of a file."""
+        return self._sizes.get(file, 0)
+
     def hold(self, file: int) -> None:
         """One more stored fragment lies in a file."""
         self._live[file] = self._live.get(file, 0) + 1

@@ -31,6 +31,7 @@ from rocksdict import (
 )
 
 from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError
+from minefleet_replay.budget import BUFFERS, EVENT_LOGS, SMALLEST_BYTES, Budget
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +70,6 @@ SIGNS_OF_DAMAGE = (
 
 STALL_RETRY_S = 0.02
 FULL_RETRY_S = 1.0
-SMALLEST_BUFFER_BYTES = 2**20
-LARGEST_BUFFER_BYTES = 16 * 2**20
-BUFFERS = 4
 
 
 class Batch:
@@ -209,7 +207,7 @@ def open_database(path: Path, max_bytes: int, purpose: Purpose) -> Rdict:
     Raises:
         CorruptError: If it is damaged more than the purpose bears.
     """
-    options = _options(min(max(max_bytes // 256, SMALLEST_BUFFER_BYTES), LARGEST_BUFFER_BYTES), purpose)
+    options = _options(Budget(max_bytes), purpose)
     families: dict[str, Options] = dict.fromkeys(FAMILIES, options)
     access = AccessType.read_only() if purpose in ("look", "salvage") else AccessType.read_write()
     with translated_storage():
@@ -223,7 +221,7 @@ def repair_database(path: Path) -> None:
         CorruptError: If there is nothing to be made.
     """
     with translated_storage():
-        Rdict.repair(str(path), _options(LARGEST_BUFFER_BYTES, "rebuild"))
+        Rdict.repair(str(path), _options(Budget(SMALLEST_BYTES), "rebuild"))
 
 
 @contextmanager
@@ -268,16 +266,18 @@ def lock_store(directory: Path) -> BinaryIO:
     return lock
 
 
-def _options(buffer_bytes: int, purpose: Purpose) -> Options:
+def _options(budget: Budget, purpose: Purpose) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(purpose == "create")
     options.create_missing_column_families(purpose in ("create", "rebuild"))
-    options.set_write_buffer_size(buffer_bytes)
+    options.set_write_buffer_size(budget.buffer_bytes)
     options.set_max_write_buffer_number(BUFFERS)
-    options.set_max_total_wal_size(BUFFERS * buffer_bytes)
+    options.set_max_total_wal_size(budget.log_bytes)
     options.set_max_background_jobs(2)
     options.set_max_open_files(512)
-    options.set_keep_log_file_num(3)
+    options.set_keep_log_file_num(EVENT_LOGS)
+    options.set_max_log_file_size(budget.event_log_bytes)
+    options.set_max_manifest_file_size(budget.manifest_bytes)
     options.set_paranoid_checks(True)
     # The default mode drops all that follows a damaged record in the middle of the log, without a word.
     options.set_wal_recovery_mode(_recovery(purpose))

@@ -58,7 +58,7 @@ def test_payload_bytes_are_bounded(make_world: Worlds) -> None:
     world = make_world(max_bytes=2**20)
     for number in range(8):
         world.append("s", number, payload=bytes(2**17))
-        assert world.figure("payload_disk_bytes") <= world.limits.payload_bytes
+        assert world.figure("payload_disk_bytes") <= world.limits.budget.kept_bytes
     assert world.figure("evicted_fragments") == 2
     with pytest.raises(RejectedError):
         world.append("s", 8, payload=bytes(2**20))
