@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.replay_opening import PATIENCE_S, client_of, fill, make_run, running, stream_of
 
 from minefleet_replay.audit import recount
 from minefleet_replay.store import open_store
+from replay_opening import PATIENCE_S, client_of, fill, make_run, running, stream_of
 
 pytestmark = pytest.mark.soak
 
