@@ -163,11 +163,11 @@ def watching(watch: Watch, run: Run, pid: int) -> Iterator[None]:
     def look() -> None:
         while not stopping.wait(LOOK_S):
             watch.looks += 1
-            watch.peak_disk_bytes = max(watch.peak_disk_bytes, disk_bytes(run.store))
+            watch.peak_disk_bytes = max(watch.peak_disk_bytes, disk_bytes(run.replay))
             watch.resident.append(resident_bytes(pid))
 
     def ask() -> None:
-        url = f"http://{run.config.services.replay.metrics_address}/healthz"
+        url = f"http://{run.config.services.replay[0].metrics_address}/healthz"
         while not stopping.wait(LOOK_S):
             began = time.monotonic()
             with urllib.request.urlopen(url, timeout=60.0) as answer:

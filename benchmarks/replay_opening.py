@@ -80,7 +80,7 @@ def make_run(directory: Path, **replay: float) -> Run:
         env=EnvConfig(id="CartPole-v1"),
         train_config=TrainConfig(batch_size_per_gpu=64),
         rollout_config=RolloutConfig(replay_buffer_config=ReplayBufferConfig(**replay)),  # type: ignore[arg-type]
-        services=ServicesConfig(replay=endpoint, drain_s=30.0),
+        services=ServicesConfig(replay=[endpoint], drain_s=30.0),
     )
     schema = Schema(
         obs=Leaf(kind="box", shape=(4,), dtype="float32"),
@@ -115,7 +115,7 @@ def running(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
 def client_of(run: Run, version: int = 1) -> ReplayClient:
     """A learner's client."""
     return ReplayClient(
-        run.config.services.replay.address,
+        run.config.services.replay[0].address,
         identity=run.identity(status_service_pb2.ROLE_LEARNER),
         position=Position(run_id=RUN_ID, epoch=1, version=version, resumed_version=0, first_version=1),
         patience_s=PATIENCE_S,
@@ -147,7 +147,7 @@ def header_of(run: Run, stream: str, sequence: int, payload: bytes, version: int
 
 def fill(run: Run, fragments: int) -> None:
     """Writes the rows of so many fragments, as if as many streams as there are had appended them in turn."""
-    replay = open_replay(run.store, limits_of(run), make_metrics(CollectorRegistry()))
+    replay = open_replay(run.replay, limits_of(run), make_metrics(CollectorRegistry()))
     replay.bind(RUN_ID)
     keeper = replay.keeper
     for start in range(0, fragments, BATCH):

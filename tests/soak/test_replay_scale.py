@@ -35,6 +35,6 @@ def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_a
             assert client.lease(3, fragments=1, use_version=9, wait_s=1.0).chunks == []
         assert sum(figures[f"{bucket}_fragments"] for bucket in BUCKETS) == FRAGMENTS
         assert (figures["expired_fragments"], figures["trained_fragments"]) == (FRAGMENTS - 64, 64)
-    store = open_store(run.store, max_bytes=run.config.rollout_config.replay_buffer_config.max_bytes, fresh=False)
+    store = open_store(run.replay, max_bytes=run.config.rollout_config.replay_buffer_config.max_bytes, fresh=False)
     assert list(recount(store, 1).faults()) == []
     store.close()
