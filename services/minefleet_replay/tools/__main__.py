@@ -7,7 +7,7 @@ a loss is not accepted.
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from minefleet_replay.tools.stats import stats
 Tool = Callable[[Place, Limits, argparse.Namespace], dict[str, Any]]
 
 
-def main() -> int:
-    """Runs the tool that the command line names."""
-    arguments = parse(sys.argv[1:])
+def main(argv: Sequence[str]) -> int:
+    """Runs the tool that the command line names, and returns its exit code."""
+    arguments = parse(argv)
     try:
         run = read_run(arguments.run_dir)
         report = {"run_dir": str(run.directory)} | _run(run, arguments)
@@ -40,7 +40,7 @@ def main() -> int:
     return _exit_code(report, arguments)
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m minefleet_replay.tools", description="Looks into replay's stores.")
     parser.add_argument("tool", choices=(*TOOLS, "export"))
@@ -93,4 +93,4 @@ def _exit_code(report: dict[str, Any], arguments: argparse.Namespace) -> int:
 TOOLS: dict[str, Tool] = {"stats": _stats, "why-dropped": _why_dropped, "fsck": _fsck, "repair": _repair}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,10 @@
-"""The tools as processes, and what they say of a store. `stopped_run` is a run directory that a server has left."""
+"""The tools, and what they say of a store. `stopped_run` is a run directory that a server has left."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,31 @@ import pytest
 from minefleet.codec import encode
 from minefleet.errors import NotFoundError
 from minefleet.fragment import Fragment
+from minefleet_replay.tools.__main__ import main
 
 STEPS = 5
 EXAMPLE = Path(__file__).parents[3] / "examples" / "replay_notebook.py"
 
-Done = subprocess.CompletedProcess[str]
+Tool = Callable[..., "Done"]
 
 
-def tool(run: Any, name: str, *arguments: str) -> Done:
-    command = [sys.executable, "-m", "minefleet_replay.tools", name, "--run-dir", str(run.directory), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a tool ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def tool(capsys: pytest.CaptureFixture[str]) -> Tool:
+    def run(run: Any, name: str, *arguments: str) -> Done:
+        capsys.readouterr()
+        code = main([name, "--run-dir", str(run.directory), *arguments])
+        return Done(code, *capsys.readouterr())
+
+    return run
 
 
 def fragment_of(stream: str, sequence: int) -> Fragment:
@@ -71,7 +87,7 @@ def stopped_run(make_server: Callable[..., Any]) -> Any:
     return server.run
 
 
-def test_stats_say_what_is_held(stopped_run: Any) -> None:
+def test_stats_say_what_is_held(tool: Tool, stopped_run: Any) -> None:
     (shard,) = json.loads(tool(stopped_run, "stats").stdout)["shards"]
     assert (shard["appended_fragments"], shard["live_fragments"], shard["trained_fragments"]) == (8, 6, 2)
     assert (shard["held_chunks"], shard["ready_chunks"], shard["known_streams"]) == (6, 6, 2)
@@ -79,7 +95,7 @@ def test_stats_say_what_is_held(stopped_run: Any) -> None:
     assert (shard["staleness"], shard["uses"]) == ({"0": 6}, {"0": 6})
 
 
-def test_why_dropped_tells_what_left_and_when(stopped_run: Any) -> None:
+def test_why_dropped_tells_what_left_and_when(tool: Tool, stopped_run: Any) -> None:
     (shard,) = json.loads(tool(stopped_run, "why-dropped", "--limit", "9").stdout)["shards"]
     departures = sorted((one["stream"], *one["sequences"], one["reason"], one["uses"]) for one in shard["departures"])
     assert departures == [("a", 0, "trained", 1), ("a", 1, "trained", 1)]
@@ -107,7 +123,7 @@ def test_replay_itself_says_why_fragments_left(make_server: Callable[..., Any]) 
             client.why_dropped("z")
 
 
-def test_fsck_and_repair_end_with_what_they_found(stopped_run: Any) -> None:
+def test_fsck_and_repair_end_with_what_they_found(tool: Tool, stopped_run: Any) -> None:
     assert tool(stopped_run, "fsck").returncode == 0
     (file,) = (stopped_run.replay / "payloads").iterdir()
     file.write_bytes(file.read_bytes()[:-1])
@@ -122,7 +138,7 @@ def test_fsck_and_repair_end_with_what_they_found(stopped_run: Any) -> None:
     assert tool(stopped_run, "fsck").returncode == 0
 
 
-def test_an_export_holds_every_live_fragment_as_it_was(stopped_run: Any, tmp_path: Path) -> None:
+def test_an_export_holds_every_live_fragment_as_it_was(tool: Tool, stopped_run: Any, tmp_path: Path) -> None:
     done = tool(stopped_run, "export", "--out", str(tmp_path / "out"))
     assert json.loads(done.stdout)["fragments"] == 6
     entries = json.loads((tmp_path / "out" / "index.json").read_text())["fragments"]
@@ -136,7 +152,7 @@ def test_an_export_holds_every_live_fragment_as_it_was(stopped_run: Any, tmp_pat
             assert entry["length"] == len(arrays["first"]) == STEPS
 
 
-def test_an_export_may_be_of_one_stream_and_limited(stopped_run: Any, tmp_path: Path) -> None:
+def test_an_export_may_be_of_one_stream_and_limited(tool: Tool, stopped_run: Any, tmp_path: Path) -> None:
     done = tool(stopped_run, "export", "--out", str(tmp_path / "out"), "--stream", "b", "--limit", "3")
     assert json.loads(done.stdout) | {"directory": ""} == {
         "run_dir": str(stopped_run.directory),
@@ -146,7 +162,7 @@ def test_an_export_may_be_of_one_stream_and_limited(stopped_run: Any, tmp_path: 
     }
 
 
-def test_an_export_leaves_nothing_when_it_is_refused(stopped_run: Any, tmp_path: Path) -> None:
+def test_an_export_leaves_nothing_when_it_is_refused(tool: Tool, stopped_run: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert tool(stopped_run, "export", "--out", str(out), "--stream", "z").returncode == 1
     assert not out.exists() and not list(tmp_path.glob(".out*"))
@@ -157,7 +173,7 @@ def test_an_export_leaves_nothing_when_it_is_refused(stopped_run: Any, tmp_path:
     assert [path.name for path in out.iterdir()] == ["mine"]
 
 
-def test_the_example_notebook_reads_an_export(stopped_run: Any, tmp_path: Path) -> None:
+def test_the_example_notebook_reads_an_export(tool: Tool, stopped_run: Any, tmp_path: Path) -> None:
     tool(stopped_run, "export", "--out", str(tmp_path / "out"))
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(tmp_path / "out")],
