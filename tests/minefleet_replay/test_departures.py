@@ -22,8 +22,8 @@ def test_a_record_says_what_was_written() -> None:
 
 
 def test_the_latest_are_told_first_whatever_the_order_in_which_fragments_came() -> None:
-    rows = [row("s", number, at) for number, at in enumerate((5.0, 100.0, 20.0, 3.0))]
-    assert [one.at for one in latest(rows, "", 3)] == [100.0, 20.0, 5.0]
+    rows = [row("s", number, at) for number, at in enumerate((5.125, 100.0, 20.5, 3.0625))]
+    assert [one.at for one in latest(rows, "", 3)] == [100.0, 20.5, 5.125]
 
 
 def test_streams_are_told_apart() -> None:
