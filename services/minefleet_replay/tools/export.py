@@ -63,12 +63,13 @@ def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> d
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         (aside / FRAGMENTS).mkdir(parents=True)
-        entries = [entry for place in places for entry in _export(place, limits_of(run, place.shard), aside, wanted)][
-            : wanted.limit
-        ]
+        found = [entry for place in places for entry in _export(place, limits_of(run, place.shard), aside, wanted)]
+        found.sort(key=lambda entry: (entry["stream"], entry["sequence"]))
+        entries = found[: wanted.limit]
+        for entry in found[len(entries) :]:
+            (aside / entry["file"]).unlink()
         if wanted.stream and not entries:
             raise NotFoundError(f"no fragment of stream {wanted.stream} is stored")
-        entries.sort(key=lambda entry: (entry["stream"], entry["sequence"]))
         head = {"run_dir": str(run.directory), "schema": run.schema.to_dict()}
         (aside / INDEX).write_text(json.dumps(head | {"fragments": entries}, indent=1) + "\n")
         aside.rename(target)

@@ -11,7 +11,7 @@ from minefleet_replay.identity import FILE, Identity, read_identity
 from minefleet_replay.ledger import Bucket, Ledger
 from minefleet_replay.limits import Limits
 from minefleet_replay.names import MAX_STREAMS, NOTHING
-from minefleet_replay.opening import PAYLOADS
+from minefleet_replay.opening import PAYLOADS, identity_of
 from minefleet_replay.tools.contents import Contents, Faults, Held, read_contents
 from minefleet_replay.tools.opening import payloads_in, salvaging
 
@@ -26,12 +26,12 @@ def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
             contents = read_contents(opened.store, payloads_in(directory), limits.fragments_per_chunk)
             damage = opened.damage
     except CorruptError as error:
-        known_identity(directory, faults)
+        known_identity(directory, limits, faults)
         faults.add("database", str(error))
         return {"faults": faults.lines(), "ledger": None, "recount": None, "unnamed_payload_files": []}
     for text in damage:
         contents.faults.add("database", text)
-    check(contents, known_identity(directory, contents.faults), limits)
+    check(contents, known_identity(directory, limits, contents.faults), limits)
     ledger = contents.ledger
     recount = asdict(recount_of(contents, ledger or Ledger()))
     del recount["ledger"]
@@ -50,16 +50,16 @@ def unnamed(contents: Contents, directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / PAYLOADS).glob("*") if path.name not in named)
 
 
-def known_identity(directory: Path, faults: Faults) -> Identity:
-    """The identity that lies beside the database, or an empty one where that is a fault."""
+def known_identity(directory: Path, limits: Limits, faults: Faults) -> Identity:
+    """The identity that lies beside the database, or that of a new store where that is a fault."""
     try:
         identity = read_identity(directory)
     except CorruptError as error:
         faults.add("identity", str(error))
-        return Identity()
+        return identity_of(limits)
     if identity is None:
         faults.add("identity", f"{directory / FILE} is missing")
-    return identity or Identity()
+    return identity or identity_of(limits)
 
 
 def check(contents: Contents, identity: Identity, limits: Limits) -> None:

@@ -43,7 +43,7 @@ def repair(directory: Path, limits: Limits, *, accept_loss: bool) -> dict[str, A
     """
     with salvaging(directory, limits.max_bytes, rescue=True) as opened:
         contents = read_contents(opened.store, payloads_in(directory), limits.fragments_per_chunk)
-        identity = known_identity(directory, contents.faults)
+        identity = known_identity(directory, limits, contents.faults)
         check(contents, identity, limits)
         plan = make_plan(contents, identity, limits, is_whole=not opened.damage)
         report = describe(opened, contents, plan)

@@ -4,16 +4,24 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from minefleet.codec import encode
+from minefleet.config import DatabaseConfig
+from minefleet.config.shards import spread
 from minefleet.errors import NotFoundError
 from minefleet.fragment import Fragment
+from minefleet_replay.identity import Identity, read_identity
+from minefleet_replay.intake import Upload
+from minefleet_replay.limits import limits_of
+from minefleet_replay.metrics import make_metrics
+from minefleet_replay.opening import open_replay
 from minefleet_replay.tools.__main__ import main
 
 STEPS = 5
@@ -186,3 +194,28 @@ def test_the_example_notebook_reads_an_export(tool: Tool, stopped_run: Any, tmp_
     assert "6 fragments, 30 steps of 2 streams" in done.stdout
     assert "2 whole episodes, mean return 8.00" in done.stdout
     assert (tmp_path / "out" / "replay.png").stat().st_size > 10_000
+
+
+def test_all_shards_are_looked_at_and_exported_together(
+    tool: Tool, make_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    server = make_server(database_config=DatabaseConfig(num_shards=2))
+    server.run = replace(server.run, config=spread(server.run.config))
+    server.run.write()
+    for shard, stream in zip(server.run.shards, ("b", "a"), strict=True):
+        replay = open_replay(shard.store, limits_of(server.run, shard.index), make_metrics(CollectorRegistry()))
+        replay.bind("run-1")
+        for sequence in range(2):
+            header, payload = packed(server, stream, sequence)
+            replay.append(Upload(header=header, pieces=[payload]))
+        replay.close()
+    shards = json.loads(tool(server.run, "stats").stdout)["shards"]
+    assert [(shard["name"], shard["live_fragments"]) for shard in shards] == [("replay-0", 2), ("replay-1", 2)]
+    assert tool(server.run, "fsck").returncode == 0
+    tool(server.run, "export", "--out", str(tmp_path / "out"), "--limit", "3")
+    entries = json.loads((tmp_path / "out" / "index.json").read_text())["fragments"]
+    assert [(entry["stream"], entry["sequence"]) for entry in entries] == [("a", 0), ("a", 1), ("b", 0)]
+    assert len(list((tmp_path / "out" / "fragments").iterdir())) == 3
+    (server.run.shards[1].store / "identity.json").write_text("{")
+    assert tool(server.run, "repair", "--accept-loss").returncode == 0
+    assert read_identity(server.run.shards[1].store) == Identity(run_id="run-1", appended=2, shard=1, shards=2)
