@@ -2,7 +2,7 @@
 
     python benchmarks/replay.py [--rounds 5] [--fragments 1024] [--case crafter-append ...] [--threads 1]
 
-    crafter-append, crafter-sample  fragments of 64 x (64, 64, 3) Crafter frames, recorded once; they pack 25-fold
+    crafter-append, crafter-sample  fragments of 64 x (64, 64, 3) Crafter frames, recorded once; they pack about 11-fold
     random-append, random-sample    a tenth as many of 256 x (128, 128, 3) random bytes, every one of which travels
 
 Each round runs ours, Reverb and the limit in turn: a client process with as many threads on a server process each, the
