@@ -7,13 +7,19 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from minefleet.errors import RejectedError
 from minefleet_runtime.abort import status_of
 from minefleet_runtime.metrics import Rpc, RpcMetrics
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 Behaviour = Callable[[Any, Any], Any]
+Deserializer: TypeAlias = Callable[[bytes], Any] | None
+
+_GARBLED = object()
+"""Stands for a request that is no message."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -33,18 +39,19 @@ class RpcInterceptor(grpc.ServerInterceptor):
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        return _rebuilt(handler, self._wrap(_rpc(handler, handler_call_details.method), handler))
+        behaviour = self._wrap(_rpc(handler, handler_call_details.method), handler)
+        return _rebuilt(handler, behaviour, _lenient(handler.request_deserializer))
 
     def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
-        behaviour = _behaviour(handler)
+        behaviour, legible = _behaviour(handler), _all_legible if handler.request_streaming else _legible
 
         def unary(request: Any, context: Any) -> Any:
             with self._answering(rpc, context):
-                return behaviour(request, context)
+                return behaviour(legible(request), context)
 
         def stream(request: Any, context: Any) -> Iterator[Any]:
             with self._answering(rpc, context):
-                yield from behaviour(request, context)
+                yield from behaviour(legible(request), context)
 
         return stream if handler.response_streaming else unary
 
@@ -81,7 +88,8 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return _rebuilt(handler, self._wrap(_rpc(handler, handler_call_details.method), handler))
+        behaviour = self._wrap(_rpc(handler, handler_call_details.method), handler)
+        return _rebuilt(handler, behaviour, handler.request_deserializer)
 
     def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
         behaviour = _behaviour(handler)
@@ -141,11 +149,37 @@ def _behaviour(handler: Handler) -> Behaviour:
     return chosen
 
 
-def _rebuilt(handler: Handler, behaviour: Behaviour) -> Handler:
+def _lenient(deserialize: Deserializer) -> Deserializer:
+    """Lets the handler refuse what cannot be parsed.
+
+    gRPC would end a stream of requests for the handler as if all had come, and then wait for ever for the status that
+    it cannot send twice: the server could never stop.
+    """
+
+    def parse(data: bytes) -> Any:
+        try:
+            return deserialize(data) if deserialize is not None else data
+        except DecodeError:
+            return _GARBLED
+
+    return parse
+
+
+def _legible(request: Any) -> Any:
+    if request is _GARBLED:
+        raise RejectedError("the bytes are no message of the type that this method takes")
+    return request
+
+
+def _all_legible(requests: Iterator[Any]) -> Iterator[Any]:
+    return map(_legible, requests)
+
+
+def _rebuilt(handler: Handler, behaviour: Behaviour, deserialize: Deserializer) -> Handler:
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+    return make(behaviour, deserialize, handler.response_serializer)

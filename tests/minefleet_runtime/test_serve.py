@@ -19,6 +19,7 @@ from minefleet.errors import (
     FleetError,
     InternalError,
     OverloadedError,
+    RejectedError,
     RunMismatchError,
     UnavailableError,
     translated,
@@ -240,6 +241,13 @@ def test_unknown_methods_leave_no_label(context: RoleContext) -> None:
     with serving(context, "127.0.0.1:0") as address, connect(address) as channel, pytest.raises(grpc.RpcError):
         cast(Any, channel).unary_unary("/no.Such/Method")(b"", timeout=TIMEOUT_S)
     assert b"no.Such" not in generate_latest(context.registry)
+
+
+def test_what_is_no_message_is_refused(context: RoleContext) -> None:
+    with serving(context, "127.0.0.1:0") as address, connect(address) as channel:
+        call = cast(Any, channel).unary_unary("/minefleet.v1.StatusService/Describe")
+        with pytest.raises(RejectedError, match="no message"), translated():
+            call(b"\xff", timeout=TIMEOUT_S)
 
 
 @BOTH
