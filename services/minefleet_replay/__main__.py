@@ -26,7 +26,9 @@ def body(context: RoleContext) -> None:
     from minefleet_replay.service import ReplayServicer
     from minefleet_replay.ticker import Ticker
     from minefleet_runtime.serve import serve
+    from minefleet_runtime.threads import die_with_any_thread
 
+    die_with_any_thread()
     shard, metrics = context.run.shards[context.index], make_metrics(context.registry)
     limits = limits_of(context.run, context.index)
     with ExitStack() as stack:
