@@ -50,6 +50,8 @@ class ProbeServer(ThreadingHTTPServer):
 class ProbeHandler(BaseHTTPRequestHandler):
     """One request."""
 
+    timeout = 2.0
+    """Seconds after which a silent connection is closed: each holds a thread."""
     server: ProbeServer
 
     def do_GET(self) -> None:

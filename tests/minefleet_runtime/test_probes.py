@@ -68,3 +68,11 @@ def test_a_port_in_use_is_a_config_error_that_names_key_and_port(context: RoleCo
             probing(address, context.board, context.registry, KEY),
         ):
             pass
+
+
+def test_connections_that_say_nothing_are_closed_and_hold_up_nobody(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as silent:
+        silent.sendall(b"GET /heal")
+        assert get(address, "/healthz") == (200, "alive\n")
+        assert silent.recv(1) == b""
