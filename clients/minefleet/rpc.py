@@ -32,12 +32,15 @@ MESSAGE_BYTES = 16 * 2**20
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
 
+PING_TIMEOUT_MS = 15_000
+"""An answer to a ping waits behind uploads in the sender's buffers: megabytes, which take seconds on a slow line."""
+
 # Both ends must agree on keepalive: a client that pings faster than the server allows is cut off, and only
 # ping_timeout_ms notices a peer that hangs.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
