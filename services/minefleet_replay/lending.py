@@ -66,15 +66,20 @@ class Lending:
     def _books(self) -> Books:
         return self._keeper.books
 
+    def refuse_fenced(self, learner: Learner) -> None:
+        """Raises FencedError if a newer epoch has taken over."""
+        epoch = self._books.standing.epoch
+        if learner.epoch < epoch:
+            raise FencedError(f"epoch {learner.epoch} is fenced: epoch {epoch} has taken over")
+
     def admit(self, learner: Learner) -> None:
         """Takes in where the learner stands.
 
         Raises:
             FencedError: If a newer epoch has taken over.
         """
+        self.refuse_fenced(learner)
         standing = self._books.standing
-        if learner.epoch < standing.epoch:
-            raise FencedError(f"epoch {learner.epoch} is fenced: epoch {standing.epoch} has taken over")
         if learner.epoch > standing.epoch:
             self._take_over(learner.epoch)
         lineage = (learner.epoch, learner.resumed_version, learner.first_version)

@@ -166,6 +166,10 @@ class Replay:
             raise NotFoundError(f"lease {number} does not hold chunk {missing[0].stream}/{missing[0].number}")
         return [lent[name] for name in names or lent]
 
+    def refuse_fenced(self, learner: Learner) -> None:
+        """Raises FencedError if a newer epoch has taken over. Takes no lock, for it reads a single number."""
+        self._lending.refuse_fenced(learner)
+
     def fetch(self, wishes: Sequence[Wish]) -> list[Stored | None]:
         """Reads leased fragments; None for those that are corrupt, which quarantines them.
 

@@ -90,7 +90,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             learner, wanted = self._learner(request.learner), self._wanted(request)
             context.add_callback(self._replay.wake)
-            wait_s = min(request.wait.ToTimedelta().total_seconds(), MAX_WAIT_S)
+            wait_s = min(request.wait.ToNanoseconds() / 1e9, MAX_WAIT_S)
             lent = self._replay.lease(learner, wanted, wait_s, context.is_active)
         progress = self._replay.progress()
         return replay_service_pb2.LeaseResponse(
@@ -105,8 +105,10 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         """Streams from the store; a slow reader holds nothing but its thread."""
         with self._counted():
             names = _chunk_names(request.chunks)
-            lent = self._replay.lent(self._learner(request.learner), request.lease, names)
-            for parts in bundled(self._read(lent)):
+            learner = self._learner(request.learner)
+            for parts in bundled(self._read(self._replay.lent(learner, request.lease, names))):
+                # It may have been frozen since the last message, and another may have taken over.
+                self._replay.refuse_fenced(learner)
                 yield replay_service_pb2.ReadResponse(parts=parts)
 
     def Ack(  # noqa: N802
