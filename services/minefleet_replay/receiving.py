@@ -10,6 +10,7 @@ from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.intake import Upload
 from minefleet_replay.progress import Counts
+from minefleet_replay.values import check_finite, check_shapes
 
 MAX_PAYLOAD_BYTES = 256 * 2**20
 MAX_HEADER_BYTES = 2**20
@@ -29,6 +30,14 @@ def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) 
         RejectedError: If the parts do not make fragments and records, or a payload fails its checksum.
     """
     receiver = _Receiver(admit)
+    try:
+        yield from _receive(requests, receiver)
+    finally:
+        # gRPC keeps the error of a call that broke off, and with the error all that its frames refer to.
+        receiver.upload = Upload()
+
+
+def _receive(requests: Iterable[replay_service_pb2.AppendRequest], receiver: "_Receiver") -> Iterator[Upload]:
     for request in requests:
         for part in request.parts:
             receiver.take(part)
@@ -89,6 +98,8 @@ class _Receiver:
                 f"the payload of {header.name.stream}/{header.name.sequence} does not match its header: "
                 f"{header.payload_bytes} bytes with checksum {header.checksum:016x}"
             )
+        if header is not None:
+            check_finite(header, upload.pieces, PIECE_BYTES)
         return upload
 
     def _take_header(self, header: fragment_pb2.FragmentHeader) -> None:
@@ -101,6 +112,7 @@ class _Receiver:
                 f"{header.payload_bytes} and {header.ByteSize()}"
             )
         check_header(header)
+        check_shapes(header)
         self._admit(header)
         self.upload.header = header
         self.missing_bytes = header.payload_bytes

@@ -186,7 +186,7 @@ def pack(header: fragment_pb2.FragmentHeader, payload: bytes) -> Packed:
     packed.checksum, packed.payload_bytes, packed.raw_bytes = checksum(payload), len(payload), len(payload)
     packed.ClearField("tensors")
     packed.tensors.add(
-        name="obs",
+        name="recurrent_state",
         dtype=tensor_pb2.DTYPE_UINT8,
         shape=[len(payload)],
         codec=tensor_pb2.CODEC_NONE,

@@ -271,9 +271,9 @@ class Server:
         header.schema_fingerprint = SCHEMA.fingerprint
         header.raw_bytes = len(payload)
         header.tensors.add(
-            name="reward",
+            name="obs",
             dtype=tensor_pb2.DTYPE_UINT8,
-            shape=[len(payload)],
+            shape=[1, len(payload)],
             codec=tensor_pb2.CODEC_NONE,
             packed_bytes=len(payload),
         )
