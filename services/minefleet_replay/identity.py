@@ -6,6 +6,7 @@ from pathlib import Path
 
 from minefleet.errors import CorruptError
 from minefleet.files import write_whole
+from minefleet_replay.shortage import translated_shortage
 
 FILE = "identity.json"
 
@@ -39,14 +40,17 @@ def read_identity(directory: Path) -> Identity | None:
     try:
         identity = Identity(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
-        raise CorruptError(
-            f"{path} is unreadable: {error}. Restore it, or move the store away to begin anew"
-        ) from error
+        raise CorruptError(f"{path} is unreadable: {error}") from error
     if identity.format != FORMAT:
         raise CorruptError(f"{directory} has format {identity.format}, this version reads format {FORMAT}")
     return identity
 
 
 def write_identity(directory: Path, identity: Identity) -> None:
-    """Writes a store's identity whole and durably."""
-    write_whole(directory / FILE, json.dumps(asdict(identity)))
+    """Writes a store's identity whole and durably.
+
+    Raises:
+        OverloadedError: If the disk is full or too many files are open; the former one stays.
+    """
+    with translated_shortage():
+        write_whole(directory / FILE, json.dumps(asdict(identity)))

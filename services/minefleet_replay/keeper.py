@@ -195,8 +195,11 @@ class Keeper:
 
         Raises:
             RejectedError: If it could never fit.
-            OverloadedError: If all that could make room is leased.
+            OverloadedError: If all that could make room is leased, or others have filled the disk.
         """
+        shortage = self.store.shortage(payload_bytes)
+        if shortage is not None:
+            raise OverloadedError(shortage, FULL_RETRY_S)
         limits = self.books.limits
         kept_bytes = limits.budget.kept_bytes - payload_bytes - row_weight(row_bytes)
         if kept_bytes < 0:

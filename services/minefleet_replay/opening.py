@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.pacing import Pacing
 from minefleet_replay.payloads import PayloadLog, open_payloads
 from minefleet_replay.replay import Replay
-from minefleet_replay.store import Store, open_store
+from minefleet_replay.store import Store, has_remains, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -51,20 +52,21 @@ def open_replay(
         ConfigError: If it was made with another `fragments_per_chunk`, or as another shard.
         ContractError: If its fragments have another schema.
     """
-    identity = read_identity(directory)
-    store = open_store(directory, max_bytes=limits.max_bytes, fresh=identity is None)
-    try:
-        books = read_books(store, limits)
-        known = identity or identity_of(limits)
-        check(directory, known, books)
-        payloads = find_payloads(directory, known, books)
-        keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
-        keeper.condemn_unusable()
-        replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
-        settle_identity(directory, identity, store, books)
-    except BaseException:
-        store.close()
-        raise
+    with _naming_the_cure(directory):
+        identity = read_identity(directory)
+        store = open_store(directory, max_bytes=limits.max_bytes, fresh=identity is None and not has_remains(directory))
+        try:
+            books = read_books(store, limits)
+            known = identity or identity_of(limits)
+            check(directory, known, books)
+            payloads = find_payloads(directory, known, books)
+            keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
+            keeper.condemn_unusable()
+            replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
+            settle_identity(directory, identity, store, books)
+        except BaseException:
+            store.close()
+            raise
     if books.standing.run_id:
         bound(books.standing.run_id)
     logger.info("opened %s with %d chunks; %s", directory, len(books.index), books.ledger)
@@ -76,13 +78,24 @@ def identity_of(limits: Limits) -> Identity:
     return Identity(shard=limits.shard, shards=limits.shards)
 
 
+@contextmanager
+def _naming_the_cure(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except CorruptError as error:
+        raise CorruptError(
+            f"{error}. `minefleet replay repair RUN --accept-loss` keeps what can still be read; or restore "
+            f"{directory}, or move it away to begin anew"
+        ) from error
+
+
 def check(directory: Path, identity: Identity, books: Books) -> None:
     """Refuses a store that does not fit its identity or the configuration."""
     standing, limits = books.standing, books.limits
     if books.ledger.appended < identity.appended or (identity.run_id and not standing.run_id):
         raise CorruptError(
             f"{directory} has lost fragments: it knows of {books.ledger.appended}, {identity.appended} had been synced "
-            "to disk. Restore it, or move it away to begin anew"
+            "to disk"
         )
     if (identity.shard, identity.shards) != (limits.shard, limits.shards):
         raise ConfigError(
@@ -116,7 +129,7 @@ def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadL
             if fragment.number < identity.appended and not is_there:
                 raise CorruptError(
                     f"{payloads.path(fragment.place.file)} is missing or too short: fragment {chunk.name.stream}/"
-                    f"{fragment.sequence} lies in it. Restore it, or run `minefleet replay repair --accept-loss`"
+                    f"{fragment.sequence} lies in it"
                 )
             payloads.hold(fragment.place.file)
     return payloads

@@ -11,18 +11,17 @@ A file takes payloads until it is full, and is removed when no stored fragment l
 files die whole. Files in which everything is dead wait for the rows that say so to survive power loss.
 """
 
-import errno
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from minefleet.errors import CorruptError, OverloadedError
+from minefleet.errors import CorruptError
 from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
 from minefleet_replay.index import Place
+from minefleet_replay.shortage import translated_shortage
 
-FULL_RETRY_S = 1.0
 SUFFIX = ".payloads"
 
 
@@ -53,16 +52,12 @@ class PayloadLog:
         """Writes a payload at the end, where it survives `kill -9`.
 
         Raises:
-            OverloadedError: If the disk is full; nothing was written.
+            OverloadedError: If the disk is full or too many files are open; nothing was written.
         """
-        try:
+        with translated_shortage():
             descriptor = self._open()
             place = Place(self._newest, self._sizes[self._newest])
             written_bytes = _write(descriptor, pieces, place.offset)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise OverloadedError(f"the disk is full: {error}", FULL_RETRY_S) from error
         self._sizes[place.file] += written_bytes
         self.disk_bytes += written_bytes
         return place
@@ -72,9 +67,11 @@ class PayloadLog:
 
         Raises:
             CorruptError: If it is not there.
+            OverloadedError: If too many files are open.
         """
         try:
-            descriptor = os.open(self.path(place.file), os.O_RDONLY)
+            with translated_shortage():
+                descriptor = os.open(self.path(place.file), os.O_RDONLY)
         except FileNotFoundError as error:
             raise CorruptError(f"{self.path(place.file)} is missing") from error
         try:

@@ -28,7 +28,7 @@ from minefleet_replay.pacing import Hint
 from minefleet_replay.progress import Counts
 from minefleet_replay.reading import Stored, Wish, read
 from minefleet_replay.rows import number_key, number_of
-from minefleet_replay.store import Family
+from minefleet_replay.store import Family, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -237,9 +237,14 @@ class Replay:
 
         Raises:
             OverloadedError: If the store is too busy now; nothing is lost by trying later.
+            StorageError: If the store must be opened again.
         """
         self._sweep()
         with self._changed:
+            if self.keeper.store.failure:
+                raise StorageError(self.keeper.store.failure)
+            if self.keeper.store.is_refusing:
+                self.keeper.commit(self.keeper.change())
             self._drop_silent()
             books = self.keeper.books
             self._trim("episodes", books.next_episode, books.limits.episodes_kept)
@@ -275,6 +280,10 @@ class Replay:
                 "env_failures": books.progress.total.env_failures,
                 "unsynced_writes": self.keeper.store.written - self.keeper.synced,
             }
+
+    def shortage(self) -> str | None:
+        """What keeps replay from taking fragments in, if anything does."""
+        return self.keeper.store.shortage()
 
     def storage_figure(self, name: str) -> int:
         """One of RocksDB's own figures of the largest family."""

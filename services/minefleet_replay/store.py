@@ -13,6 +13,7 @@ wait for it. RocksDB runs under the GIL, so a write that would stall is refused 
 
 import fcntl
 import logging
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError
+from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError, UnavailableError
 from minefleet_replay.budget import BUFFERS, EVENT_LOGS, SMALLEST_BYTES, Budget
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,16 @@ SIGNS_OF_DAMAGE = (
 )
 
 STALL_RETRY_S = 0.02
-FULL_RETRY_S = 1.0
+RESERVED_LOGS = 2
+"""Room that payloads leave on the disk, in full logs: one more log, and the flush of what it holds."""
+
+
+class DiskFullError(OverloadedError):
+    """The disk has no room; nothing was written."""
+
+
+class StorageError(UnavailableError):
+    """RocksDB has met an error that it recovers from only when it is opened again; nothing that was acked is lost."""
 
 
 class Batch:
@@ -95,21 +105,39 @@ class Batch:
 class Store:
     """An open database. One thread writes at a time; any may read and sync."""
 
-    def __init__(self, database: Rdict, lock: BinaryIO | None = None, *, may_stall: bool = False) -> None:
+    def __init__(
+        self,
+        database: Rdict,
+        lock: BinaryIO | None = None,
+        *,
+        directory: Path | None = None,
+        reserve_bytes: int = 0,
+        may_stall: bool = False,
+    ) -> None:
         """Takes an open database over.
 
         Args:
             database: Of the store.
             lock: Let go when the store is closed.
+            directory: Whose disk shall have room.
+            reserve_bytes: Room on that disk that payloads must leave.
             may_stall: Let a write wait for the disk. It holds up all threads of the process.
         """
         self._database = database
         self._lock = lock
+        self._directory = directory
+        self._reserve_bytes = reserve_bytes
+        self._largest_bytes = 0
+        """Of the payloads so far."""
         self._families = {family: database.get_column_family(family) for family in FAMILIES}
         self.handles = {family: database.get_column_family_handle(family) for family in FAMILIES}
         self._options = WriteOptions()
         self._options.no_slowdown = not may_stall
         self._syncing = threading.Lock()
+        self._refusal = ""
+        """Why the last write was refused, if the disk had no room for it."""
+        self.failure = ""
+        """Why nothing can be written any more, if so."""
         self.written = 0
         self.synced = 0
 
@@ -118,16 +146,33 @@ class Store:
 
         Raises:
             OverloadedError: If the disk is full or RocksDB would stall; nothing was written.
+            StorageError: If it fails otherwise.
         """
-        with translated_storage():
-            self._database.write(batch.rows, self._options)
+        try:
+            with translated_storage():
+                self._database.write(batch.rows, self._options)
+        except DiskFullError as error:
+            self._refusal = str(error)
+            raise
+        except StorageError as error:
+            self.failure = str(error)
+            raise
+        self._refusal = ""
         self.written += 1
         return self.written
 
     def sync(self, number: int) -> None:
-        """Returns once write `number` survives power loss."""
+        """Returns once write `number` survives power loss.
+
+        Raises:
+            OverloadedError: If the disk is full.
+        """
         with self._syncing:
             if self.synced < number:
+                # RocksDB resumes by itself once there is room again, but not after a flush of the log that it cannot
+                # go on with.
+                if self._refusal:
+                    raise DiskFullError(self._refusal)
                 written = self.written
                 with translated_storage():
                     self._database.flush_wal(True)
@@ -168,6 +213,22 @@ class Store:
         key: bytes | None = rows.key() if rows.valid() else None
         return key
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the disk had no room for the last write."""
+        return bool(self._refusal)
+
+    def shortage(self, payload_bytes: int = 0) -> str | None:
+        """Says so when the largest payload would leave less room than leases, Acks and the flush of memory may need."""
+        self._largest_bytes = max(self._largest_bytes, payload_bytes)
+        if self._refusal or self._directory is None:
+            return self._refusal or None
+        disk = os.statvfs(self._directory)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes >= self._reserve_bytes + self._largest_bytes:
+            return None
+        return f"the disk of {self._directory} is full: {free_bytes} bytes are free, {self._reserve_bytes} are reserved"
+
     def property(self, family: Family, name: str) -> int:
         """One of RocksDB's own figures."""
         return int(self._families[family].property_int_value(f"rocksdb.{name}") or 0)
@@ -198,7 +259,13 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     except Exception:
         lock.close()
         raise
-    return Store(database, lock)
+    return Store(database, lock, directory=directory, reserve_bytes=RESERVED_LOGS * Budget(max_bytes).log_bytes)
+
+
+def has_remains(directory: Path) -> bool:
+    """Whether there are rows of a database that has lost its `CURRENT`: making a new one there would bury them."""
+    remains = (path for kind in ("db/*.log", "db/*.sst", "payloads/*") for path in directory.glob(kind))
+    return not (directory / DATABASE / "CURRENT").exists() and any(path.stat().st_size for path in remains)
 
 
 def open_database(path: Path, max_bytes: int, purpose: Purpose) -> Rdict:
@@ -246,9 +313,11 @@ def _raise_ours(error: Exception) -> None:
     if "stall" in text.lower() or text.startswith("Result incomplete"):
         raise OverloadedError(f"storage is busy: {text}", STALL_RETRY_S) from error
     if "No space left" in text:
-        raise OverloadedError(f"the disk is full: {text}", FULL_RETRY_S) from error
+        raise DiskFullError(f"the disk is full: {text}") from error
     if any(sign in text for sign in SIGNS_OF_DAMAGE):
         raise CorruptError(f"storage is damaged: {text}") from error
+    if text.startswith("IO error"):
+        raise StorageError(f"storage has failed: {text}") from error
 
 
 def lock_store(directory: Path) -> BinaryIO:

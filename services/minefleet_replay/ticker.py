@@ -37,6 +37,9 @@ class Ticker:
         self._stopping = stopping
         self._pool = ThreadPoolExecutor(1, "replay-ticker")
         self._done: Future[None] | None = None
+        self._put_off = ""
+        """What was last put off, and why: said once."""
+        self._short = False
 
     def start(self) -> None:
         """Begins to tick."""
@@ -52,8 +55,10 @@ class Ticker:
 
     def _run(self) -> None:
         try:
+            self._show()
             while not self._stopping.wait(TICK_S):
                 self._tick()
+                self._show()
         finally:
             self._replay.stop_waiting()
 
@@ -61,7 +66,22 @@ class Ticker:
         try:
             self._replay.tick()
         except OverloadedError as error:
-            logger.warning("put off: %s", error)
+            self._say(str(error))
+        else:
+            self._put_off = ""
+        self._report(self._replay.shortage())
+
+    def _say(self, why: str) -> None:
+        if why != self._put_off:
+            logger.warning("put off: %s", why)
+        self._put_off = why
+
+    def _report(self, shortage: str | None) -> None:
+        if shortage is not None or self._short:
+            self._board.waiting(shortage)
+        self._short = shortage is not None
+
+    def _show(self) -> None:
         figures = self._replay.figures()
         self._board.figures(figures)
         self._metrics.show(figures)
