@@ -15,7 +15,7 @@ BUCKETS = ("live", "leased", "trained", "expired", "evicted", "corrupt")
 
 
 def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_all_of_it(tmp_path: Path) -> None:
-    run = make_run(tmp_path, max_chunks=2 * FRAGMENTS, max_reuse=2, max_staleness=2)
+    run = make_run(tmp_path, max_chunks=2 * FRAGMENTS, max_staleness=2)
     fill(run, FRAGMENTS)
     with running(run), client_of(run) as client:
         figures = client.describe().figures

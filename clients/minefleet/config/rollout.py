@@ -86,7 +86,7 @@ class ReplayBufferConfig:
     max_chunks: int = 4800
     """Chunks kept; the oldest unleased ones are evicted beyond, >= 1. Seeds: 4800."""
     max_bytes: int = 8 * 2**30
-    """Payload bytes kept, >= 1 MiB."""
+    """Disk that a replay process may take, >= 1 MiB; below 64 MiB its database may take more."""
     max_reuse: int = 1
     """Times that a chunk may be trained on, >= 1. Seeds: 2."""
     max_staleness: int = 1
