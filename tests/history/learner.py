@@ -6,6 +6,7 @@ publishes before it acks and acks before it writes a checkpoint. When it is fenc
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ from minefleet.v1 import status_service_pb2
 
 LEASE_WAIT_S = 0.5
 EPISODES_PER_PAGE = 50
+REMEMBERED = 64
+"""Acked leases that may be acked again; replay remembers 256."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +54,7 @@ class Learner:
         self._next: Future[int] | None = None
         self._numbers = 0
         self._open: set[int] = set()
+        self._acked: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
         self._state = Checkpoint()
 
     def run(self) -> None:
@@ -101,11 +105,16 @@ class Learner:
             self._close_lease("release", self._replay.release, number)
             return
         self._publish()
-        for _ in range(self._rng.choice([1, 1, 1, 2])):
-            self._close_lease("ack", self._replay.ack, number, used_at=version)
+        self._ack(number, version)
+        if self._rng.random() < 0.3:
+            self._ack(*self._rng.choice(self._acked))
         self._read_episodes()
         if self._rng.random() < 0.5:
             write_whole(self._path, json.dumps(asdict(self._state)))
+
+    def _ack(self, number: int, used_at: int) -> None:
+        self._close_lease("ack", self._replay.ack, number, used_at=used_at)
+        self._acked.append((number, used_at))
 
     def _take(self, version: int) -> int:
         """Returns a lease to use at `version`, and fetches the next."""

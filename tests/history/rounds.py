@@ -9,7 +9,7 @@ from random import Random
 from tests.history.checks import faults
 from tests.history.fleet import RULES, STRIKES, Strike, running
 from tests.history.history import History
-from tests.history.record import read_calls
+from tests.history.record import Recorder, read_calls
 from tests.history.survey import Survey, survey
 
 SHOWN = 20
@@ -38,19 +38,26 @@ def strike(directory: Path, strikes: Sequence[Strike], *, seed: int, actors: int
     """Runs a fleet, strikes it at random moments, and judges what all have written.
 
     Args:
-        directory: Kept: run directory, histories, logs.
+        directory: Kept: run directory, histories, strikes, logs.
         strikes: One per round.
         seed: Decides the moments, the sizes and the payloads, as far as processes can be decided.
         actors: How many.
         longest_s: Between the fleet getting on and the next strike, seconds.
     """
-    rng = Random(seed)
-    with running(directory, rng, actors) as fleet:
-        for each in strikes:
-            fleet.watch(rng.uniform(0.0, longest_s))
-            each(fleet)
-            fleet.get_on()
-        fleet.finish()
+    rng, recorder = Random(seed), Recorder(directory / "strikes.jsonl")
+    try:
+        with running(directory, rng, actors) as fleet:
+            for each in strikes:
+                fleet.watch(rng.uniform(0.0, longest_s))
+                with recorder.call(each.__name__):
+                    each(fleet)
+                fleet.get_on()
+            fleet.finish()
+    except Exception as error:
+        error.add_note(f"seed {seed}, see {directory}")
+        raise
+    finally:
+        recorder.close()
     found = survey(fleet.run.replay, RULES.fragments_per_chunk)
     history = History(read_calls(fleet.histories), RULES)
     contradictions = faults(history, found)

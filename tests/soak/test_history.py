@@ -10,7 +10,7 @@ from tests.history.rounds import deck, strike
 pytestmark = pytest.mark.soak
 
 ROUNDS = 180
-SEEN = ("appended_stored", "appended_duplicate", "appended_expired", "left_abandoned", "left_incomplete", "fenced")
+SEEN = ("appended_stored", "appended_duplicate", "appended_expired", "left_abandoned", "left_late", "fenced")
 
 
 def test_no_history_contradicts_a_promise_over_many_rounds(tmp_path: Path) -> None:
