@@ -9,7 +9,7 @@ from tests.history.rounds import deck, strike
 
 pytestmark = pytest.mark.soak
 
-ROUNDS = 180
+ROUNDS = 220
 SEEN = ("appended_stored", "appended_duplicate", "appended_expired", "left_abandoned", "left_late", "fenced")
 
 
