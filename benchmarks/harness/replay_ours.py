@@ -3,7 +3,8 @@
     python -m harness.replay_ours {crafter,random} FRAGMENTS [--threads N] [--append-only]
 
 The client does what an actor does, with `--threads` shippers that each have a connection of their own, and then what a
-learner does: Lease, Read, decode in a pool of threads, Ack. Nothing is evicted: the limits leave room for all.
+learner does: Lease, Read, decode, Ack, each reader with a lease of its own, so that one is waited for while others are
+read. Nothing is evicted: the limits leave room for all.
 """
 
 import argparse
@@ -23,16 +24,19 @@ from minefleet.fragment import Fragment
 from minefleet.replay import Packed, ReplayClient
 from minefleet.v1 import replay_service_pb2, status_service_pb2
 from minefleet_actor.shipping import Parcel, Shipper
+from minefleet_runtime.memory import keep_freed_memory
 
 PER_LEASE = {"crafter": 128, "random": 16}
 """Fragments of one iteration: 103 and 202 MB."""
-READERS = 2
+READERS = 3
+"""As many leases may be open and one to spare."""
 WARM_UP = "warm-up"
 TIMED = "timed"
 
 
 def main() -> None:
     arguments = parse()
+    keep_freed_memory()
     fragments = load(arguments.kind, arguments.fragments)
     with scratch() as directory:
         per_lease = min(PER_LEASE[arguments.kind], len(fragments))
@@ -41,6 +45,7 @@ def main() -> None:
             max_bytes=8 * total_bytes(fragments),
             max_reuse=1_000_000,
             pacing="off",
+            compression=arguments.compression,
         )
         run = make_run(directory, fragments[0]["obs"].shape[1:], buffer, per_lease)
         with serving(run) as server:
@@ -56,6 +61,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("fragments", type=int)
     parser.add_argument("--threads", type=int, default=1, help="that append")
     parser.add_argument("--append-only", action="store_true")
+    parser.add_argument("--compression", default="zstd", choices=("zstd", "lz4", "none"))
     return parser.parse_args()
 
 
@@ -105,13 +111,12 @@ def measure_sample(server: Server, fragments: list[Arrays], threads: int, per_le
             if not np.array_equal(getattr(fragment, name), array):
                 raise ValueError(f"array {name} of {packed[0].name} differs from the one appended")
 
+    while missing:
+        take(client, next(numbers), per_lease, compare)
+    leases = max(READERS, 2 * len(fragments) // per_lease)
     with ThreadPoolExecutor(READERS) as pool:
-        while missing:
-            take(client, pool, next(numbers), per_lease, compare)
-        leases = max(1, len(fragments) // per_lease)
-        began, taken_bytes = time.monotonic(), 0
-        for _ in range(leases):
-            taken_bytes += take(client, pool, next(numbers), per_lease)
+        began = time.monotonic()
+        taken_bytes = sum(pool.map(lambda _: take(client, next(numbers), per_lease), range(leases)))
         took_s = time.monotonic() - began
     client.close()
     return taken_bytes / took_s / 1e9
@@ -119,19 +124,16 @@ def measure_sample(server: Server, fragments: list[Arrays], threads: int, per_le
 
 def take(
     client: ReplayClient,
-    pool: Executor,
     number: int,
     fragments: int,
     use: Callable[[Packed, Fragment], None] = lambda packed, fragment: None,
 ) -> int:
     """Leases, reads, decodes and acks fragments; returns the bytes of their arrays."""
     assert client.lease(number, fragments=fragments, use_version=1, wait_s=10.0).chunks
-
-    def unpack(packed: Packed) -> int:
+    taken_bytes = 0
+    for packed in client.read(number):
         use(packed, decode(*packed))
-        return packed[0].raw_bytes
-
-    taken_bytes = sum(pool.map(unpack, client.read(number)))
+        taken_bytes += packed[0].raw_bytes
     client.ack(number)
     return taken_bytes
 

@@ -22,7 +22,9 @@ NUMPY_DTYPES: dict[tensor_pb2.Dtype.ValueType, np.dtype[Any]] = {
     tensor_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
     tensor_pb2.DTYPE_FLOAT64: np.dtype("<f8"),
 }
-_WIRE_DTYPES = {dtype.str: number for number, dtype in NUMPY_DTYPES.items()}
+_WIRE_DTYPES = {
+    ordered: number for number, dtype in NUMPY_DTYPES.items() for ordered in (dtype, dtype.newbyteorder(">"))
+}
 
 
 def wire_dtype(name: str, array: NDArray[Any]) -> tensor_pb2.Dtype.ValueType:
@@ -31,7 +33,7 @@ def wire_dtype(name: str, array: NDArray[Any]) -> tensor_pb2.Dtype.ValueType:
     Raises:
         RejectedError: If there is none; names the array.
     """
-    dtype = _WIRE_DTYPES.get(array.dtype.newbyteorder("<").str)
+    dtype = _WIRE_DTYPES.get(array.dtype)
     if dtype is None:
         raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
     return dtype

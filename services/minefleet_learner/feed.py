@@ -10,9 +10,10 @@ replay to have enough; the loop waits for it. Training never waits for it, so th
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -68,7 +69,7 @@ class Feed:
             replay: All of it; a lease holds the fragments of one iteration.
             fragments_per_chunk: As replay counts them.
             order: Which chunks to prefer.
-            readers: Threads that decode.
+            readers: Threads that read and decode.
             device: Where batches go.
             ahead: Whether the next batch is fetched while one is trained on.
             stopping: Ends every wait.
@@ -80,7 +81,8 @@ class Feed:
         self._device = device
         self._stopping = stopping
         self._report = report
-        self._decoders = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
+        self._readers = readers
+        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed") if ahead else None
         self._next: Future[Leased] | None = None
         self._numbers = 0
@@ -106,7 +108,7 @@ class Feed:
 
     def close(self) -> None:
         """Gives back what was not acked. `stopping` is set by now."""
-        for pool in (self._thread, self._decoders):
+        for pool in (self._thread, self._pool):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
         for number in sorted(self._open):
@@ -138,7 +140,7 @@ class Feed:
         """Leases until at least one fragment could be read."""
         while True:
             number, chunks = self._lease(use_version, report)
-            named = list(self._read(number))
+            named = list(self._read(number, chunks))
             if named:
                 return self._leased(number, chunks, named, use_version)
             logger.warning("every fragment of lease %d is corrupt", number)
@@ -159,9 +161,13 @@ class Feed:
             waiting = True
         raise StoppedError("stopped while waiting for fragments")
 
-    def _read(self, number: int) -> Iterator[tuple[Name, Fragment]]:
-        items = self._replay.read(number)
-        return map(_decode, items) if self._decoders is None else self._decoders.map(_decode, items)
+    def _read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[tuple[Name, Fragment]]:
+        """Reads and decodes, each reader its share of the chunks: nothing is handed from thread to thread."""
+        if self._pool is None:
+            return map(_decode, self._replay.read(number, chunks))
+        shares = [share for reader in range(self._readers) if (share := chunks[reader :: self._readers])]
+        parts = self._pool.map(lambda share: list(map(_decode, self._replay.read(number, share))), shares)
+        return chain.from_iterable(parts)
 
     def _leased(
         self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, Fragment]], use_version: int

@@ -36,6 +36,8 @@ class Shards:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
+        self._homes: dict[int, dict[str, int]] = {}
+        """Of each open lease, the shard that its streams lie on."""
         self._threads = ThreadPoolExecutor(len(parts), thread_name_prefix="lease") if len(parts) > 1 else None
 
     def stand(self, position: Position) -> None:
@@ -53,14 +55,22 @@ class Shards:
             return lease.chunks
 
         parts = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
-        return list(chain.from_iterable(parts)) if all(parts) else []
+        if not all(parts):
+            return []
+        self._homes[number] = {chunk.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks}
+        return list(chain.from_iterable(parts))
 
-    def read(self, number: int) -> Iterator[Packed]:
-        """Yields the fragments of a lease, shard by shard."""
-        return chain.from_iterable(part.replay.read(number) for part in self._parts)
+    def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
+        """Yields the fragments of chunks of a lease, shard by shard."""
+        homes = self._homes[number]
+        for shard, part in enumerate(self._parts):
+            mine = [chunk for chunk in chunks if homes[chunk.stream] == shard]
+            if mine:
+                yield from part.replay.read(number, mine)
 
     def ack(self, number: int) -> int:
         """Says that a lease was trained on. Returns the environment steps that actors have reported."""
+        self._homes.pop(number, None)
         return sum(part.replay.ack(number) for part in self._parts)
 
     def release(self, number: int) -> None:
@@ -69,6 +79,7 @@ class Shards:
         Raises:
             FleetError: What the first shard said that had no such lease, or could not be asked.
         """
+        self._homes.pop(number, None)
         errors = list[FleetError]()
         for part in self._parts:
             try:

@@ -18,7 +18,7 @@ from itertools import chain, islice
 from random import Random
 from typing import Literal, NamedTuple
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from minefleet_replay.budget import row_weight
 from minefleet_replay.names import ChunkName
@@ -110,7 +110,9 @@ class Index:
         self._chunks: dict[int, Chunk] = {}
         self._by_name: dict[ChunkName, Chunk] = {}
         self._by_version: dict[int, dict[int, Chunk]] = {}
-        self._ready = [SortedList() for _ in range(max_reuse)]
+        self._max_reuse = max_reuse
+        self._ready: SortedDict[int, SortedList[int]] = SortedDict()
+        """Ids by charge, where there are any."""
         self._unleased = SortedList()
         self._by_file: dict[int, set[int]] = {}
         self.payload_bytes = 0
@@ -151,8 +153,11 @@ class Index:
             chunk.whole = self._is_whole(chunk)
             self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
         self._unleased.update(chunk.id for chunk in self if not chunk.leases)
-        for charge, ready in enumerate(self._ready):
-            ready.update(chunk.id for chunk in self if chunk.charge == charge and self._is_ready(chunk))
+        ready: dict[int, list[int]] = {}
+        for chunk in self:
+            if self._is_ready(chunk):
+                ready.setdefault(chunk.charge, []).append(chunk.id)
+        self._ready.update({charge: SortedList(ids) for charge, ids in ready.items()})
 
     def add(self, name: ChunkName, fragment: Fragment) -> Chunk:
         """Adds a fragment to its chunk."""
@@ -209,8 +214,8 @@ class Index:
     def figures(self) -> dict[str, int]:
         """What the board says of the chunks."""
         return {
-            "ready_chunks": sum(map(len, self._ready)),
-            "unused_chunks": len(self._ready[0]),
+            "ready_chunks": sum(map(len, self._ready.values())),
+            "unused_chunks": len(self._ready.get(0, ())),
             "oldest_held_version": min(self._by_version, default=0),
         }
 
@@ -232,11 +237,12 @@ class Index:
             oldest_version: Chunks in which an older one acted are passed over.
             rng: Decides.
         """
-        if sum(map(len, self._ready)) < count:
+        ready = self._ready.values()
+        if sum(map(len, ready)) < count:
             return []
         if order == "uniform":
             return self._sample(count, oldest_version, rng)
-        ids: Iterable[int] = chain(*self._ready) if order == "least_used" else merge(*self._ready)
+        ids: Iterable[int] = chain(*ready) if order == "least_used" else merge(*ready)
         chosen = list(islice(self._fresh(ids, oldest_version), count))
         if order == "least_used":
             rng.shuffle(chosen)
@@ -244,14 +250,14 @@ class Index:
 
     def _sample(self, count: int, oldest_version: int, rng: Random) -> list[Chunk]:
         """Draws without replacement: enough that `count` are left when those that are too old are passed over."""
-        sizes = [len(ready) for ready in self._ready]
+        sizes = [len(ready) for ready in self._ready.values()]
         old = sum(len(chunks) for oldest, chunks in self._by_version.items() if oldest < oldest_version)
         places = rng.sample(range(sum(sizes)), min(count + old, sum(sizes)))
         return list(islice(self._fresh(map(self._ready_at, places), oldest_version), count))
 
     def _ready_at(self, place: int) -> int:
         """The id at a place in all lists of ready chunks, one after the other."""
-        for ready in self._ready:
+        for ready in self._ready.values():
             if place < len(ready):
                 return int(ready[place])
             place -= len(ready)
@@ -291,7 +297,7 @@ class Index:
         if not chunk.leases:
             self._unleased.add(chunk.id)
         if self._is_ready(chunk):
-            self._ready[chunk.charge].add(chunk.id)
+            self._ready.setdefault(chunk.charge, SortedList()).add(chunk.id)
 
     def _unlist(self, chunk: Chunk) -> None:
         bucket = self._by_version[chunk.oldest_version]
@@ -301,7 +307,10 @@ class Index:
         if not chunk.leases:
             self._unleased.remove(chunk.id)
         if self._is_ready(chunk):
-            self._ready[chunk.charge].remove(chunk.id)
+            ready = self._ready[chunk.charge]
+            ready.remove(chunk.id)
+            if not ready:
+                del self._ready[chunk.charge]
 
     def _is_ready(self, chunk: Chunk) -> bool:
-        return chunk.whole and not chunk.broken and chunk.charge < len(self._ready)
+        return chunk.whole and not chunk.broken and chunk.charge < self._max_reuse

@@ -15,6 +15,7 @@ from minefleet.run import Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext, StatusBoard, section_of
 from minefleet_runtime.logs import set_up_logging
+from minefleet_runtime.memory import keep_freed_memory
 from minefleet_runtime.metrics import register_process
 from minefleet_runtime.probes import probing
 from minefleet_runtime.signals import stop_on_signal
@@ -52,6 +53,7 @@ def run_role(
     title = name or role_name(role, arguments.index)
     set_up_logging(title, arguments.log_level)
     die_with_launcher()
+    keep_freed_memory()
     sys.exit(_exit_code(lambda: _run(role, title, arguments, body), title))
 
 
