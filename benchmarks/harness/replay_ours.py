@@ -49,9 +49,10 @@ def main() -> None:
         )
         run = make_run(directory, fragments[0]["obs"].shape[1:], buffer, per_lease)
         with serving(run) as server:
-            figures = {"append": {"ours": measure_append(server, fragments, arguments.threads)}}
+            way = f"ours {arguments.compression}"
+            figures = {"append": {way: measure_append(server, fragments, arguments.threads)}}
             if not arguments.append_only:
-                figures["sample"] = {"ours": measure_sample(server, fragments, arguments.threads, per_lease)}
+                figures["sample"] = {way: measure_sample(server, fragments, arguments.threads, per_lease)}
     print(json.dumps(figures))
 
 

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -387,23 +387,26 @@ def _append_messages(
     progress: replay_service_pb2.ActorProgress | None,
 ) -> Iterator[replay_service_pb2.AppendRequest]:
     for parts in bundled(_append_parts(fragments, episodes, progress)):
-        yield replay_service_pb2.AppendRequest(parts=parts)
+        request = replay_service_pb2.AppendRequest()
+        for part in parts:
+            request.parts.add(**part)
+        yield request
 
 
 def _append_parts(
     fragments: Sequence[Packed],
     episodes: Sequence[episode_pb2.EpisodeRecord],
     progress: replay_service_pb2.ActorProgress | None,
-) -> Iterator[tuple[replay_service_pb2.AppendPart, int]]:
-    """The parts of an Append with their bytes. Records come first: they are stored with the first fragment."""
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """The parts of an Append, by their field, with their bytes. Records come first, to be stored with a fragment."""
     if progress is not None:
-        yield replay_service_pb2.AppendPart(progress=progress), progress.ByteSize()
+        yield {"progress": progress}, progress.ByteSize()
     for episode in episodes:
-        yield replay_service_pb2.AppendPart(episode=episode), episode.ByteSize()
+        yield {"episode": episode}, episode.ByteSize()
     for header, payload in fragments:
-        yield replay_service_pb2.AppendPart(header=header), header.ByteSize()
+        yield {"header": header}, header.ByteSize()
         for piece in pieces(payload):
-            yield replay_service_pb2.AppendPart(payload=piece), len(piece)
+            yield {"payload": piece}, len(piece)
 
 
 def _leased_chunk(chunk: replay_service_pb2.LeasedChunk) -> LeasedChunk:

@@ -70,6 +70,9 @@ def connect(address: str) -> grpc.Channel:
 
 def pieces(payload: bytes) -> Iterator[bytes]:
     """Cuts a payload into pieces of at most `PIECE_BYTES`; an empty payload has none."""
+    if 0 < len(payload) <= PIECE_BYTES:
+        yield payload
+        return
     view = memoryview(payload)
     for start in range(0, len(view), PIECE_BYTES):
         yield bytes(view[start : start + PIECE_BYTES])

@@ -4,12 +4,14 @@
 
 The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`), so the queue is
 bounded by that plus one fragment per slot. This thread empties it, with one call for all that is queued up to
-`CALL_BYTES`; it waits for something to send, and while replay does not answer it repeats the same names until it does.
+`CALL_BYTES`, while another packs what the next call shall carry; it waits for something to send, and while replay does
+not answer it repeats the same names until it does.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from minefleet.codec import encode
@@ -18,7 +20,7 @@ from minefleet.replay import Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
-CALL_BYTES = 8 * 2**20
+CALL_BYTES = 4 * 2**20
 """Packed bytes beyond which a call takes no further fragment."""
 
 FLUSH_S = 1.0
@@ -87,13 +89,17 @@ class Shipper:
             return
 
     def flush(self) -> None:
-        """Sends all that is queued, oldest first, and this actor's progress."""
-        while self._parcels:
-            packed = self._pack()
-            self._append(packed)
-            for _ in packed:
-                self._parcels.popleft()
-            self._sent()
+        """Sends all that is queued, oldest first, and this actor's progress. Packs the next call during each."""
+        with ThreadPoolExecutor(1, thread_name_prefix="packer") as packer:
+            packed = self._pack(self._queued())
+            while packed:
+                rest = self._queued()[len(packed) :]
+                ahead = packer.submit(self._pack, rest) if rest else None
+                self._append(packed)
+                for _ in packed:
+                    self._parcels.popleft()
+                self._sent()
+                packed = ahead.result() if ahead is not None else self._pack(self._queued())
         if self._episodes:
             self._append([])
 
@@ -112,10 +118,12 @@ class Shipper:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         self._replay.append(packed, episodes=episodes, progress=self._progress())
 
-    def _pack(self) -> list[Packed]:
-        """Packs what one call shall carry, oldest first."""
+    def _queued(self) -> list[Parcel]:
         with self._changed:
-            parcels = list(self._parcels)
+            return list(self._parcels)
+
+    def _pack(self, parcels: list[Parcel]) -> list[Packed]:
+        """Packs as many as one call shall carry."""
         packed, packed_bytes = list[Packed](), 0
         for parcel in parcels:
             if packed_bytes >= CALL_BYTES:

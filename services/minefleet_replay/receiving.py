@@ -111,8 +111,7 @@ class _Receiver:
                 f"a fragment has at most {MAX_PAYLOAD_BYTES} bytes and {MAX_HEADER_BYTES} of header, got "
                 f"{header.payload_bytes} and {header.ByteSize()}"
             )
-        check_header(header)
-        check_shapes(header)
+        check_shapes(header, check_header(header))
         self._admit(header)
         self.upload.header = header
         self.missing_bytes = header.payload_bytes

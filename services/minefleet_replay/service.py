@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -109,7 +110,10 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             for parts in bundled(self._read(self._replay.lent(learner, request.lease, names))):
                 # It may have been frozen since the last message, and another may have taken over.
                 self._replay.refuse_fenced(learner)
-                yield replay_service_pb2.ReadResponse(parts=parts)
+                response = replay_service_pb2.ReadResponse()
+                for part in parts:
+                    response.parts.add(**part)
+                yield response
 
     def Ack(  # noqa: N802
         self, request: replay_service_pb2.AckRequest, context: grpc.ServicerContext
@@ -175,18 +179,18 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             number=request.lease, chunks=chunks, use_version=request.use_version, order=_ORDERS[request.order]
         )
 
-    def _read(self, lent: Sequence[Lent]) -> Iterator[tuple[replay_service_pb2.ReadPart, int]]:
-        """The parts of a Read with their bytes."""
+    def _read(self, lent: Sequence[Lent]) -> Iterator[tuple[dict[str, Any], int]]:
+        """The parts of a Read, by their field, with their bytes."""
         for wishes in grouped(lent):
             for wish, stored in zip(wishes, self._replay.fetch(wishes), strict=True):
                 if stored is None:
                     name = fragment_pb2.FragmentName(stream=wish.chunk.stream, sequence=wish.fragment.sequence)
-                    yield replay_service_pb2.ReadPart(missing=name), name.ByteSize()
+                    yield {"missing": name}, name.ByteSize()
                     continue
                 header = fragment_pb2.FragmentHeader.FromString(stored.header)
-                yield replay_service_pb2.ReadPart(header=header), len(stored.header)
+                yield {"header": header}, len(stored.header)
                 for piece in stored.pieces:
-                    yield replay_service_pb2.ReadPart(payload=piece), len(piece)
+                    yield {"payload": piece}, len(piece)
 
     def _close(self, learner: replay_service_pb2.Learner, lease: int, ending: Ending) -> None:
         with self._counted():

@@ -3,13 +3,11 @@
 Compressed arrays are not unpacked, so observations are taken as they are.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import RejectedError
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
@@ -23,26 +21,30 @@ DTYPES = {
 """Arrays with one value per step."""
 
 
-def check_shapes(header: fragment_pb2.FragmentHeader) -> None:
-    """Rejects arrays that are not as long as the fragment says, or of another type than they must be."""
-    for spec in header.tensors:
-        if not _fits(spec, header.length):
+def check_shapes(header: fragment_pb2.FragmentHeader, sizes: Sequence[int]) -> None:
+    """Rejects arrays that are not as long as the fragment says, or of another type than they must be.
+
+    Args:
+        header: Of the fragment.
+        sizes: Bytes of each array before packing.
+    """
+    length = header.length
+    for spec, raw_bytes in zip(header.tensors, sizes, strict=True):
+        if not _fits(spec, length, raw_bytes):
             raise RejectedError(
                 f"tensor {spec.name} of {header.length} steps has shape {list(spec.shape)}, dtype {spec.dtype}, codec "
                 f"{spec.codec} and {spec.packed_bytes} bytes"
             )
 
 
-def _fits(spec: tensor_pb2.TensorSpec, length: int) -> bool:
-    name, shape, dtype = spec.name, list(spec.shape), DTYPES.get(spec.name)
-    if dtype is not None:
-        if (shape, spec.dtype, spec.codec) != ([length], dtype, tensor_pb2.CODEC_NONE):
+def _fits(spec: tensor_pb2.TensorSpec, length: int, raw_bytes: int) -> bool:
+    name, shape, codec = spec.name, spec.shape, spec.codec
+    if name in DTYPES:
+        if codec != tensor_pb2.CODEC_NONE or spec.dtype != DTYPES[name] or len(shape) != 1 or shape[0] != length:
             return False
-    elif name.startswith(("obs", "action")) and shape[:1] != [length]:
+    elif name.startswith(("obs", "action")) and (not shape or shape[0] != length):
         return False
-    if spec.codec == tensor_pb2.CODEC_NONE:
-        return spec.packed_bytes == math.prod(shape) * NUMPY_DTYPES[spec.dtype].itemsize
-    return spec.codec in CODECS
+    return spec.packed_bytes == raw_bytes if codec == tensor_pb2.CODEC_NONE else codec in CODECS
 
 
 def check_finite(header: fragment_pb2.FragmentHeader, pieces: Sequence[bytes], piece_bytes: int) -> None:
