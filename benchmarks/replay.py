@@ -8,7 +8,8 @@
 Each round runs ours, Reverb and the limit in turn: a client process with as many threads on a server process each, the
 same fragments, fresh stores. A figure is the time from the first call to the last answer, after a warm-up. Both sides
 compare every sampled array with the one appended, in an untimed pass; for Reverb, which samples with replacement, the
-first round's pass goes on until every fragment was seen. Append: `insert` is the peer. Sample: the fastest of its ways.
+first round's pass goes on until every fragment was seen. Append: `insert` is the peer. Sample: `Client.sample` on what
+was inserted; the dataset's ways, which read ahead, and what the trajectory writer wrote stand beside it.
 Crafter is measured with both codecs that a run may choose: zstd, the default, which packs better, and lz4, which is
 faster; like the peer, we are represented by the faster one.
 """
@@ -100,8 +101,7 @@ def report(case: str, rounds: Sequence[Round]) -> str:
     rows = [{way: each[way] for way in order} for each in rounds]
     print(f"\n{table(f'{case}, GB/s', rows)}", flush=True)
     middle = medians(rows)
-    peers = [middle[way] for way in order if way.startswith("Reverb")]
-    peer = middle["Reverb insert"] if case.endswith("append") else max(peers)
+    peer = middle["Reverb insert" if case.endswith("append") else "Reverb sample inserted"]
     ours = max(middle[way] for way in order if way.startswith("ours"))
     return line("replay", case, "GB/s", ours, peer=peer, limit=middle["limit"])
 

@@ -39,7 +39,8 @@ OPTIONS = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 
 TIMEOUT_S = 60.0
 RETRY_S = 0.05
-REFUSALS = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+REFUSALS = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL)
+"""What an overloaded replay answers. INTERNAL is what grpc.aio makes of a refusal in the middle of an upload."""
 
 
 def main() -> None:

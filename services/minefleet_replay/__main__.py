@@ -10,9 +10,6 @@ from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
 
-HANDLERS = 32
-"""Threads that serve calls. A waiting Lease and an upload in flight hold one each."""
-
 
 def body(context: RoleContext) -> None:
     """Opens the store and serves it until asked to stop."""
@@ -23,7 +20,7 @@ def body(context: RoleContext) -> None:
     from minefleet_replay.limits import limits_of
     from minefleet_replay.metrics import make_metrics
     from minefleet_replay.opening import open_replay
-    from minefleet_replay.service import ReplayServicer
+    from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.ticker import Ticker
     from minefleet_runtime.serve import serve
     from minefleet_runtime.threads import die_with_any_thread

@@ -33,14 +33,19 @@ class Leases:
 
     open: dict[int, Lease] = field(default_factory=dict)
     closed: dict[int, Ending] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
+    """When those of the open ones were granted that this process has granted, seconds."""
 
-    def grant(self, lease: Lease) -> None:
+    def grant(self, lease: Lease, now: float | None = None) -> None:
         """Opens a lease."""
         self.open[lease.number] = lease
+        if now is not None:
+            self.since[lease.number] = now
 
     def close(self, number: int, ending: Ending) -> None:
         """Closes a lease."""
         del self.open[number]
+        self.since.pop(number, None)
         self.closed[number] = ending
 
     def surplus(self) -> list[int]:
@@ -54,6 +59,7 @@ class Leases:
     def clear(self) -> None:
         """Forgets all: another epoch begins."""
         self.open.clear()
+        self.since.clear()
         self.closed.clear()
 
 

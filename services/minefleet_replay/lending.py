@@ -1,6 +1,7 @@
 """What the learner does: take the run over, lease chunks, and say what became of them."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -58,8 +59,9 @@ class Lent:
 class Lending:
     """Lends chunks to the learner of the newest epoch. Not thread-safe."""
 
-    def __init__(self, keeper: Keeper, rng: Random) -> None:
+    def __init__(self, keeper: Keeper, clock: Callable[[], float], rng: Random) -> None:
         self._keeper = keeper
+        self._clock = clock
         self._rng = rng
 
     @property
@@ -129,6 +131,9 @@ class Lending:
         if self._books.leases.closed.get(number) == ending:
             return
         lease, change = self._find(number), self._keeper.change()
+        since = self._books.leases.since.get(number)
+        if since is not None:
+            change.then(partial(self._keeper.metrics.lease_open.observe, self._clock() - since))
         change.put("leases", number_key(number), ending_row(ending))
         for forgotten in self._books.leases.surplus():
             change.delete("leases", number_key(forgotten))
@@ -168,7 +173,7 @@ class Lending:
     def _open(self, lease: Lease, chunks: list[Chunk]) -> None:
         change = self._keeper.change()
         change.put("leases", number_key(lease.number), lease.to_row())
-        change.then(partial(self._books.leases.grant, lease))
+        change.then(partial(self._books.leases.grant, lease, self._clock()))
         for chunk in chunks:
             if not chunk.leases:
                 change.move("live", "leased", chunk.sound)

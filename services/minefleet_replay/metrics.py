@@ -22,7 +22,9 @@ FIGURES = {
     "epoch": "The newest epoch heard of.",
     "env_steps": "Environment steps that actors have reported.",
     "env_failures": "Environment failures that actors have reported.",
+    "oldest_lease_seconds": "Time since the oldest open lease of this process was granted.",
     "unsynced_writes": "Writes that would not survive power loss.",
+    "unsynced_seconds": "Time that appends have been acked of which power loss would take some.",
 }
 
 
@@ -38,6 +40,7 @@ class ReplayMetrics:
     refused: Counter
     granted: Counter
     lease_wait: Histogram
+    lease_open: Histogram
     lease_staleness: Histogram
     lease_uses: Histogram
     ledger: Gauge
@@ -73,6 +76,7 @@ def make_metrics(registry: CollectorRegistry) -> ReplayMetrics:
         refused=counter("refused_calls", "Calls refused, by reason.", "reason"),
         granted=counter("reserved_chunks", "Chunks asked for, by the answer.", "granted"),
         lease_wait=histogram("lease_wait_seconds", "Time that a lease waited for enough.", WAIT_BUCKETS_S),
+        lease_open=histogram("lease_open_seconds", "Time that a lease was open until it was closed.", WAIT_BUCKETS_S),
         lease_staleness=histogram(
             "lease_staleness_versions", "Staleness of leased chunks at their use.", STALENESS_BUCKETS
         ),

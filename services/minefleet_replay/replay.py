@@ -76,10 +76,11 @@ class Replay:
         self._clock = clock
         self._bound = bound
         self._intake = Intake(keeper, clock)
-        self._lending = Lending(keeper, rng)
+        self._lending = Lending(keeper, clock, rng)
         self._hint = Hint()
         self._changed = threading.Condition()
         self._stopped = False
+        self._synced_at = clock()
         self._noting = threading.Lock()
         self._noted: Identity | None = None
         self._trimmed: dict[Family, int] = {"episodes": 0, "drops": 0}
@@ -249,9 +250,10 @@ class Replay:
             books = self.keeper.books
             self._trim("episodes", books.next_episode, books.limits.episodes_kept)
             self._trim("drops", books.ledger.appended, books.limits.drops_kept)
-            written, appended = self.keeper.store.written, books.ledger.appended
+            written, appended, began = self.keeper.store.written, books.ledger.appended, self._clock()
             dead = self.keeper.payloads.dead()
         self.keeper.sync(written)
+        self._synced_at = began
         self._note(appended)
         with self._changed:
             self.keeper.payloads.remove(dead)
@@ -259,7 +261,8 @@ class Replay:
     def figures(self) -> dict[str, float]:
         """What the board says."""
         with self._changed:
-            books, pacing = self.keeper.books, self.keeper.pacing
+            books, pacing, now = self.keeper.books, self.keeper.pacing, self._clock()
+            unsynced_writes = self.keeper.store.written - self.keeper.synced
             buckets = {f"{bucket}_fragments": getattr(books.ledger, bucket) for bucket in BUCKETS}
             return {
                 "appended_fragments": books.ledger.appended,
@@ -272,13 +275,15 @@ class Replay:
                 "stored_bytes": self.keeper.stored_bytes,
                 "stored_raw_bytes": self.keeper.stored_raw_bytes,
                 "open_leases": len(books.leases.open),
+                "oldest_lease_seconds": now - min(books.leases.since.values(), default=now),
                 "known_streams": len(books.names),
                 **books.index.figures(),
                 "newest_version": books.standing.newest_version,
                 "epoch": books.standing.epoch,
                 "env_steps": books.progress.total.env_steps,
                 "env_failures": books.progress.total.env_failures,
-                "unsynced_writes": self.keeper.store.written - self.keeper.synced,
+                "unsynced_writes": unsynced_writes,
+                "unsynced_seconds": now - self._synced_at if unsynced_writes else 0.0,
             }
 
     def shortage(self) -> str | None:

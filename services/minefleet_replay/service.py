@@ -1,5 +1,6 @@
 """The servicer: checks and translates, nothing else. What goes wrong is raised, and the runtime makes it a status."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from minefleet.errors import DeadlineError, FleetError, RejectedError
+from minefleet.errors import DeadlineError, FleetError, OverloadedError, RejectedError
 from minefleet.rpc import bundled
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.departures import why_dropped
@@ -22,6 +23,11 @@ from minefleet_replay.reading import grouped
 from minefleet_replay.receiving import MAX_NUMBER, check_name, receive
 from minefleet_replay.replay import Replay
 
+HANDLERS = 32
+"""Threads that serve calls. A waiting Lease and an upload in flight hold one each."""
+MAX_UPLOADS = 24
+"""Uploads that may be under way at once."""
+UPLOAD_RETRY_S = 0.05
 MAX_CHUNKS_ASKED = 10_000
 MAX_WAIT_S = 600.0
 MAX_EPISODES_READ = 10_000
@@ -47,6 +53,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         self._replay = replay
         self._limits = limits
         self._metrics = metrics
+        self._uploads = threading.BoundedSemaphore(MAX_UPLOADS)
 
     def Reserve(  # noqa: N802  # Methods are named by the proto.
         self, request: replay_service_pb2.ReserveRequest, context: grpc.ServicerContext
@@ -72,7 +79,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
     ) -> replay_service_pb2.AppendResponse:
         """Stores each fragment once it has come whole; a caller that goes away leaves no part of one."""
         outcomes: list[Outcome] = []
-        with self._counted():
+        with self._counted(), self._one_of_few_uploads():
             for upload in receive(request_iterator, self._admit_header):
                 if not context.is_active():
                     raise DeadlineError("the caller went away before its upload was whole")
@@ -195,6 +202,16 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
     def _close(self, learner: replay_service_pb2.Learner, lease: int, ending: Ending) -> None:
         with self._counted():
             self._replay.close_lease(self._learner(learner), lease, ending)
+
+    @contextmanager
+    def _one_of_few_uploads(self) -> Iterator[None]:
+        """Keeps handlers free for the learner: it must not stand in line behind any number of uploads."""
+        if not self._uploads.acquire(blocking=False):
+            raise OverloadedError(f"{MAX_UPLOADS} uploads are under way", UPLOAD_RETRY_S)
+        try:
+            yield
+        finally:
+            self._uploads.release()
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
