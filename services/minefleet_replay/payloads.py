@@ -21,6 +21,7 @@ from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
 from minefleet_replay.index import Place
 from minefleet_replay.shortage import translated_shortage
+from minefleet_replay.store import StorageError
 
 SUFFIX = ".payloads"
 
@@ -45,6 +46,7 @@ class PayloadLog:
         self._unsynced: list[int] = []
         self._swapping = threading.Lock()
         self._syncing = threading.Lock()
+        self._failure = ""
         self.disk_bytes = sum(sizes.values())
         """Bytes of all files."""
 
@@ -116,16 +118,26 @@ class PayloadLog:
                 del self._live[file]
 
     def sync(self) -> None:
-        """Returns once all that has been written survives power loss."""
+        """Returns once all that has been written survives power loss.
+
+        Raises:
+            StorageError: If that failed once. The kernel forgets what it could not write, so repeating proves nothing.
+        """
         with self._syncing:
+            if self._failure:
+                raise StorageError(self._failure)
             with self._swapping:
                 descriptors, self._unsynced = self._unsynced, []
                 if self._descriptor is not None:
                     descriptors.append(os.dup(self._descriptor))
-            for descriptor in descriptors:
-                os.fdatasync(descriptor)
-                os.close(descriptor)
-            sync(self._directory)
+            try:
+                for descriptor in descriptors:
+                    os.fdatasync(descriptor)
+                    os.close(descriptor)
+                sync(self._directory)
+            except OSError as error:
+                self._failure = f"payloads cannot be synced: {error}"
+                raise StorageError(self._failure) from error
 
     def close(self) -> None:
         """Syncs and closes."""

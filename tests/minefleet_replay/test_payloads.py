@@ -8,6 +8,7 @@ from minefleet.errors import CorruptError
 from minefleet.rpc import PIECE_BYTES, pieces
 from minefleet_replay.index import Place
 from minefleet_replay.payloads import PayloadLog, open_payloads
+from minefleet_replay.store import StorageError
 
 FILE_BYTES = 100
 
@@ -86,6 +87,21 @@ def test_a_number_that_rows_name_is_never_given_to_another_file(tmp_path: Path) 
 def test_a_missing_file_is_corruption(log: PayloadLog) -> None:
     with pytest.raises(CorruptError, match="missing"):
         log.read(Place(3, 0), 10)
+
+
+def test_a_sync_that_failed_is_never_claimed_later(log: PayloadLog) -> None:
+    put(log, 10)
+    # A pipe cannot be synced.
+    reader, writer = os.pipe()
+    os.dup2(writer, log._descriptor or 0)
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be synced"):
+            log.sync()
+    log._failure = ""
+    os.close(log._descriptor or 0)
+    log._descriptor = None
 
 
 def test_a_full_disk_leaves_what_was_written(tmp_path: Path) -> None:
