@@ -136,7 +136,7 @@ def header_of(run: Run, stream: str, sequence: int, payload: bytes, version: int
         schema_fingerprint=run.schema.fingerprint,
     )
     header.tensors.add(
-        name="reward",
+        name="recurrent_state",
         dtype=tensor_pb2.DTYPE_UINT8,
         shape=[len(payload)],
         codec=tensor_pb2.CODEC_NONE,
