@@ -26,7 +26,7 @@ def why_dropped(report: Report) -> RenderableType:
     departures.sort(key=lambda departure: str(departure["left_at"]), reverse=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("left", "stream", "chunk", "sequences", "reason", "uses", "oldest version"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "left")
     for one in departures:
         cells = (one["left_at"], one["stream"], one["chunk"], _ranges(one["sequences"]), one["reason"])
         table.add_row(*map(str, (*cells, one["uses"], one["oldest_version"])))
