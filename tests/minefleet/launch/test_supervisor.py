@@ -4,7 +4,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ class Fleet:
 
     def __init__(self, directory: Path, grace_s: float, **lives: str) -> None:
         os.mkfifo(directory / "starts")
+        # While nobody has a FIFO open, it forgets what was written.
+        self.starts = os.open(directory / "starts", os.O_RDWR)
         (directory / "events").touch()
         self.directory = directory
         self.said: list[str] = []
@@ -52,8 +54,16 @@ MakeFleet = Callable[..., Fleet]
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> MakeFleet:
-    return lambda grace_s=GRACE_S, **lives: Fleet(tmp_path, grace_s, **lives)
+def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
+    made: list[Fleet] = []
+
+    def make(grace_s: float = GRACE_S, **lives: str) -> Fleet:
+        made.append(Fleet(tmp_path, grace_s, **lives))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        os.close(fleet.starts)
 
 
 def test_the_run_is_over_when_the_learner_is_and_the_others_drain_in_order(fleet: MakeFleet) -> None:
