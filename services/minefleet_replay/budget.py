@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 PARTS = 64
 KEPT_PARTS = 52
-RECORDS_PARTS = 4
 OWN_PARTS = 2
 
 SMALLEST_BYTES = 64 * 2**20
