@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minefleet.errors import RejectedError
 from minefleet.v1 import tensor_pb2
@@ -27,13 +26,13 @@ _WIRE_DTYPES = {
 }
 
 
-def wire_dtype(name: str, array: NDArray[Any]) -> tensor_pb2.Dtype.ValueType:
-    """The wire type of an array's elements, whatever their byte order.
+def wire_dtype(name: str, dtype: np.dtype[Any]) -> tensor_pb2.Dtype.ValueType:
+    """The wire type of an element type, whatever its byte order.
 
     Raises:
         RejectedError: If there is none; names the array.
     """
-    dtype = _WIRE_DTYPES.get(array.dtype)
-    if dtype is None:
-        raise RejectedError(f"{name} has dtype {array.dtype}, which has no wire type")
-    return dtype
+    number = _WIRE_DTYPES.get(dtype)
+    if number is None:
+        raise RejectedError(f"{name} has dtype {dtype}, which has no wire type")
+    return number

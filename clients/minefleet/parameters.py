@@ -14,13 +14,23 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.downloads import Downloads
 from minefleet.errors import DeadlineError, FleetError, NotFoundError, UnavailableError, translated
-from minefleet.manifest import Weights, Wish, check_manifest, describe, from_wire
-from minefleet.missing import MissingTensorsError, missing_digests
 from minefleet.rpc import CALL_TIMEOUT_S, PIECE_BYTES, Retrier, StoppedError, connect, shake_hands
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
+from minefleet.weights.downloads import Downloads
+from minefleet.weights.manifest import (
+    NO_ARCHITECTURE,
+    Architecture,
+    Weights,
+    Wish,
+    check_manifest,
+    describe,
+    entries_of,
+    from_wire,
+    info_of,
+)
+from minefleet.weights.missing import MissingTensorsError, missing_digests
 
 __all__ = ["Epoch", "ParametersClient", "VersionInfo", "Wish"]
 
@@ -64,6 +74,7 @@ class ParametersClient:
         address: `host:port`.
         identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
         watcher: Names this process in metrics and claims.
+        architecture: Of the policy that shall run what is watched; parameters refuses one that it does not hold.
         stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
         patience_s: Give up on an unanswered call after so long, seconds; None never.
         report: Told what is waited for, and None when the wait is over.
@@ -75,12 +86,14 @@ class ParametersClient:
         *,
         identity: status_service_pb2.Identity | None = None,
         watcher: str = "",
+        architecture: Architecture = NO_ARCHITECTURE,
         stopping: threading.Event | None = None,
         patience_s: float | None = None,
         report: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._identity = identity
         self._watcher = watcher
+        self._architecture = entries_of(architecture)
         self._stopping = stopping or threading.Event()
         self._retrier = Retrier(
             peer=f"parameters at {address}", stopping=self._stopping, patience_s=patience_s, report=report
@@ -137,9 +150,7 @@ class ParametersClient:
             StoppedError: When this process is asked to stop.
             ContractError: If the published policy has another architecture than this process's.
         """
-        architecture = self._identity.contract.get("architecture", "") if self._identity is not None else ""
-        request = pb.WatchRequest(watcher=self._watcher, architecture_fingerprint=architecture)
-        watch = _Watch(lambda: self._stub.Watch(request, timeout=WATCH_TIMEOUT_S), self._stopping)
+        watch = _Watch(self._open_watch, self._stopping)
         threading.Thread(target=watch.hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
         announced = 0
         try:
@@ -148,9 +159,9 @@ class ParametersClient:
                 if response is None:
                     # Introduced again, so that a server that hangs is found out by the deadline of that.
                     self._greeted = self._identity is None
-                elif response.version.version != announced:
-                    announced = response.version.version
-                    yield _info(response.version, response.pending)
+                elif response.newest.version != announced:
+                    announced = response.newest.version
+                    yield _info(response.newest, response.pending)
         finally:
             watch.hang_up()
 
@@ -165,7 +176,7 @@ class ParametersClient:
         self._downloads.keep(fetched.manifest)
         self._running_version = fetched.version
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
-        return _info(fetched, fetched.manifest.wishes), weights
+        return _info(info_of(fetched), fetched.manifest.wishes), weights
 
     def claim(self, wish: str, *, done: bool = False) -> bool:
         """Claims a pending wish, or reports it done; false if it is not this process's.
@@ -194,6 +205,12 @@ class ParametersClient:
                 raise
 
         return self._retrier(greeted)
+
+    def _open_watch(self) -> Any:
+        request = pb.WatchRequest(
+            watcher=self._watcher, architecture=self._architecture, running_version=self._running_version
+        )
+        return self._stub.Watch(request, timeout=WATCH_TIMEOUT_S)
 
     def _digests_of_newest(self) -> frozenset[str]:
         try:
@@ -296,12 +313,12 @@ def _transfer_timeout_s(size_bytes: int) -> float:
     return CALL_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
 
 
-def _info(version: weights_pb2.Version, wishes: Iterable[weights_pb2.Wish]) -> VersionInfo:
+def _info(info: weights_pb2.VersionInfo, wishes: Iterable[weights_pb2.Wish]) -> VersionInfo:
     return VersionInfo(
-        version=version.version,
-        epoch=version.epoch,
-        run_id=version.run_id,
-        iteration=version.manifest.iteration,
-        architecture=version.manifest.architecture_fingerprint,
+        version=info.version,
+        epoch=info.epoch,
+        run_id=info.run_id,
+        iteration=info.iteration,
+        architecture=info.architecture_fingerprint,
         wishes=tuple(Wish(wish.name, wish.kind, wish.count) for wish in wishes),
     )

@@ -20,12 +20,13 @@ from typing import TypeAlias
 import grpc
 from google.protobuf import duration_pb2
 
-from minefleet.errors import ContractError, CorruptError, NotFoundError, RejectedError, UnavailableError
+from minefleet.errors import CorruptError, NotFoundError, RejectedError, UnavailableError
 from minefleet.files import write_whole
-from minefleet.missing import MissingTensorsError
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
+from minefleet.weights.manifest import check_architecture, unique_bytes
+from minefleet.weights.missing import MissingTensorsError
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
@@ -104,11 +105,12 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
             announced = 0
             while not self._draining:
                 changed, newest = self._changed, self._announcement
-                if newest is None or newest.version.version == announced:
+                if newest is None or newest.newest.version == announced:
                     await changed.wait()
                     continue
-                _check_fingerprint(request.architecture_fingerprint, newest.version)
-                announced = newest.version.version
+                if request.architecture and not announced:
+                    check_architecture(self._store.version().manifest.tensors, request.architecture)
+                announced = newest.newest.version
                 yield newest
         raise UnavailableError("parameters is draining")
 
@@ -120,7 +122,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         yield pb.FetchResponse(version=version)
         if not asked:
             return
-        self._metrics.fetch_saved_bytes.inc(_unique_bytes(version.manifest) - sum(e.size_bytes - o for e, o in asked))
+        self._metrics.fetch_saved_bytes.inc(unique_bytes(version.manifest) - sum(e.size_bytes - o for e, o in asked))
         with self._metrics.fetch_s.time():
             pieces = self._pieces(version.version, asked)
             while batch := await asyncio.to_thread(_batch, pieces):
@@ -137,12 +139,24 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
             await self._save_wishes()
         return pb.ClaimResponse(claimed=claimed, claim_timeout=duration_pb2.Duration(seconds=round(CLAIM_TIMEOUT_S)))
 
+    async def ListVersions(self, request: object, context: object) -> pb.ListVersionsResponse:  # noqa: N802
+        """Answers as the proto says."""
+        return pb.ListVersionsResponse(versions=map(self._store.info, self._store.kept))
+
+    async def Pin(self, request: pb.PinRequest, context: object) -> pb.PinResponse:  # noqa: N802
+        """Answers as the proto says."""
+        act = self._store.pin if request.pinned else self._store.unpin
+        version = await asyncio.to_thread(act, request.version)
+        self._renew_announcement()
+        self._report()
+        return pb.PinResponse(version=version)
+
     async def _commit(self, upload: Upload) -> int:
         number = await asyncio.to_thread(self._store.commit, upload)
         manifest = upload.header.manifest
         self._metrics.publishes.inc()
         self._metrics.publish_bytes.inc(upload.received_bytes)
-        self._metrics.publish_saved_bytes.inc(_unique_bytes(manifest) - upload.received_bytes)
+        self._metrics.publish_saved_bytes.inc(unique_bytes(manifest) - upload.received_bytes)
         self._wishes.add(manifest.wishes)
         self._announce()
         self._sweeping = asyncio.create_task(asyncio.to_thread(self._store.sweep))
@@ -159,7 +173,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         pending = self._wishes.pending()
         self._metrics.pending_wishes.set(len(pending))
         if self._store.kept:
-            self._announcement = pb.WatchResponse(version=self._store.version(), pending=pending)
+            self._announcement = pb.WatchResponse(newest=self._store.info(), pending=pending)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -243,16 +257,6 @@ def _asked(version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> li
         if wanted.offset > entries[wanted.digest].size_bytes:
             raise RejectedError(f"tensor {entries[wanted.digest].name!r} ends before {wanted.offset}")
     return [(entries[wanted.digest], wanted.offset) for wanted in ranges]
-
-
-def _check_fingerprint(watcher: str, newest: weights_pb2.Version) -> None:
-    published = newest.manifest.architecture_fingerprint
-    if watcher and watcher != published:
-        raise ContractError(f"the published policy has the architecture {published}, the watcher's has {watcher}")
-
-
-def _unique_bytes(manifest: weights_pb2.Manifest) -> int:
-    return sum({entry.digest: entry.size_bytes for entry in manifest.tensors}.values())
 
 
 def _batch(pieces: Iterator[weights_pb2.TensorPiece]) -> list[weights_pb2.TensorPiece]:

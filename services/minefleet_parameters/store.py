@@ -44,9 +44,9 @@ from minefleet.errors import (
     RunMismatchError,
 )
 from minefleet.files import write_whole
-from minefleet.manifest import check_architecture, check_manifest
-from minefleet.missing import MissingTensorsError
 from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet.weights.manifest import check_architecture, check_manifest, info_of
+from minefleet.weights.missing import MissingTensorsError
 from minefleet_parameters.files import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import TensorFiles
 from minefleet_parameters.upload import Upload
@@ -164,6 +164,11 @@ class ParameterStore:
             )
         return versions[number or max(versions)]
 
+    def info(self, number: int = 0) -> weights_pb2.VersionInfo:
+        """Returns a version without its tensors; 0 means the newest. Raises as `version` does."""
+        version = self.version(number)
+        return info_of(version, pinned=version.version in self.identity.pinned)
+
     def read(self, number: int, entry: weights_pb2.TensorEntry, offset: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yields a tensor of a version from an offset on, as (offset, piece); the last only if the whole is sound.
 
@@ -227,19 +232,28 @@ class ParameterStore:
                     path.unlink()
         self.tensors.sweep()
 
-    def pin(self, number: int) -> None:
-        """Keeps a version whatever its age, until it is unpinned."""
-        with self._lock:
-            pinned = {*self.identity.pinned, self.version(number).version}
-            self._write_identity(replace(self.identity, pinned=tuple(sorted(pinned))))
+    def pin(self, number: int = 0) -> weights_pb2.VersionInfo:
+        """Keeps a version whatever its age, until it is unpinned; 0 means the newest. Returns it as it is now.
 
-    def unpin(self, number: int) -> None:
-        """Lets a version expire again."""
+        Raises:
+            NotFoundError: If it has expired or was never published.
+        """
         with self._lock:
-            pinned = tuple(pin for pin in self.identity.pinned if pin != number)
+            version = self.version(number)
+            pinned = {*self.identity.pinned, version.version}
+            self._write_identity(replace(self.identity, pinned=tuple(sorted(pinned))))
+            return info_of(version, pinned=True)
+
+    def unpin(self, number: int = 0) -> weights_pb2.VersionInfo:
+        """Lets a version expire again; 0 means the newest. Returns it as it is now: only its number, if it is gone."""
+        with self._lock:
+            unpinned = number or max(self._versions, default=0)
+            pinned = tuple(pin for pin in self.identity.pinned if pin != unpinned)
             self._write_identity(replace(self.identity, pinned=pinned))
             self._expire()
+            version = self._versions.get(unpinned)
         self.sweep()
+        return weights_pb2.VersionInfo(version=unpinned) if version is None else info_of(version)
 
     @property
     def _newest(self) -> int:
@@ -271,13 +285,14 @@ class ParameterStore:
         if header.expected_version != self._newest:
             raise FencedError(f"version {self._newest} is the newest, the publish expected {header.expected_version}")
         if self._versions:
-            check_architecture(self.version().manifest, header.manifest)
+            check_architecture(self.version().manifest.tensors, header.manifest.tensors)
         return None
 
     def _install(self, header: parameters_service_pb2.PublishHeader, whole: Mapping[str, Path]) -> None:
         version = weights_pb2.Version(
             version=self._newest + 1, epoch=header.epoch, run_id=header.run_id, manifest=header.manifest
         )
+        version.publish_time.GetCurrentTime()
         path = self._version_path(version.version)
         try:
             with refusing_when_full():

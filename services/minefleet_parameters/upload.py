@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import RejectedError, UnavailableError
 from minefleet.files import sync
-from minefleet.manifest import digest_of
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet.weights.manifest import digest_of
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.tensors import header_of, to_data
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tests.history.record import Recorder
 
 from minefleet.lifeline import die_with_launcher
-from minefleet.manifest import describe
 from minefleet.run import Run, read_run
+from minefleet.weights.manifest import describe
 from minefleet_runtime.logs import set_up_logging
 from minefleet_runtime.signals import stop_on_signal
 

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from minefleet.errors import ContractError, CorruptError, RejectedError, UnavailableError
-from minefleet.manifest import describe
-from minefleet.missing import MissingTensorsError
 from minefleet.parameters import ParametersClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import parameters_service_pb2 as pb
@@ -22,6 +20,8 @@ from minefleet.v1 import (
     status_service_pb2_grpc,
     weights_pb2,
 )
+from minefleet.weights.manifest import describe, info_of
+from minefleet.weights.missing import MissingTensorsError
 
 WEIGHTS = {"a": np.arange(8, dtype=np.float32), "b": np.ones(3, np.float32)}
 IDENTITY = status_service_pb2.Identity(role=status_service_pb2.ROLE_ACTOR, wire_version=1)
@@ -67,7 +67,7 @@ class StandIn(parameters_service_pb2_grpc.ParametersServiceServicer, status_serv
         context.add_callback(self.released.set)
         self._enter("Watch", context)
         if self.has_a_version:
-            yield pb.WatchResponse(version=self._version())
+            yield pb.WatchResponse(newest=info_of(self._version()))
         self.watching.set()
         self.released.wait()
 
@@ -91,6 +91,16 @@ class StandIn(parameters_service_pb2_grpc.ParametersServiceServicer, status_serv
     def Claim(self, request: pb.ClaimRequest, context: Any) -> pb.ClaimResponse:  # noqa: N802
         self._enter("Claim", context)
         return pb.ClaimResponse(claimed=True)
+
+    def ListVersions(  # noqa: N802
+        self, request: pb.ListVersionsRequest, context: Any
+    ) -> pb.ListVersionsResponse:
+        self._enter("ListVersions", context)
+        return pb.ListVersionsResponse(versions=[info_of(self._version())])
+
+    def Pin(self, request: pb.PinRequest, context: Any) -> pb.PinResponse:  # noqa: N802
+        self._enter("Pin", context)
+        return pb.PinResponse(version=info_of(self._version(), pinned=request.pinned))
 
     def _enter(self, name: str, context: Any) -> None:
         self.deadlines_s[name] = context.time_remaining()

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from minefleet.errors import ContractError, CorruptError, FencedError, NotFoundError, RejectedError
-from minefleet.manifest import describe
 from minefleet.parameters import ParametersClient, Wish
 from minefleet.rpc import PIECE_BYTES, connect
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
+from minefleet.weights.manifest import describe
 from minefleet_parameters.wishes import CLAIM_TIMEOUT_S
 
 Weights = dict[str, NDArray[Any]]
@@ -305,7 +305,7 @@ def test_a_watch_ends_with_unavailable_when_the_server_drains(
     learner.publish(make_weights(), iteration=1)
     stub = stub_for(parameters.address, clients)
     watch = stub.Watch(pb.WatchRequest(watcher="a"), timeout=20)
-    assert next(watch).version.version == 1
+    assert next(watch).newest.version == 1
     parameters.stopping.set()
     with pytest.raises(grpc.RpcError) as caught:
         next(watch)
@@ -318,14 +318,15 @@ def test_a_watcher_of_another_architecture_is_refused(
 ) -> None:
     learner.publish(make_weights(), iteration=1)
     stub = stub_for(parameters.address, clients)
-    published = describe(make_weights())[0].architecture_fingerprint
-    fitting = stub.Watch(pb.WatchRequest(architecture_fingerprint=published), timeout=20)
-    assert next(fitting).version.version == 1
+    published = describe(make_weights())[0].tensors
+    fitting = stub.Watch(pb.WatchRequest(architecture=published), timeout=20)
+    assert next(fitting).newest.version == 1
     fitting.cancel()
     with pytest.raises(grpc.RpcError) as caught:
-        next(stub.Watch(pb.WatchRequest(architecture_fingerprint="0123"), timeout=20))
+        next(stub.Watch(pb.WatchRequest(architecture=published[1:]), timeout=20))
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "the watcher's has 0123" in str(caught.value.details())
+    assert f"{published[0].name} is float32" in str(caught.value.details())
+    assert str(caught.value.details()).endswith("in the run and missing here")
 
 
 def test_the_oldest_version_that_a_watcher_runs_is_known(

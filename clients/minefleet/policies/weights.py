@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from minefleet import manifest
 from minefleet.errors import ContractError
+from minefleet.weights import manifest
 
 Architecture: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
 """Name to (dtype, shape), in the policy's order."""

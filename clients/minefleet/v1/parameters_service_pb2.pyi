@@ -173,20 +173,26 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WATCHER_FIELD_NUMBER: _builtins.int
-    ARCHITECTURE_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    RUNNING_VERSION_FIELD_NUMBER: _builtins.int
     watcher: _builtins.str
     """Who watches; for the server's metrics."""
-    architecture_fingerprint: _builtins.str
-    """The watcher's policy architecture; empty when it has none yet."""
+    running_version: _builtins.int
+    """The version that the watcher runs now; 0 for none."""
+    @_builtins.property
+    def architecture(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.TensorEntry]:
+        """The watcher's policy architecture: names, dtypes and shapes, in its order; empty when it has none yet."""
+
     def __init__(
         self,
         *,
         watcher: _builtins.str = ...,
-        architecture_fingerprint: _builtins.str = ...,
+        architecture: _abc.Iterable[_weights_pb2.TensorEntry] | None = ...,
+        running_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "watcher", b"watcher"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "running_version", b"running_version", "watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,10 +204,10 @@ class WatchResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    VERSION_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def version(self) -> _weights_pb2.Version:
+    def newest(self) -> _weights_pb2.VersionInfo:
         """The newest version."""
 
     @_builtins.property
@@ -211,12 +217,12 @@ class WatchResponse(_message.Message):
     def __init__(
         self,
         *,
-        version: _weights_pb2.Version | None = ...,
+        newest: _weights_pb2.VersionInfo | None = ...,
         pending: _abc.Iterable[_weights_pb2.Wish] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "pending", b"pending"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,3 +379,94 @@ class ClaimResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClaimResponse: _TypeAlias = ClaimResponse  # noqa: Y015
+
+@_typing.final
+class ListVersionsRequest(_message.Message):
+    """ListVersionsRequest asks for the versions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListVersionsRequest: _TypeAlias = ListVersionsRequest  # noqa: Y015
+
+@_typing.final
+class ListVersionsResponse(_message.Message):
+    """ListVersionsResponse lists them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.VersionInfo]:
+        """Versions that can be fetched, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[_weights_pb2.VersionInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListVersionsResponse: _TypeAlias = ListVersionsResponse  # noqa: Y015
+
+@_typing.final
+class PinRequest(_message.Message):
+    """PinRequest pins or unpins a version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The version; 0 means the newest."""
+    pinned: _builtins.bool
+    """True keeps it; false lets it expire again."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pinned", b"pinned", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinRequest: _TypeAlias = PinRequest  # noqa: Y015
+
+@_typing.final
+class PinResponse(_message.Message):
+    """PinResponse means durable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> _weights_pb2.VersionInfo:
+        """The version, as it is now. One that expired by being unpinned has only its number."""
+
+    def __init__(
+        self,
+        *,
+        version: _weights_pb2.VersionInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinResponse: _TypeAlias = PinResponse  # noqa: Y015

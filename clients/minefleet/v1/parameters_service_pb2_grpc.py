@@ -61,6 +61,16 @@ class ParametersServiceStub:
                 request_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimRequest.SerializeToString,
                 response_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimResponse.FromString,
                 _registered_method=True)
+        self.ListVersions = channel.unary_unary(
+                '/minefleet.v1.ParametersService/ListVersions',
+                request_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsRequest.SerializeToString,
+                response_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsResponse.FromString,
+                _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/minefleet.v1.ParametersService/Pin',
+                request_serializer=minefleet_dot_v1_dot_parameters__service__pb2.PinRequest.SerializeToString,
+                response_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.PinResponse.FromString,
+                _registered_method=True)
 
 
 class ParametersServiceServicer:
@@ -92,8 +102,10 @@ class ParametersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Announces the newest version, then each newer one. Announcements may be skipped when the watcher is slow: only the
-        newest matters. Ends with UNAVAILABLE when the server drains.
+        """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
+        when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+
+        FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +126,22 @@ class ParametersServiceServicer:
         `claim_timeout` of the answer is pending again.
 
         Idempotent per (wish, actor).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListVersions(self, request, context):
+        """Lists the versions that can be fetched, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
+
+        Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,6 +174,16 @@ def add_ParametersServiceServicer_to_server(servicer, server):
                     servicer.Claim,
                     request_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimRequest.FromString,
                     response_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimResponse.SerializeToString,
+            ),
+            'ListVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListVersions,
+                    request_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsRequest.FromString,
+                    response_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsResponse.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.PinRequest.FromString,
+                    response_serializer=minefleet_dot_v1_dot_parameters__service__pb2.PinResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -285,6 +323,60 @@ class ParametersService:
             '/minefleet.v1.ParametersService/Claim',
             minefleet_dot_v1_dot_parameters__service__pb2.ClaimRequest.SerializeToString,
             minefleet_dot_v1_dot_parameters__service__pb2.ClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minefleet.v1.ParametersService/ListVersions',
+            minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsRequest.SerializeToString,
+            minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minefleet.v1.ParametersService/Pin',
+            minefleet_dot_v1_dot_parameters__service__pb2.PinRequest.SerializeToString,
+            minefleet_dot_v1_dot_parameters__service__pb2.PinResponse.FromString,
             options,
             channel_credentials,
             insecure,

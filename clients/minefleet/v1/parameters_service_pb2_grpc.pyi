@@ -51,8 +51,10 @@ class ParametersServiceStub:
     manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]
-    """Announces the newest version, then each newer one. Announcements may be skipped when the watcher is slow: only the
-    newest matters. Ends with UNAVAILABLE when the server drains.
+    """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
+    when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+
+    FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
     """
     Fetch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.FetchRequest, _parameters_service_pb2.FetchResponse]
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
@@ -65,6 +67,13 @@ class ParametersServiceStub:
     `claim_timeout` of the answer is pending again.
 
     Idempotent per (wish, actor).
+    """
+    ListVersions: _grpc.UnaryUnaryMultiCallable[_parameters_service_pb2.ListVersionsRequest, _parameters_service_pb2.ListVersionsResponse]
+    """Lists the versions that can be fetched, oldest first."""
+    Pin: _grpc.UnaryUnaryMultiCallable[_parameters_service_pb2.PinRequest, _parameters_service_pb2.PinResponse]
+    """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
+
+    Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
     """
 
 @_typing.type_check_only
@@ -90,8 +99,10 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
     """
     Watch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]  # type: ignore[assignment]
-    """Announces the newest version, then each newer one. Announcements may be skipped when the watcher is slow: only the
-    newest matters. Ends with UNAVAILABLE when the server drains.
+    """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
+    when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+
+    FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
     """
     Fetch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.FetchRequest, _parameters_service_pb2.FetchResponse]  # type: ignore[assignment]
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
@@ -104,6 +115,13 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     `claim_timeout` of the answer is pending again.
 
     Idempotent per (wish, actor).
+    """
+    ListVersions: _aio.UnaryUnaryMultiCallable[_parameters_service_pb2.ListVersionsRequest, _parameters_service_pb2.ListVersionsResponse]  # type: ignore[assignment]
+    """Lists the versions that can be fetched, oldest first."""
+    Pin: _aio.UnaryUnaryMultiCallable[_parameters_service_pb2.PinRequest, _parameters_service_pb2.PinResponse]  # type: ignore[assignment]
+    """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
+
+    Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
     """
 
 class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -144,8 +162,10 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _parameters_service_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameters_service_pb2.WatchResponse], _abc.AsyncIterator[_parameters_service_pb2.WatchResponse]]:
-        """Announces the newest version, then each newer one. Announcements may be skipped when the watcher is slow: only the
-        newest matters. Ends with UNAVAILABLE when the server drains.
+        """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
+        when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+
+        FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
         """
 
     @_abc_1.abstractmethod
@@ -170,6 +190,25 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         `claim_timeout` of the answer is pending again.
 
         Idempotent per (wish, actor).
+        """
+
+    @_abc_1.abstractmethod
+    def ListVersions(
+        self,
+        request: _parameters_service_pb2.ListVersionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameters_service_pb2.ListVersionsResponse, _abc.Awaitable[_parameters_service_pb2.ListVersionsResponse]]:
+        """Lists the versions that can be fetched, oldest first."""
+
+    @_abc_1.abstractmethod
+    def Pin(
+        self,
+        request: _parameters_service_pb2.PinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameters_service_pb2.PinResponse, _abc.Awaitable[_parameters_service_pb2.PinResponse]]:
+        """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
+
+        Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
         """
 
 def add_ParametersServiceServicer_to_server(servicer: ParametersServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from minefleet.v1 import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
@@ -30,14 +31,19 @@ class TensorEntry(_message.Message):
     SHAPE_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    WIRE_DTYPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name in the policy's state, for example "encoder.0.weight"."""
     dtype: _tensor_pb2.Dtype.ValueType
-    """Element type on the wire and on disk."""
+    """Element type in the policy."""
     digest: _builtins.str
     """xxh3-128 of the bytes, in 32 lower-case hexadecimal digits. Equal digests are sent and stored once."""
     size_bytes: _builtins.int
     """Length of the bytes."""
+    wire_dtype: _tensor_pb2.Dtype.ValueType
+    """Element type of the bytes, on the wire and on disk, where it is another: BFLOAT16 for a FLOAT32 that was rounded.
+    UNSPECIFIED means `dtype`.
+    """
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Shape, outermost first."""
@@ -50,10 +56,11 @@ class TensorEntry(_message.Message):
         shape: _abc.Iterable[_builtins.int] | None = ...,
         digest: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
+        wire_dtype: _tensor_pb2.Dtype.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "dtype", b"dtype", "name", b"name", "shape", b"shape", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "dtype", b"dtype", "name", b"name", "shape", b"shape", "size_bytes", b"size_bytes", "wire_dtype", b"wire_dtype"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -137,6 +144,7 @@ class Version(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
+    PUBLISH_TIME_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The policy version: strictly rising in a run."""
     epoch: _builtins.int
@@ -147,6 +155,10 @@ class Version(_message.Message):
     def manifest(self) -> Global___Manifest:
         """What it is made of."""
 
+    @_builtins.property
+    def publish_time(self) -> _timestamp_pb2.Timestamp:
+        """When it became visible, by the server's clock; for people."""
+
     def __init__(
         self,
         *,
@@ -154,14 +166,71 @@ class Version(_message.Message):
         epoch: _builtins.int = ...,
         run_id: _builtins.str = ...,
         manifest: Global___Manifest | None = ...,
+        publish_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "publish_time", b"publish_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "manifest", b"manifest", "run_id", b"run_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "manifest", b"manifest", "publish_time", b"publish_time", "run_id", b"run_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Version: _TypeAlias = Version  # noqa: Y015
+
+@_typing.final
+class VersionInfo(_message.Message):
+    """VersionInfo is a version without its tensors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    PUBLISH_TIME_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The policy version."""
+    epoch: _builtins.int
+    """Epoch of the learner that published it."""
+    run_id: _builtins.str
+    """The run it belongs to."""
+    iteration: _builtins.int
+    """Training iterations done when it was published."""
+    architecture_fingerprint: _builtins.str
+    """Fingerprint of the policy's architecture."""
+    tensors: _builtins.int
+    """Number of tensors."""
+    size_bytes: _builtins.int
+    """Bytes of its tensors; equal ones count once."""
+    pinned: _builtins.bool
+    """Kept whatever its age."""
+    @_builtins.property
+    def publish_time(self) -> _timestamp_pb2.Timestamp:
+        """When it became visible, by the server's clock; for people."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        run_id: _builtins.str = ...,
+        iteration: _builtins.int = ...,
+        architecture_fingerprint: _builtins.str = ...,
+        tensors: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        publish_time: _timestamp_pb2.Timestamp | None = ...,
+        pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["publish_time", b"publish_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "epoch", b"epoch", "iteration", b"iteration", "pinned", b"pinned", "publish_time", b"publish_time", "run_id", b"run_id", "size_bytes", b"size_bytes", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionInfo: _TypeAlias = VersionInfo  # noqa: Y015
 
 @_typing.final
 class TensorPiece(_message.Message):

@@ -8,10 +8,10 @@ import torch
 
 from minefleet.config import PolicyConfig
 from minefleet.errors import ContractError
-from minefleet.manifest import describe
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import architecture, architecture_fingerprint, differences, load_numpy, to_numpy
 from minefleet.schema import Leaf, Schema
+from minefleet.weights.manifest import describe
 
 SCHEMA = Schema(
     obs={

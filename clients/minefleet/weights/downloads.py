@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.errors import CorruptError
-from minefleet.manifest import digest_of
 from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet.weights.manifest import digest_of
 
 Bytes = NDArray[np.uint8]
 

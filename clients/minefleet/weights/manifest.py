@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,11 @@ from minefleet.v1 import weights_pb2
 
 Weights: TypeAlias = Mapping[str, NDArray[Any]]
 """Name to array, in the policy's order."""
+
+Architecture: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
+"""Name to (dtype, shape), in the policy's order; dtypes as NumPy and torch name them."""
+
+NO_ARCHITECTURE: Architecture = MappingProxyType({})
 
 MAX_TENSORS = 100_000
 MAX_WISHES = 100
@@ -70,11 +76,9 @@ def describe(
         digest = digest_of(data)
         parts[digest] = data
         manifest.tensors.add(
-            name=name, dtype=wire_dtype(name, array), shape=array.shape, digest=digest, size_bytes=data.nbytes
+            name=name, dtype=wire_dtype(name, array.dtype), shape=array.shape, digest=digest, size_bytes=data.nbytes
         )
-    manifest.architecture_fingerprint = architecture_fingerprint(
-        (entry.name, NUMPY_DTYPES[entry.dtype].name, entry.shape) for entry in manifest.tensors
-    )
+    manifest.architecture_fingerprint = _fingerprint(manifest)
     manifest.wishes.extend(weights_pb2.Wish(name=wish.name, kind=wish.kind, count=wish.count) for wish in wishes)
     return manifest, parts
 
@@ -85,20 +89,15 @@ def architecture_fingerprint(tensors: Iterable[tuple[str, str, Sequence[int]]]) 
     return xxhash.xxh3_64_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
 
 
-def check_architecture(held: weights_pb2.Manifest, offered: weights_pb2.Manifest) -> None:
-    """Refuses weights of another architecture.
+def check_architecture(held: Iterable[weights_pb2.TensorEntry], offered: Iterable[weights_pb2.TensorEntry]) -> None:
+    """Refuses weights of another architecture: other names, dtypes or shapes, or another order.
 
     Raises:
         ContractError: Names the tensors that differ.
     """
     before, after = _architecture(held), _architecture(offered)
     if list(before.items()) == list(after.items()):
-        if held.architecture_fingerprint == offered.architecture_fingerprint:
-            return
-        raise ContractError(
-            f"the run's architecture is {held.architecture_fingerprint}, "
-            f"the offered weights say {offered.architecture_fingerprint}"
-        )
+        return
     lines = [
         f"{name} is {before.get(name, 'missing')} in the run and {after.get(name, 'missing')} here"
         for name in dict.fromkeys((*before, *after))
@@ -106,6 +105,34 @@ def check_architecture(held: weights_pb2.Manifest, offered: weights_pb2.Manifest
     ] or ["the same tensors come in another order"]
     more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
     raise ContractError(f"the policy's architecture differs: {'; '.join(lines[:5])}{more}")
+
+
+def entries_of(architecture: Architecture) -> list[weights_pb2.TensorEntry]:
+    """An architecture as `check_architecture` compares it."""
+    return [
+        weights_pb2.TensorEntry(name=name, dtype=wire_dtype(name, np.dtype(dtype)), shape=shape)
+        for name, (dtype, shape) in architecture.items()
+    ]
+
+
+def info_of(version: weights_pb2.Version, *, pinned: bool = False) -> weights_pb2.VersionInfo:
+    """A version without its tensors."""
+    return weights_pb2.VersionInfo(
+        version=version.version,
+        epoch=version.epoch,
+        run_id=version.run_id,
+        iteration=version.manifest.iteration,
+        architecture_fingerprint=version.manifest.architecture_fingerprint,
+        tensors=len(version.manifest.tensors),
+        size_bytes=unique_bytes(version.manifest),
+        publish_time=version.publish_time,
+        pinned=pinned,
+    )
+
+
+def unique_bytes(manifest: weights_pb2.Manifest) -> int:
+    """Bytes of the tensors; equal ones count once."""
+    return sum({entry.digest: entry.size_bytes for entry in manifest.tensors}.values())
 
 
 def check_manifest(manifest: weights_pb2.Manifest) -> None:
@@ -122,6 +149,11 @@ def check_manifest(manifest: weights_pb2.Manifest) -> None:
         if sizes.setdefault(entry.digest, entry.size_bytes) != entry.size_bytes:
             raise RejectedError(f"tensor {entry.name!r} shares its digest with one of another size")
     _check_unique("tensor", [entry.name for entry in manifest.tensors])
+    if manifest.architecture_fingerprint != _fingerprint(manifest):
+        raise RejectedError(
+            f"the manifest's tensors have the architecture {_fingerprint(manifest)}, "
+            f"it says {manifest.architecture_fingerprint[:80]!r}"
+        )
     if len(manifest.wishes) > MAX_WISHES:
         raise RejectedError(f"a manifest has at most {MAX_WISHES} wishes, got {len(manifest.wishes)}")
     for wish in manifest.wishes:
@@ -154,9 +186,15 @@ def _check_unique(kind: str, names: Sequence[str]) -> None:
         raise RejectedError(f"{kind} {twice[0]!r} comes twice in one manifest")
 
 
-def _architecture(manifest: weights_pb2.Manifest) -> dict[str, str]:
+def _fingerprint(manifest: weights_pb2.Manifest) -> str:
+    return architecture_fingerprint(
+        (entry.name, NUMPY_DTYPES[entry.dtype].name, entry.shape) for entry in manifest.tensors
+    )
+
+
+def _architecture(entries: Iterable[weights_pb2.TensorEntry]) -> dict[str, str]:
     return {
         entry.name: f"{NUMPY_DTYPES[entry.dtype].name}{list(entry.shape)}"
-        for entry in manifest.tensors
+        for entry in entries
         if entry.dtype in NUMPY_DTYPES
     }

@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from minefleet.errors import ContractError, RejectedError
-from minefleet.manifest import Wish, check_architecture, check_manifest, describe, digest_of, from_wire, wire_bytes
-from minefleet.missing import MAX_LISTED, MissingTensorsError
+from minefleet.weights.manifest import (
+    Wish,
+    check_architecture,
+    check_manifest,
+    describe,
+    digest_of,
+    from_wire,
+    wire_bytes,
+)
+from minefleet.weights.missing import MAX_LISTED, MissingTensorsError
 
 WEIGHTS = {
     "trunk.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -55,10 +63,10 @@ def test_a_dtype_without_wire_type_is_rejected() -> None:
 def test_differing_architectures_are_refused_with_a_bounded_message() -> None:
     ours = describe({f"layer.{index}": np.zeros(2, np.float32) for index in range(50)})[0]
     theirs = describe({f"layer.{index}": np.zeros(3, np.float32) for index in range(50)})[0]
-    check_architecture(ours, ours)
+    check_architecture(ours.tensors, ours.tensors)
     message = "layer.0 is float32[2] in the run and float32[3] here"
     with pytest.raises(ContractError, match=re.escape(message)) as caught:
-        check_architecture(ours, theirs)
+        check_architecture(ours.tensors, theirs.tensors)
     assert "layer.4 " in str(caught.value)
     assert "layer.5 " not in str(caught.value)
     assert str(caught.value).endswith("and 45 more")

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from minefleet.downloads import Downloads
 from minefleet.errors import CorruptError
-from minefleet.manifest import describe
 from minefleet.v1 import weights_pb2
+from minefleet.weights.downloads import Downloads
+from minefleet.weights.manifest import describe
 
 FIRST = {"frozen": np.arange(100, dtype=np.float32), "trained": np.zeros(50, np.float32)}
 SECOND = FIRST | {"trained": np.ones(50, np.float32)}
