@@ -14,8 +14,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.errors import DeadlineError, FleetError, NotFoundError, UnavailableError, translated
-from minefleet.rpc import CALL_TIMEOUT_S, PIECE_BYTES, Retrier, StoppedError, connect, shake_hands
+from minefleet.errors import DeadlineError, NotFoundError, UnavailableError, translated
+from minefleet.rpc import CALL_TIMEOUT_S, PIECE_BYTES, Retrier, connect, shake_hands
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
 from minefleet.weights.downloads import Downloads
@@ -31,6 +31,7 @@ from minefleet.weights.manifest import (
     info_of,
 )
 from minefleet.weights.missing import MissingTensorsError, missing_digests
+from minefleet.weights.watch import Watch
 
 __all__ = ["Epoch", "ParametersClient", "VersionInfo", "Wish"]
 
@@ -150,7 +151,7 @@ class ParametersClient:
             StoppedError: When this process is asked to stop.
             ContractError: If the published policy has another architecture than this process's.
         """
-        watch = _Watch(self._open_watch, self._stopping)
+        watch = Watch(self._open_watch, self._stopping)
         threading.Thread(target=watch.hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
         announced = 0
         try:
@@ -254,50 +255,6 @@ class ParametersClient:
                 if response.WhichOneof("part") == "piece":
                     self._downloads.add(response.piece)
         finally:
-            call.cancel()
-
-
-class _Watch:
-    """One watch, opened anew whenever it ends."""
-
-    def __init__(self, open_call: Callable[[], Any], stopping: threading.Event) -> None:
-        self._open_call = open_call
-        self._stopping = stopping
-        self._call: Any = None
-
-    def read(self) -> pb.WatchResponse | None:
-        """Waits for the next announcement; None when the watch has reached its deadline."""
-        call = self._call
-        if call is None:
-            call = self._call = self._open_call()
-        try:
-            if self._stopping.is_set():
-                raise StoppedError("stopped while watching parameters")
-            with translated():
-                response: pb.WatchResponse | None = next(call, None)
-        except DeadlineError:
-            self._call = None
-            return None
-        except FleetError:
-            self.hang_up()
-            raise
-        if response is None:
-            self._call = None
-            raise UnavailableError("parameters ended a watch")
-        return response
-
-    def hang_up_when_stopped(self) -> None:
-        """Ends a read that blocks: it cannot wait for `stopping` itself.
-
-        It looks at `stopping` after it has opened a call, so one of the two sees the other.
-        """
-        self._stopping.wait()
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        """Ends the open call, if any."""
-        call, self._call = self._call, None
-        if call is not None:
             call.cancel()
 
 
