@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from minefleet.dtypes import NUMPY_DTYPES, wire_dtype
+from minefleet.dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.errors import CorruptError, RejectedError
 from minefleet.fragment import Fragment
 from minefleet.tree import flatten, join, unflatten
@@ -60,7 +60,7 @@ def encode(
     """Packs a fragment; observations are compressed, the rest is small."""
     specs, parts, raw_bytes = [], [], 0
     for name, array in _arrays(fragment):
-        dtype = wire_dtype(name, array.dtype)
+        dtype = dtype_number(name, array.dtype)
         codec, part = _pack(array, dtype, _CODECS[compression] if name.startswith(_PACKED) else tensor_pb2.CODEC_NONE)
         specs.append(
             tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=len(part))

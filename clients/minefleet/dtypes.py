@@ -21,18 +21,16 @@ NUMPY_DTYPES: dict[tensor_pb2.Dtype.ValueType, np.dtype[Any]] = {
     tensor_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
     tensor_pb2.DTYPE_FLOAT64: np.dtype("<f8"),
 }
-_WIRE_DTYPES = {
-    ordered: number for number, dtype in NUMPY_DTYPES.items() for ordered in (dtype, dtype.newbyteorder(">"))
-}
+_NUMBERS = {ordered: number for number, dtype in NUMPY_DTYPES.items() for ordered in (dtype, dtype.newbyteorder(">"))}
 
 
-def wire_dtype(name: str, dtype: np.dtype[Any]) -> tensor_pb2.Dtype.ValueType:
-    """The wire type of an element type, whatever its byte order.
+def dtype_number(name: str, dtype: np.dtype[Any]) -> tensor_pb2.Dtype.ValueType:
+    """What the wire calls an element type, whatever its byte order.
 
     Raises:
         RejectedError: If there is none; names the array.
     """
-    number = _WIRE_DTYPES.get(dtype)
+    number = _NUMBERS.get(dtype)
     if number is None:
         raise RejectedError(f"{name} has dtype {dtype}, which has no wire type")
     return number

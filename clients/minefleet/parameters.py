@@ -6,7 +6,7 @@ its epoch and expected version, a fetch goes on where it was cut, and a lost epo
 
 import functools
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,6 +76,7 @@ class ParametersClient:
         identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
         watcher: Names this process in metrics and claims.
         architecture: Of the policy that shall run what is watched; parameters refuses one that it does not hold.
+        rounded: Names of the float32 tensors that are published as bfloat16; all others stay exact.
         stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
         patience_s: Give up on an unanswered call after so long, seconds; None never.
         report: Told what is waited for, and None when the wait is over.
@@ -88,6 +89,7 @@ class ParametersClient:
         identity: status_service_pb2.Identity | None = None,
         watcher: str = "",
         architecture: Architecture = NO_ARCHITECTURE,
+        rounded: Collection[str] = (),
         stopping: threading.Event | None = None,
         patience_s: float | None = None,
         report: Callable[[str | None], None] = lambda _: None,
@@ -95,6 +97,7 @@ class ParametersClient:
         self._identity = identity
         self._watcher = watcher
         self._architecture = entries_of(architecture)
+        self._rounded = frozenset(rounded)
         self._stopping = stopping or threading.Event()
         self._retrier = Retrier(
             peer=f"parameters at {address}", stopping=self._stopping, patience_s=patience_s, report=report
@@ -129,7 +132,7 @@ class ParametersClient:
             RejectedError: If the weights hold NaN or infinity.
             ContractError: If the architecture is not the run's.
         """
-        manifest, parts = describe(weights, iteration=iteration, wishes=wishes)
+        manifest, parts = describe(weights, iteration=iteration, wishes=wishes, rounded=self._rounded)
         self._next.manifest.CopyFrom(manifest)
         sending = parts.keys() - self._held
         while True:

@@ -36,6 +36,7 @@ _SAFETENSORS_DTYPES: dict[tensor_pb2.Dtype.ValueType, str] = {
     tensor_pb2.DTYPE_UINT64: "U64",
     tensor_pb2.DTYPE_INT64: "I64",
     tensor_pb2.DTYPE_FLOAT16: "F16",
+    tensor_pb2.DTYPE_BFLOAT16: "BF16",
     tensor_pb2.DTYPE_FLOAT32: "F32",
     tensor_pb2.DTYPE_FLOAT64: "F64",
 }
@@ -125,7 +126,7 @@ class TensorFiles:
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
     """What precedes the data in a file that holds one tensor under its digest."""
     described = {
-        "dtype": _SAFETENSORS_DTYPES[entry.dtype],
+        "dtype": _SAFETENSORS_DTYPES[entry.wire_dtype or entry.dtype],
         "shape": list(entry.shape),
         "data_offsets": [0, entry.size_bytes],
     }

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import RejectedError, UnavailableError
 from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import digest_of
+from minefleet.weights.manifest import digest_of, is_finite
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.tensors import header_of, to_data
 
@@ -128,6 +127,5 @@ def _map(path: Path, size_bytes: int) -> NDArray[np.uint8]:
 def _verify(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> None:
     if digest_of(data) != entry.digest:
         raise RejectedError(f"tensor {entry.name!r} does not match its digest {entry.digest}")
-    dtype = NUMPY_DTYPES[entry.dtype]
-    if dtype.kind == "f" and not np.isfinite(data.view(dtype)).all():
+    if not is_finite(entry, data):
         raise RejectedError(f"tensor {entry.name!r} holds NaN or infinity")

@@ -18,6 +18,7 @@ from minefleet.v1 import (
     parameters_service_pb2_grpc,
     status_service_pb2,
     status_service_pb2_grpc,
+    tensor_pb2,
     weights_pb2,
 )
 from minefleet.weights.manifest import describe, info_of
@@ -278,6 +279,12 @@ def test_a_manifest_that_lies_about_sizes_is_rejected_before_anything_is_allocat
 ) -> None:
     stand_in.spoil_manifest = lambda manifest: setattr(manifest.tensors[0], "size_bytes", 2**50)
     with pytest.raises(RejectedError, match="its shape needs 32"):
+        client.fetch()
+
+
+def test_a_rounded_tensor_that_cannot_be_one_is_rejected(stand_in: StandIn, client: ParametersClient) -> None:
+    stand_in.spoil_manifest = lambda manifest: setattr(manifest.tensors[0], "wire_dtype", tensor_pb2.DTYPE_BFLOAT16)
+    with pytest.raises(RejectedError, match="has 32 bytes, its shape needs 16"):
         client.fetch()
 
 

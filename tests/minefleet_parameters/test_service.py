@@ -15,6 +15,7 @@ from minefleet.parameters import ParametersClient, Wish
 from minefleet.rpc import PIECE_BYTES, connect
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
+from minefleet.weights.encoding import as_fetched
 from minefleet.weights.manifest import describe
 from minefleet_parameters.wishes import CLAIM_TIMEOUT_S
 
@@ -79,6 +80,66 @@ def test_unchanged_tensors_travel_neither_way_again(
     assert parameters.figure("publish_saved_bytes_total") == 18 * one_tensor
     assert parameters.figure("fetch_saved_bytes_total") == 18 * one_tensor
     assert parameters.figure("stored_bytes") == 12 * one_tensor
+
+
+MIXED: Weights = {
+    "frozen.weight": np.linspace(-3, 3, 90_000, dtype=np.float32),
+    "trained.weight": np.linspace(0, 1 / 3, 90_000, dtype=np.float32).reshape(300, 300),
+    "exact.weight": np.full(1_000, 1 / 3, np.float32),
+    "huge.weight": np.full(1_000, 3.4e38, np.float32),
+    "norm.mean": np.array(1 / 3),
+    "steps": np.array(7),
+    "flags": np.array([True, False]),
+    "zeros": np.zeros(4, np.float32),
+    "zero_counts": np.zeros(4, np.uint16),
+}
+ROUNDED = {"frozen.weight", "trained.weight", "huge.weight", "zeros"}
+
+
+def test_what_travels_as_bfloat16_arrives_rounded_and_all_else_exactly(
+    parameters: Parameters, clients: ExitStack
+) -> None:
+    learner = connected(parameters, clients, rounded=ROUNDED)
+    learner.open_epoch("run")
+    learner.publish(MIXED, iteration=1)
+    _, fetched = connected(parameters, clients).fetch()
+    assert_same(fetched, as_fetched(MIXED, ROUNDED))
+    assert not any(array.flags.writeable for array in fetched.values())
+    for name in ("frozen.weight", "trained.weight"):
+        error = np.abs(fetched[name] - MIXED[name])
+        assert error.max() > 0
+        assert (error <= 2**-8 * np.abs(MIXED[name])).all()
+    for name in MIXED.keys() - {"frozen.weight", "trained.weight"}:
+        np.testing.assert_array_equal(fetched[name], MIXED[name])
+    exact_bytes = 4_000 + 4_000 + 8 + 8 + 2
+    assert parameters.figure("publish_bytes_total") == 180_000 * 2 + 8 + exact_bytes
+    assert parameters.figure("fetch_bytes_total") == parameters.figure("publish_bytes_total")
+
+
+def test_rounded_tensors_that_did_not_change_travel_neither_way_again(
+    parameters: Parameters, clients: ExitStack
+) -> None:
+    learner, actor = connected(parameters, clients, rounded=ROUNDED), connected(parameters, clients)
+    learner.open_epoch("run")
+    learner.publish(MIXED, iteration=1)
+    actor.fetch()
+    sent = parameters.figure("publish_bytes_total")
+    changed = MIXED | {"trained.weight": MIXED["trained.weight"] + 1}
+    learner.publish(changed, iteration=2)
+    assert_same(actor.fetch()[1], as_fetched(changed, ROUNDED))
+    assert parameters.figure("publish_bytes_total") - sent == 90_000 * 2
+    assert parameters.figure("fetch_bytes_total") - sent == 90_000 * 2
+
+
+def test_a_run_goes_on_with_the_other_encoding(parameters: Parameters, clients: ExitStack) -> None:
+    architecture = {name: (array.dtype.name, array.shape) for name, array in MIXED.items()}
+    actor = connected(parameters, clients, architecture=architecture)
+    for version, rounded in enumerate(([], ROUNDED, []), 1):
+        learner = connected(parameters, clients, rounded=rounded)
+        learner.open_epoch("run", epoch=version, version=version - 1)
+        assert learner.publish(MIXED, iteration=version) == version
+        assert next(actor.watch()).version == version
+        assert_same(actor.fetch()[1], as_fetched(MIXED, rounded))
 
 
 def test_a_restarted_learner_does_not_send_what_parameters_holds(

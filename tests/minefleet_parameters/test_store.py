@@ -1,6 +1,6 @@
 import json
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from minefleet.errors import (
 )
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2, tensor_pb2, weights_pb2
+from minefleet.weights.encoding import as_fetched
 from minefleet.weights.manifest import describe, digest_of, from_wire
 from minefleet.weights.missing import MissingTensorsError
 from minefleet_parameters.store import ParameterStore, open_store
@@ -32,21 +33,29 @@ MakeWeights = Callable[..., Weights]
 
 
 def header_of(
-    weights: Weights, *, expected: int, epoch: int = 1, iteration: int = 0
+    weights: Weights, *, expected: int, epoch: int = 1, iteration: int = 0, rounded: Collection[str] = ()
 ) -> parameters_service_pb2.PublishHeader:
-    manifest, _ = describe(weights, iteration=iteration)
+    manifest, _ = describe(weights, iteration=iteration, rounded=rounded)
     return parameters_service_pb2.PublishHeader(run_id="run", epoch=epoch, expected_version=expected, manifest=manifest)
 
 
-def pieces_of(weights: Weights) -> Iterator[weights_pb2.TensorPiece]:
-    for digest, part in describe(weights)[1].items():
+def pieces_of(weights: Weights, rounded: Collection[str] = ()) -> Iterator[weights_pb2.TensorPiece]:
+    for digest, part in describe(weights, rounded=rounded)[1].items():
         for offset in range(0, part.nbytes, PIECE_BYTES):
             data = part[offset : offset + PIECE_BYTES].tobytes()
             yield weights_pb2.TensorPiece(digest=digest, offset=offset, data=data)
 
 
-def publish(store: ParameterStore, weights: Weights, *, sent: Weights | None = None, **header: int) -> int:
-    return send(store, header_of(weights, **header), list(pieces_of(weights if sent is None else sent)))
+def publish(
+    store: ParameterStore,
+    weights: Weights,
+    *,
+    sent: Weights | None = None,
+    rounded: Collection[str] = (),
+    **header: int,
+) -> int:
+    pieces = pieces_of(weights if sent is None else sent, rounded)
+    return send(store, header_of(weights, rounded=rounded, **header), list(pieces))
 
 
 def send(
@@ -116,14 +125,20 @@ def test_a_published_version_is_read_back_and_survives_reopening(tmp_path: Path,
         assert store.identity.epoch == 1
 
 
-def test_the_safetensors_package_reads_a_version_without_us(tmp_path: Path, make_weights: MakeWeights) -> None:
+@pytest.mark.parametrize("rounded", [[], ["frozen.weight", "trained.weight"]], ids=["exact", "rounded"])
+def test_the_safetensors_package_reads_a_version_without_us(
+    tmp_path: Path, make_weights: MakeWeights, rounded: list[str]
+) -> None:
     weights = make_weights(1)
     with open_store(tmp_path, keep=3) as store:
         store.open_epoch("run", 0, 0)
-        publish(store, weights, expected=0)
+        publish(store, weights, expected=0, rounded=rounded)
     tensors = json.loads((tmp_path / "versions/1.json").read_text())["manifest"]["tensors"]
     loaded = {t["name"]: load_file(tmp_path / f"tensors/{t['digest']}.safetensors")[t["digest"]] for t in tensors}
-    assert_same(loaded, weights)
+    assert_same(
+        {name: array.astype(weights[name].dtype) for name, array in loaded.items()}, as_fetched(weights, rounded)
+    )
+    assert [name for name, array in loaded.items() if array.dtype.name == "bfloat16"] == rounded
 
 
 def test_a_tensor_is_stored_once_however_many_versions_name_it(
@@ -304,6 +319,16 @@ def test_weights_that_are_not_finite_are_rejected(
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC0, 0x7F81], ids=["inf", "-inf", "NaN", "signalling NaN"])
+def test_rounded_weights_that_are_not_finite_are_rejected(store: ParameterStore, bits: int) -> None:
+    data = np.array([0x3F80, bits], "<u2")
+    header = header_of({"a": np.ones(2, np.float32)}, expected=0, rounded={"a"})
+    header.manifest.tensors[0].digest = digest_of(data.view(np.uint8))
+    piece = weights_pb2.TensorPiece(digest=header.manifest.tensors[0].digest, data=data.tobytes())
+    with pytest.raises(RejectedError, match="'a' holds NaN or infinity"):
+        send(store, header, [piece])
+
+
 def flipped(piece: weights_pb2.TensorPiece) -> weights_pb2.TensorPiece:
     data = bytes([piece.data[0] ^ 1]) + piece.data[1:]
     return weights_pb2.TensorPiece(digest=piece.digest, offset=piece.offset, data=data)
@@ -367,6 +392,24 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[weights_pb2.Manifest], object], str]] =
     "a huge shape": (lambda m: m.tensors[0].shape.extend([2**62, 2**62]), "its shape needs"),
     "a negative extent": (lambda m: m.tensors[0].shape.extend([-1, -1]), r"shape \[512, -1, -1\]"),
     "no dtype": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_UNSPECIFIED), "has dtype 0"),
+    "an integer as bfloat16": (
+        lambda m: setattr(m.tensors[5], "wire_dtype", tensor_pb2.DTYPE_BFLOAT16),
+        "'steps' of dtype 9 cannot travel as dtype 11",
+    ),
+    "float32 as float16": (
+        lambda m: setattr(m.tensors[0], "wire_dtype", tensor_pb2.DTYPE_FLOAT16),
+        "of dtype 12 cannot travel as dtype 10",
+    ),
+    "float32 as itself": (
+        lambda m: setattr(m.tensors[0], "wire_dtype", tensor_pb2.DTYPE_FLOAT32),
+        "of dtype 12 cannot travel as dtype 12",
+    ),
+    "a dtype of the future": (lambda m: setattr(m.tensors[0], "wire_dtype", 99), "cannot travel as dtype 99"),
+    "bfloat16 of float32's size": (
+        lambda m: setattr(m.tensors[0], "wire_dtype", tensor_pb2.DTYPE_BFLOAT16),
+        "has 2048 bytes, its shape needs 1024",
+    ),
+    "a policy of bfloat16": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_BFLOAT16), "has dtype 11"),
     "another dtype": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_FLOAT64), "its shape needs 4096"),
     "one digest for two sizes": (lambda m: setattr(m.tensors[1], "digest", m.tensors[3].digest), "of another size"),
     "an odd wish": (lambda m: m.wishes.add(name="w", kind="dance", count=1), "must be for >= 1 video"),

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -16,9 +16,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from minefleet.dtypes import NUMPY_DTYPES, wire_dtype
+from minefleet.dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.errors import ContractError, RejectedError
-from minefleet.v1 import weights_pb2
+from minefleet.v1 import tensor_pb2, weights_pb2
+from minefleet.weights.encoding import all_finite, from_bfloat16, to_bfloat16
 
 Weights: TypeAlias = Mapping[str, NDArray[Any]]
 """Name to array, in the policy's order."""
@@ -57,14 +58,37 @@ def wire_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def from_wire(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> NDArray[Any]:
-    """Views a tensor's bytes as the array they are."""
-    return data.view(NUMPY_DTYPES[entry.dtype]).reshape(tuple(entry.shape))
+    """Returns a tensor as the policy takes it: a view of its bytes, or what they hold as bfloat16, read-only."""
+    if not is_bfloat16(entry):
+        return data.view(NUMPY_DTYPES[entry.dtype]).reshape(tuple(entry.shape))
+    array = from_bfloat16(data.view(np.uint16)).reshape(tuple(entry.shape))
+    array.flags.writeable = False
+    return array
+
+
+def is_bfloat16(entry: weights_pb2.TensorEntry) -> bool:
+    """Whether a tensor's bytes are bfloat16; otherwise they are of its dtype."""
+    return entry.wire_dtype == tensor_pb2.DTYPE_BFLOAT16
+
+
+def is_finite(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> bool:
+    """Whether a tensor's bytes hold neither NaN nor infinity."""
+    if is_bfloat16(entry):
+        return all_finite(data.view(np.uint16))
+    dtype = NUMPY_DTYPES[entry.dtype]
+    return dtype.kind != "f" or bool(np.isfinite(data.view(dtype)).all())
 
 
 def describe(
-    weights: Weights, *, iteration: int = 0, wishes: Sequence[Wish] = ()
+    weights: Weights, *, iteration: int = 0, wishes: Sequence[Wish] = (), rounded: Collection[str] = ()
 ) -> tuple[weights_pb2.Manifest, dict[str, NDArray[np.uint8]]]:
     """Returns the manifest of some weights, and their bytes by digest.
+
+    Args:
+        weights: The policy's.
+        iteration: Training iterations done.
+        wishes: Wishes to publish with them.
+        rounded: Names of float32 tensors that travel as bfloat16; one that has no finite bfloat16 stays as it is.
 
     Raises:
         RejectedError: If an array's dtype has no wire type.
@@ -72,11 +96,17 @@ def describe(
     manifest = weights_pb2.Manifest(iteration=iteration)
     parts: dict[str, NDArray[np.uint8]] = {}
     for name, array in weights.items():
-        data = wire_bytes(array)
+        bits = to_bfloat16(array) if name in rounded else None
+        data = wire_bytes(array if bits is None else bits)
         digest = digest_of(data)
         parts[digest] = data
         manifest.tensors.add(
-            name=name, dtype=wire_dtype(name, array.dtype), shape=array.shape, digest=digest, size_bytes=data.nbytes
+            name=name,
+            dtype=dtype_number(name, array.dtype),
+            shape=array.shape,
+            digest=digest,
+            size_bytes=data.nbytes,
+            wire_dtype=None if bits is None else tensor_pb2.DTYPE_BFLOAT16,
         )
     manifest.architecture_fingerprint = _fingerprint(manifest)
     manifest.wishes.extend(weights_pb2.Wish(name=wish.name, kind=wish.kind, count=wish.count) for wish in wishes)
@@ -110,7 +140,7 @@ def check_architecture(held: Iterable[weights_pb2.TensorEntry], offered: Iterabl
 def entries_of(architecture: Architecture) -> list[weights_pb2.TensorEntry]:
     """An architecture as `check_architecture` compares it."""
     return [
-        weights_pb2.TensorEntry(name=name, dtype=wire_dtype(name, np.dtype(dtype)), shape=shape)
+        weights_pb2.TensorEntry(name=name, dtype=dtype_number(name, np.dtype(dtype)), shape=shape)
         for name, (dtype, shape) in architecture.items()
     ]
 
@@ -167,7 +197,9 @@ def _check_entry(entry: weights_pb2.TensorEntry) -> None:
     _check_name("tensor", entry.name)
     if entry.dtype not in NUMPY_DTYPES or any(extent < 0 for extent in entry.shape):
         raise RejectedError(f"tensor {entry.name!r} has dtype {entry.dtype} and shape {list(entry.shape)}")
-    needed = math.prod(entry.shape) * NUMPY_DTYPES[entry.dtype].itemsize
+    if entry.wire_dtype and (entry.wire_dtype, entry.dtype) != (tensor_pb2.DTYPE_BFLOAT16, tensor_pb2.DTYPE_FLOAT32):
+        raise RejectedError(f"tensor {entry.name!r} of dtype {entry.dtype} cannot travel as dtype {entry.wire_dtype}")
+    needed = math.prod(entry.shape) * (2 if is_bfloat16(entry) else NUMPY_DTYPES[entry.dtype].itemsize)
     if entry.size_bytes != needed:
         raise RejectedError(f"tensor {entry.name!r} has {entry.size_bytes} bytes, its shape needs {needed}")
     if not _DIGEST.fullmatch(entry.digest):

@@ -1,21 +1,25 @@
 import re
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from minefleet.errors import ContractError, RejectedError
 from minefleet.weights.manifest import (
+    Weights,
     Wish,
     check_architecture,
     check_manifest,
     describe,
     digest_of,
     from_wire,
+    is_bfloat16,
     wire_bytes,
 )
 from minefleet.weights.missing import MAX_LISTED, MissingTensorsError
 
-WEIGHTS = {
+WEIGHTS: dict[str, NDArray[Any]] = {
     "trunk.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "steps": np.array(5),
     "mask": np.array([True, False]),
@@ -33,6 +37,33 @@ def test_a_manifest_says_names_dtypes_shapes_sizes_and_digests_in_order() -> Non
     for entry in manifest.tensors:
         assert entry.digest == digest_of(parts[entry.digest])
         np.testing.assert_array_equal(from_wire(entry, parts[entry.digest]), WEIGHTS[entry.name], strict=True)
+
+
+def test_rounded_tensors_say_so_and_have_the_architecture_of_exact_ones() -> None:
+    weights: Weights = WEIGHTS | {"scale": np.full(3, 1 / 3, np.float32), "huge": np.array([3.4e38], np.float32)}
+    exact, rounded = describe(weights)[0], describe(weights, rounded=weights.keys() - {"scale"})
+    manifest, parts = rounded
+    check_manifest(manifest)
+    check_architecture(exact.tensors, manifest.tensors)
+    assert manifest.architecture_fingerprint == exact.architecture_fingerprint
+    assert [entry.name for entry in manifest.tensors if is_bfloat16(entry)] == ["trunk.weight"]
+    assert [entry.size_bytes for entry in manifest.tensors] == [12, 8, 2, 0, 12, 4]
+    for entry in manifest.tensors:
+        assert entry.digest == digest_of(parts[entry.digest])
+        np.testing.assert_array_equal(from_wire(entry, parts[entry.digest]), weights[entry.name], strict=True)
+
+
+def test_tensors_that_share_their_bytes_come_back_as_what_each_is() -> None:
+    weights: Weights = {
+        "bias": np.zeros(4, np.float32),
+        "sums": np.zeros(2, np.float32),
+        "counts": np.zeros(4, np.uint16),
+    }
+    manifest, parts = describe(weights, rounded={"bias"})
+    check_manifest(manifest)
+    assert len(parts) == 1
+    for entry in manifest.tensors:
+        np.testing.assert_array_equal(from_wire(entry, parts[entry.digest]), weights[entry.name], strict=True)
 
 
 def test_digests_and_fingerprints_are_the_same_on_every_machine() -> None:
