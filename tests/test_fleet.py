@@ -118,6 +118,35 @@ def test_a_stopped_run_goes_on_where_it_was(train: Train) -> None:
     assert rows[len(before)]["learning_rate"] == pytest.approx(1e-3 * (1 - before[-1]["env_steps"] / 12_000), rel=0.2)
 
 
+def test_actors_run_what_the_probe_expects_also_when_a_run_goes_on_with_rounded_weights(train: Train) -> None:
+    first = train("recall", "stop.env_steps=3000")
+    first.finish()
+    exact = first.rows()
+    assert rounded_tensors(first) == set()
+    second = train(
+        "train_config.wire_dtype=bfloat16",
+        "stop.env_steps=8000",
+        "--resume",
+        str(first.directory),
+        directory=first.directory,
+    )
+    second.finish()
+    rounded = second.rows()[len(exact) :]
+    for rows in (exact, rounded):
+        assert sum(row["parity_steps"] for row in rows) > 0
+        probed = [row for row in rows if row["parity_steps"]]
+        assert max(max(row["parity_logp"], row["parity_value"]) for row in probed) < 1e-4
+    assert rounded_tensors(second) > {"value_head.weight"}
+    assert not any(name.startswith("value_norm.") for name in rounded_tensors(second))
+
+
+def rounded_tensors(fleet: Fleet) -> set[str]:
+    """Names of the tensors that the newest version holds as bfloat16."""
+    newest = max((fleet.directory / "parameters" / "versions").iterdir(), key=lambda path: int(path.stem))
+    tensors = json.loads(newest.read_text())["manifest"]["tensors"]
+    return {tensor["name"] for tensor in tensors if tensor.get("wire_dtype") == "DTYPE_BFLOAT16"}
+
+
 def test_the_whole_ring_turns_in_one_process(train: Train) -> None:
     fleet = train("cartpole", "stop.env_steps=4000", "--serial")
     result = fleet.finish()

@@ -10,6 +10,7 @@ from minefleet.config.shards import fragments_per_iteration
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
+from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
 from minefleet_learner.feed import Feed
@@ -35,18 +36,25 @@ def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
     device = choose_device(config.device)
     updater = build_updater(run, device)
     replay = build_replay(context)
+    rounded = rounded_tensors(updater.policy, config.wire_dtype)
     buffer = run.config.rollout_config.replay_buffer_config
     return Learner(
         Parts(
             run=run,
             updater=updater,
-            probe=ParityProbe(updater.policy, versions=buffer.max_staleness + 2, context_length=config.context_length),
+            probe=ParityProbe(
+                updater.policy,
+                versions=buffer.max_staleness + 2,
+                context_length=config.context_length,
+                rounded=rounded,
+            ),
             feed=build_feed(context, replay, device, ahead=background),
             replay=replay,
             parameters=ParametersClient(
                 run.config.services.parameters.address,
                 identity=run.identity(context.role),
                 watcher=context.name,
+                rounded=rounded,
                 stopping=context.stopping,
                 report=context.board.waiting,
             ),

@@ -1,14 +1,14 @@
 """Compares what actors recorded with what the same weights say here.
 
 The ratio of the first update is 1 only if both sides compute alike. A fragment that one version computed from end to
-end is evaluated, from its stored state, with that version's published weights; whatever differs is a fault: a state
-that was not reset, a wrong version, another dtype, swapped actions.
+end is evaluated, from its stored state, with that version's weights as actors fetched them, rounded where they were;
+whatever differs is a fault: a state that was not reset, a wrong version, another dtype, swapped actions.
 """
 
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from minefleet.policies import Policy
 from minefleet.policies.weights import load_numpy
+from minefleet.weights.encoding import as_fetched
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import evaluate, gather, has_memory, select_steps
 
@@ -40,10 +41,11 @@ class Parity:
 class ParityProbe:
     """The last published weights, and a policy to evaluate them with."""
 
-    def __init__(self, policy: Policy, *, versions: int, context_length: int) -> None:
+    def __init__(self, policy: Policy, *, versions: int, context_length: int, rounded: Collection[str]) -> None:
         self._policy = copy.deepcopy(policy).eval()
         self._versions = min(versions, MOST_VERSIONS)
         self._context_length = context_length
+        self._rounded = rounded
         self._published: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
 
     def remember(self, version: int, weights: Mapping[str, NDArray[Any]]) -> None:
@@ -59,7 +61,7 @@ class ParityProbe:
         if not rows_of:
             return Parity()
         version = max(rows_of, key=lambda number: (len(rows_of[number]), number))
-        load_numpy(self._policy, self._published[version])
+        load_numpy(self._policy, as_fetched(self._published[version], self._rounded))
         chosen = select_steps(
             batch,
             torch.tensor(rows_of[version][:FRAGMENTS], device=batch.mask.device),

@@ -10,21 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from minefleet.checkpoint import newest, read_state
+from minefleet.checkpoint import newest, read, read_state
 from minefleet.codec import encode
 from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.config.fleet import EndpointConfig, StopConfig
 from minefleet.errors import ConfigError
 from minefleet.fragment import Fragment
+from minefleet.parameters import ParametersClient
 from minefleet.replay import Position, ReplayClient
 from minefleet.run import Run
 from minefleet.schema import Schema
 from minefleet.v1 import status_service_pb2
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
+from minefleet.weights.encoding import as_fetched
 from minefleet_learner.assembly import build_learner
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
@@ -241,6 +244,20 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     assert after.env_steps == 72
     assert [row["iteration"] for row in made.rows()] == [1, 2, 3]
     assert [row["episodes"] for row in made.rows()] == [4, 8, 12]
+
+
+def test_only_what_travels_is_rounded(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(wire_dtype="bfloat16")
+    learner, _ = made.learner()
+    learner.start()
+    learner.finish()
+    with contextlib.closing(ParametersClient(made.run.config.services.parameters.address)) as actor:
+        _, fetched = actor.fetch()
+    kept = read(made.run.checkpoints / "latest").policy
+    rounded = {name for name in kept if not np.array_equal(kept[name], fetched[name])}
+    assert "value_head.weight" in rounded
+    assert not any(name.startswith("value_norm.") for name in rounded)
+    assert all(np.array_equal(array, fetched[name]) for name, array in as_fetched(kept, rounded).items())
 
 
 def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(

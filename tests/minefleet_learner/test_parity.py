@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
+from minefleet.weights.encoding import as_fetched
 from minefleet_learner.batch import collate
 from minefleet_learner.parity import ParityProbe
 
@@ -46,11 +47,11 @@ def recorded(make: Make, policy: Policy, count: int = 3) -> list[tuple[tuple[str
     ]
 
 
-def probe(policy: Policy, version: int = 4) -> ParityProbe:
+def probe(policy: Policy, version: int = 4, rounded: Collection[str] = ()) -> ParityProbe:
     other = copy.deepcopy(policy)
     for parameter in other.parameters():
         torch.nn.init.constant_(parameter, 0.5)
-    made = ParityProbe(other, versions=3, context_length=4)
+    made = ParityProbe(other, versions=3, context_length=4, rounded=rounded)
     made.remember(version, to_numpy(policy))
     return made
 
@@ -71,6 +72,18 @@ def test_honest_fragments_pass_also_after_the_learner_has_moved_on(make_fragment
     assert parity.steps == 16
     assert parity.logp < BOUND
     assert parity.value < BOUND
+
+
+def test_the_probe_accounts_for_the_rounding_of_what_actors_fetch(make_fragment: Make, policy: Policy) -> None:
+    rounded = rounded_tensors(policy, "bfloat16")
+    actor = copy.deepcopy(policy)
+    load_numpy(actor, as_fetched(to_numpy(policy), rounded))
+    batch = collate(recorded(make_fragment, actor))
+    parity = probe(policy, rounded=rounded).compare(batch)
+    assert parity.steps == 16
+    assert max(parity.logp, parity.value) < BOUND
+    forgetful = probe(policy).compare(batch)
+    assert min(forgetful.logp, forgetful.value) > BOUND
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,13 @@ def preflight(config: FleetConfig) -> tuple[Schema, str]:
 def answer(config: FleetConfig) -> dict[str, Any]:
     """What the child finds out."""
     from minefleet.policies import build
-    from minefleet.policies.weights import architecture, architecture_fingerprint
+    from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
 
     with naming(f"the environment {config.env.generator or config.env.id!r} fails"):
         schema = _read_schema(config)
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema)
+    check_state(policy)
     with naming("the policy does not fit the environment's spaces"):
         _act_once(policy, schema)
     return {"schema": schema.to_dict(), "architecture": architecture_fingerprint(architecture(policy))}

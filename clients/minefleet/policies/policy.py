@@ -1,6 +1,7 @@
 """What a policy is to actors and the learner."""
 
 import abc
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,8 @@ class Policy(nn.Module, abc.ABC):
     value_head: nn.Linear
     """Last layer of the value function; `value_norm` rescales it."""
     value_norm: ValueNorm
+    exact_tensors: Collection[str] = ()
+    """Names in the state of parameters that `train_config.wire_dtype` must not round. Buffers never are."""
 
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state at the start of an episode, a tree of [B, ...]; {} without recurrence."""

@@ -11,13 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from minefleet.errors import ContractError
+from minefleet.dtypes import NUMPY_DTYPES
+from minefleet.errors import ConfigError, ContractError
+from minefleet.policies.policy import Policy
 from minefleet.weights import manifest
 
 Architecture: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
 """Name to (dtype, shape), in the policy's order."""
 Weights: TypeAlias = dict[str, NDArray[Any]]
 """Name to array, in the policy's order."""
+
+_DTYPES = frozenset(dtype.name for dtype in NUMPY_DTYPES.values())
 
 
 def architecture(policy: nn.Module) -> Architecture:
@@ -43,6 +47,40 @@ def differences(ours: Architecture, theirs: Architecture) -> str:
     if not lines and list(ours) != list(theirs):
         return "the same tensors in another order"
     return "; ".join(lines)
+
+
+def check_state(policy: Policy) -> None:
+    """Refuses a policy whose state cannot travel.
+
+    Raises:
+        ConfigError: If a tensor's dtype has no place on the wire, or `exact_tensors` names what is not there.
+    """
+    described = architecture(policy)
+    for name, (dtype, _) in described.items():
+        if dtype not in _DTYPES:
+            raise ConfigError(
+                f"the policy's {name} is {dtype}, which cannot travel; keep it in float32 "
+                "(train_config.wire_dtype=bfloat16 halves what is sent)"
+            )
+    unknown = set(policy.exact_tensors) - described.keys()
+    if unknown:
+        raise ConfigError(f"exact_tensors names {min(unknown)!r}, which the policy's state lacks")
+
+
+def rounded_tensors(policy: Policy, wire_dtype: str) -> frozenset[str]:
+    """Names of the tensors that `train_config.wire_dtype` rounds: float32 parameters that need not be exact.
+
+    A parameter with several names is exact if one of them is.
+    """
+    if wire_dtype == "keep":
+        return frozenset()
+    parameters = dict(policy.named_parameters(remove_duplicate=False))
+    exact = {id(parameters[name]) for name in policy.exact_tensors if name in parameters}
+    return frozenset(
+        name
+        for name, parameter in parameters.items()
+        if parameter.dtype == torch.float32 and id(parameter) not in exact
+    )
 
 
 def to_numpy(policy: nn.Module) -> Weights:

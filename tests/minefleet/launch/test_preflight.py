@@ -45,6 +45,10 @@ def for_other_spaces():
     action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
     schema = Schema(obs=obs, action=action)
     return ActorCritic(schema, encoder(obs, PolicyConfig()), features=256)
+
+
+def of_bfloat16(schema):
+    return ActorCritic(schema, encoder(schema.obs, PolicyConfig()), features=256).bfloat16()
 """
 
 
@@ -64,6 +68,7 @@ def test_the_spaces_and_the_architecture_are_found_out() -> None:
         (["env.id=", "env.generator=worlds.py:broken"], "fails: RuntimeError: no world today .*worlds.py, line "),
         (["env.id=", "env.generator=worlds.py:nothing"], "worlds.py has no function 'nothing'"),
         (["policy.generator=policies.py:for_other_spaces"], "the policy does not fit the environment's spaces: "),
+        (["policy.generator=policies.py:of_bfloat16"], r"is bfloat16, which cannot travel; keep it in float32"),
     ],
 )
 def test_what_does_not_fit_together_is_said_in_one_line(

@@ -7,9 +7,17 @@ import pytest
 import torch
 
 from minefleet.config import PolicyConfig
-from minefleet.errors import ContractError
+from minefleet.errors import ConfigError, ContractError
 from minefleet.policies import Policy, build
-from minefleet.policies.weights import architecture, architecture_fingerprint, differences, load_numpy, to_numpy
+from minefleet.policies.weights import (
+    architecture,
+    architecture_fingerprint,
+    check_state,
+    differences,
+    load_numpy,
+    rounded_tensors,
+    to_numpy,
+)
 from minefleet.schema import Leaf, Schema
 from minefleet.weights.manifest import describe
 
@@ -91,3 +99,33 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing(fault: str) -> N
     with pytest.raises(ContractError, match=r"value_head\.bias"):
         load_numpy(target, weights)
     assert all(np.array_equal(array, before[name]) for name, array in to_numpy(target).items())
+
+
+def test_float32_parameters_are_rounded_and_buffers_never() -> None:
+    source = policy(0)
+    source.register_buffer("table", torch.zeros(3))
+    source.register_parameter("temperature", torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+    parameters = {name for name, _ in source.named_parameters()}
+    assert rounded_tensors(source, "keep") == frozenset()
+    assert rounded_tensors(source, "bfloat16") == parameters - {"temperature"}
+    assert architecture(source).keys() - parameters >= {"table", "value_norm.mean"}
+
+
+def test_what_a_policy_calls_exact_is_not_rounded_under_any_name() -> None:
+    source = policy(0)
+    everything = rounded_tensors(source, "bfloat16")
+    source.register_parameter("alias", source.get_parameter("value_head.weight"))
+    source.exact_tensors = ("value_head.weight", "value_norm.mean")
+    check_state(source)
+    assert rounded_tensors(source, "bfloat16") == everything - {"value_head.weight"}
+
+
+def test_a_policy_that_cannot_travel_is_refused_naming_the_tensor() -> None:
+    source = policy(0)
+    source.exact_tensors = ("value_haed.weight",)
+    with pytest.raises(ConfigError, match=r"exact_tensors names 'value_haed\.weight', which the policy's state lacks"):
+        check_state(source)
+    source = policy(0)
+    source.value_head.to(torch.bfloat16)
+    with pytest.raises(ConfigError, match=r"value_head\.weight is bfloat16, .* keep it in float32"):
+        check_state(source)
