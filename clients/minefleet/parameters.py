@@ -179,6 +179,7 @@ class ParametersClient:
         fetched = self._repeat(lambda: self._fetch(version))
         self._downloads.keep(fetched.manifest)
         self._running_version = fetched.version
+        # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
         return _info(info_of(fetched), fetched.manifest.wishes), weights
 

@@ -16,7 +16,8 @@ copied. A version is read without minefleet by
     tensors = json.load(open("versions/12.json"))["manifest"]["tensors"]
     {t["name"]: load_file(f"tensors/{t['digest']}.safetensors")[t["digest"]] for t in tensors}
 
-Tensors of equal bytes share a file even if dtype or shape differ; then the manifest's are right.
+Those that travel as bfloat16 are BF16 there. Tensors of equal bytes share a file even if dtype or shape differ; then
+the manifest's are right.
 
 A publish becomes visible when its manifest is renamed into versions/. What a crash leaves of an earlier moment is
 removed at the next start; what it left undone after it, the removal of expired versions, is done then.

@@ -321,7 +321,7 @@ def test_weights_that_are_not_finite_are_rejected(
 
 @pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC0, 0x7F81], ids=["inf", "-inf", "NaN", "signalling NaN"])
 def test_rounded_weights_that_are_not_finite_are_rejected(store: ParameterStore, bits: int) -> None:
-    data = np.array([0x3F80, bits], "<u2")
+    data = np.array([bits, 0x3F80], "<u2")  # As a float32 it would be finite.
     header = header_of({"a": np.ones(2, np.float32)}, expected=0, rounded={"a"})
     header.manifest.tensors[0].digest = digest_of(data.view(np.uint8))
     piece = weights_pb2.TensorPiece(digest=header.manifest.tensors[0].digest, data=data.tobytes())

@@ -101,8 +101,9 @@ class TrainConfig:
     """Let the reference follow the policy. Seeds: False."""
     wire_dtype: Literal["keep", "bfloat16"] = "keep"
     """How float32 parameters of the policy travel to actors and lie at parameters: as they are, or rounded to bfloat16,
-    which halves their bytes. Normaliser statistics, all other buffers and the policy's `exact_tensors` are never
-    rounded, nor are the learner's own weights and its checkpoints."""
+    which halves their bytes; actors then act by weights that are not quite the learner's, so that the importance ratio
+    is not exactly 1 before the first update. Normaliser statistics, all other buffers and the policy's `exact_tensors`
+    are never rounded, nor are the learner's own weights and its checkpoints."""
     resume: str | None = None
     """Checkpoint to start from. Seeds: None."""
     resume_optimizer: bool = True

@@ -1,7 +1,7 @@
 """float32 tensors as bfloat16: half the bytes on the wire and on disk, for 8 of 24 bits of precision.
 
 ml_dtypes converts, in one pass during which other threads run; the same formula on NumPy's integers takes five, and
-eight times as long. It is small, needs NumPy alone, and is what JAX uses.
+several times as long. It is small, needs NumPy alone, and is what JAX uses.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,7 +38,7 @@ def from_bfloat16(bits: Bits) -> NDArray[np.float32]:
 
 
 def all_finite(bits: Bits) -> bool:
-    """Whether none is NaN or infinity. np.isfinite says the same of ml_dtypes' bfloat16, four times as slowly."""
+    """Whether none is NaN or infinity. np.isfinite says the same of ml_dtypes' bfloat16, but slowly."""
     return bool(((bits & _WITHOUT_SIGN) < _INFINITY).all())
 
 

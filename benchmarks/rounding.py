@@ -1,0 +1,136 @@
+"""How far the learner's policy is from the rounded one that acts under `train_config.wire_dtype=bfloat16`.
+
+python benchmarks/rounding.py [CHECKPOINT ...] [--steps 8192]
+
+The rounded policy plays; the exact one evaluates the same steps, in pieces of `context_length` from the recurrent state
+that the actor had: what stands between the two is the log-ratio of PPO before its first update. With `keep` it is
+0 but for the order of sums. Without a checkpoint the weights are the crafter preset's before any training.
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.report import Round, aligned, line
+from minefleet.checkpoint import read_policy
+from minefleet.config import FleetConfig
+from minefleet.config.load import load
+from minefleet.envs import Env, make
+from minefleet.envs.spaces import from_env_obs, schema_of, to_env_action
+from minefleet.policies import Policy, build
+from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
+from minefleet.run import read_run
+from minefleet.tree import Tree, tree_map
+from minefleet.weights.encoding import as_fetched
+from minefleet_actor.inference import Decision, Inference
+
+ENVS = 8
+PRESET = "crafter"
+SEED = 0
+COLUMNS = ("mean |Δ ln π|", "99 %", "largest", "beyond the clip range", "mean |ΔV|, normalised")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoints", nargs="*", type=Path)
+    parser.add_argument("--steps", type=int, default=8192, help="steps over all environments")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        rounds = {
+            f"{name} {wire_dtype}": measure(stack, config, weights, wire_dtype, arguments.steps)
+            for name, config, weights in subjects(arguments.checkpoints)
+            for wire_dtype in ("keep", "bfloat16")
+        }
+    rows = [[name, *(f"{each[column]:.2g}" for column in COLUMNS)] for name, each in rounds.items()]
+    print(aligned([[f"of {arguments.steps} steps", *COLUMNS], *rows]))
+    for name, each in rounds.items():
+        print(line("rounding", name.replace(" ", "-"), "nats", each[COLUMNS[0]]))
+
+
+def subjects(checkpoints: list[Path]) -> Iterator[tuple[str, FleetConfig, dict[str, NDArray[Any]] | None]]:
+    """Names, configurations and weights; None for fresh ones."""
+    if not checkpoints:
+        yield f"{PRESET} untrained", load(PRESET), None
+    for path in checkpoints:
+        yield path.name, read_run(path).config, read_policy(path)
+
+
+def measure(
+    stack: ExitStack, config: FleetConfig, weights: dict[str, NDArray[Any]] | None, wire_dtype: str, steps: int
+) -> Round:
+    """Lets the policy as it was sent play, and the exact one evaluate."""
+    envs = [stack.enter_context(closing(make(config.env))) for _ in range(ENVS)]
+    torch.manual_seed(SEED)
+    exact = build(config.policy, schema_of(envs[0])).eval()
+    if weights is not None:
+        load_numpy(exact, weights)
+    acting = Inference(
+        build(config.policy, schema_of(envs[0])), ENVS, device=torch.device("cpu"), seed=SEED, deterministic=False
+    )
+    sent = as_fetched(to_numpy(exact), rounded_tensors(exact, wire_dtype))
+    acting.swap(sent, 1)
+    played = Game(envs, acting)
+    context = config.train_config.context_length
+    pairs = [differences(exact, *played.piece(context)) for _ in range(steps // (ENVS * context))]
+    logp, value = (np.abs(np.concatenate(each)) for each in zip(*pairs, strict=True))
+    beyond = float((logp > np.log1p(config.train_config.ppo_clip)).mean())
+    figures = (logp.mean(), np.quantile(logp, 0.99), logp.max(), beyond, value.mean())
+    return dict(zip(COLUMNS, map(float, figures), strict=True))
+
+
+class Game:
+    """Environments in step with each other, and who plays in them."""
+
+    def __init__(self, envs: list[Env], acting: Inference) -> None:
+        self._envs = envs
+        self._acting = acting
+        self._obs = [env.reset(seed=SEED + slot)[0] for slot, env in enumerate(envs)]
+
+    def piece(self, length: int) -> tuple[Tree, list[Tree], list[Decision]]:
+        """Plays on; returns the states before it, and observations and decisions of each step."""
+        states = [self._acting.state(slot) for slot in range(ENVS)]
+        seen, decisions = [], []
+        for _ in range(length):
+            obs = [from_env_obs(env.observation_space, each) for env, each in zip(self._envs, self._obs, strict=True)]
+            seen.append(tree_map(lambda *leaves: np.stack(leaves), obs[0], *obs[1:]))
+            decisions.append(self._acting.decide(np.arange(ENVS), seen[-1], np.ones(ENVS, np.bool_)))
+            self._obs = [self._step(slot, decisions[-1]) for slot in range(ENVS)]
+        return tree_map(lambda *leaves: torch.from_numpy(np.stack(leaves)), states[0], *states[1:]), seen, decisions
+
+    def _step(self, slot: int, decision: Decision) -> Any:
+        env = self._envs[slot]
+        action = to_env_action(env.action_space, tree_map(lambda leaf: leaf[slot], decision.action))
+        obs, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            self._acting.reset(slot)
+            return env.reset()[0]
+        return obs
+
+
+@torch.no_grad()
+def differences(
+    policy: Policy, state: Tree, seen: list[Tree], decisions: list[Decision]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """[B * T] each: what the policy says of log-probabilities and normalised values, less what was recorded."""
+
+    def of(leaves: list[NDArray[Any]]) -> torch.Tensor:
+        return torch.from_numpy(np.stack(leaves, axis=1))
+
+    output, _ = policy(
+        tree_map(lambda *leaves: of(list(leaves)), seen[0], *seen[1:]), state, of([each.first for each in decisions])
+    )
+    actions = [each.action for each in decisions]
+    logp = policy.action_head.logp(output.params, tree_map(lambda *leaves: of(list(leaves)), actions[0], *actions[1:]))
+    value = policy.value_norm.normalize(of([each.value for each in decisions]))
+    recorded = of([each.logp for each in decisions])
+    return (logp - recorded).flatten().numpy(), (output.value - value).float().flatten().numpy()
+
+
+if __name__ == "__main__":
+    main()
