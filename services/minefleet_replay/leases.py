@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-MAX_OPEN = 4
-"""Leases that may be open at once: one in training, the others read ahead."""
+MAX_OPEN = 16
+"""Leases that may be open at once: one read ahead, one in training, the others trained and not yet acked."""
 
 CLOSED_KEPT = 256
 """Closed leases that are remembered, so that a repeated Ack or Release is recognised."""

@@ -124,7 +124,7 @@ class ReplayServiceServicer:
         answer without chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-        closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
+        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
         ABORTED: a newer epoch has taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -65,7 +65,7 @@ class ReplayServiceStub:
     answer without chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-    closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
+    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
     ABORTED: a newer epoch has taken over.
     """
     Read: _grpc.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]
@@ -131,7 +131,7 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     answer without chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-    closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
+    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
     ABORTED: a newer epoch has taken over.
     """
     Read: _aio.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]  # type: ignore[assignment]
@@ -212,7 +212,7 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         answer without chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-        closed lease, or `use_version` is more than 4 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
+        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
         ABORTED: a newer epoch has taken over.
         """
 
