@@ -14,6 +14,7 @@ from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
 from minefleet_learner.feed import Feed
+from minefleet_learner.finishing import Outlets
 from minefleet_learner.loop import Learner, Parts
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.parity import ParityProbe
@@ -29,7 +30,7 @@ def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
 
     Args:
         context: The role.
-        background: Fetch and save beside the training; otherwise all is done in order, on the caller's thread.
+        background: Fetch, publish and save beside the training; otherwise all is done in order, on the caller's thread.
     """
     run, config = context.run, context.run.config.train_config
     torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
@@ -38,37 +39,33 @@ def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
     buffer = run.config.rollout_config.replay_buffer_config
-    return Learner(
-        Parts(
-            run=run,
-            updater=updater,
-            probe=ParityProbe(
-                updater.policy,
-                versions=buffer.max_staleness + 2,
-                context_length=config.context_length,
-                rounded=rounded,
-            ),
-            feed=build_feed(context, replay, device, ahead=background),
-            replay=replay,
-            parameters=ParametersClient(
-                run.config.services.parameters.address,
-                identity=run.identity(context.role),
-                watcher=context.name,
-                rounded=rounded,
-                stopping=context.stopping,
-                report=context.board.waiting,
-            ),
-            writer=CheckpointWriter(
-                run.checkpoints,
-                save_interval=config.save_interval,
-                keep_interval=config.keep_interval,
-                latest_interval_s=config.latest_interval_s,
-                background=background,
-            ),
-            metrics=LearnerMetrics(context.registry),
-            board=context.board,
+    outlets = Outlets(
+        run=run,
+        feed=build_feed(context, replay, device, ahead=background),
+        replay=replay,
+        parameters=ParametersClient(
+            run.config.services.parameters.address,
+            identity=run.identity(context.role),
+            watcher=context.name,
+            rounded=rounded,
             stopping=context.stopping,
-        )
+            report=context.board.waiting,
+        ),
+        writer=CheckpointWriter(
+            run.checkpoints,
+            save_interval=config.save_interval,
+            keep_interval=config.keep_interval,
+            latest_interval_s=config.latest_interval_s,
+            background=background,
+        ),
+        metrics=LearnerMetrics(context.registry),
+        board=context.board,
+    )
+    probe = ParityProbe(
+        updater.policy, versions=buffer.max_staleness + 2, context_length=config.context_length, rounded=rounded
+    )
+    return Learner(
+        Parts(updater=updater, probe=probe, outlets=outlets, stopping=context.stopping, background=background)
     )
 
 

@@ -34,18 +34,25 @@ WAITING = "waiting for fragments"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leased:
-    """One iteration's fragments."""
+class Receipt:
+    """What was leased, without the fragments themselves."""
 
     number: int
     """Of the lease."""
-    batch: Batch
     staleness: list[int]
     """Of each fragment's chunk when it is used, in versions."""
     uses: list[int]
     """Of each fragment's chunk, this one included."""
     new_steps: int
     """Steps that were never leased and acked before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leased:
+    """One iteration's fragments."""
+
+    receipt: Receipt
+    batch: Batch
 
 
 class Feed:
@@ -80,6 +87,7 @@ class Feed:
         self._order = order
         self._device = device
         self._stopping = stopping
+        self._ended = threading.Event()
         self._report = report
         self._readers = readers
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
@@ -100,14 +108,18 @@ class Feed:
         self._next = self._thread.submit(self._fetch, version + 1)
         return leased
 
-    def ack(self, leased: Leased) -> int:
-        """Says that they were trained on. Returns the environment steps taken so far."""
-        env_steps = self._replay.ack(leased.number)
-        self._open.discard(leased.number)
+    def ack(self, receipt: Receipt) -> int:
+        """Says that they were trained on, from any one thread. Returns the environment steps taken so far."""
+        env_steps = self._replay.ack(receipt.number)
+        self._open.discard(receipt.number)
         return env_steps
 
+    def end(self) -> None:
+        """Ends every wait for fragments: no more are wanted. Called from any thread."""
+        self._ended.set()
+
     def close(self) -> None:
-        """Gives back what was not acked. `stopping` is set by now."""
+        """Gives back what was not acked. `stopping` is set by now, and nobody acks any more."""
         for pool in (self._thread, self._pool):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
@@ -151,7 +163,7 @@ class Feed:
         self._numbers += 1
         self._open.add(self._numbers)
         waiting = False
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._ended.is_set():
             chunks = self._replay.lease(self._numbers, use_version=use_version, wait_s=LEASE_WAIT_S, order=self._order)
             if chunks:
                 if waiting:
@@ -175,13 +187,13 @@ class Feed:
         chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
         mine = [chunk_of[stream, sequence // self._fragments_per_chunk] for (stream, sequence), _ in named]
         fresh = (len(fragment) for (_, fragment), chunk in zip(named, mine, strict=True) if chunk.uses == 0)
-        return Leased(
+        receipt = Receipt(
             number=number,
-            batch=collate(named).to(self._device),
             staleness=[use_version - chunk.oldest_version for chunk in mine],
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
+        return Leased(receipt=receipt, batch=collate(named).to(self._device))
 
 
 def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, Fragment]:

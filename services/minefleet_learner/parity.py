@@ -43,7 +43,8 @@ class ParityProbe:
 
     def __init__(self, policy: Policy, *, versions: int, context_length: int, rounded: Collection[str]) -> None:
         self._policy = copy.deepcopy(policy).eval()
-        self._versions = min(versions, MOST_VERSIONS)
+        self.versions = min(versions, MOST_VERSIONS)
+        """How many are remembered at most."""
         self._context_length = context_length
         self._rounded = rounded
         self._published: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
@@ -51,7 +52,7 @@ class ParityProbe:
     def remember(self, version: int, weights: Mapping[str, NDArray[Any]]) -> None:
         """Keeps published weights, and forgets the oldest."""
         self._published[version] = weights
-        if len(self._published) > self._versions:
+        if len(self._published) > self.versions:
             self._published.popitem(last=False)
 
     @torch.no_grad()

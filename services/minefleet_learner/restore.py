@@ -5,12 +5,13 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from minefleet.checkpoint import Arrays, Checkpoint, CheckpointState, newest, read
+from minefleet.checkpoint import Checkpoint, CheckpointState, newest, read
 from minefleet.config import TrainConfig
 from minefleet.policies import zero_value_head
 from minefleet.policies.weights import load_numpy, to_numpy
 from minefleet.run import Run
-from minefleet_learner.snapshot import load_optimizer, optimizer_arrays, restore_rng, rng_arrays
+from minefleet_learner.copies import Copier
+from minefleet_learner.snapshot import load_optimizer, optimizer_tensors, restore_rng, rng_arrays
 from minefleet_learner.update import Updater
 
 logger = logging.getLogger(__name__)
@@ -39,19 +40,18 @@ def restore(run: Run, updater: Updater) -> CheckpointState:
     return state
 
 
-def take_snapshot(updater: Updater, state: CheckpointState, run_text: str, policy: Arrays | None = None) -> Checkpoint:
+def take_snapshot(updater: Updater, state: CheckpointState, run_text: str) -> Checkpoint:
     """Copies everything into a checkpoint.
 
     Args:
         updater: What is trained.
         state: Where training stands.
         run_text: Text of `run.yaml`.
-        policy: The weights, when they have been copied already.
     """
     return Checkpoint(
         state=state,
-        policy=to_numpy(updater.policy) if policy is None else policy,
-        optimizer=optimizer_arrays(updater.policy, updater.optimizer),
+        policy=to_numpy(updater.policy),
+        optimizer=Copier().copy(optimizer_tensors(updater.policy, updater.optimizer)),
         rng=rng_arrays(),
         reference=None if updater.reference is None else to_numpy(updater.reference),
         run=run_text,

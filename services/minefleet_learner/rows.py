@@ -1,14 +1,15 @@
-"""One line of `metrics.jsonl`."""
+"""One line of `metrics.jsonl` and of `episodes.jsonl`."""
 
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from minefleet.checkpoint import CheckpointState
+from minefleet.v1 import episode_pb2
 from minefleet_learner.episodes import EpisodeStatistics
-from minefleet_learner.feed import Leased
+from minefleet_learner.feed import Receipt
 from minefleet_learner.parity import Parity
 from minefleet_learner.report import UpdateReport
 from minefleet_learner.schedule import Rates
@@ -18,12 +19,30 @@ WINDOW = 20
 
 
 class Stopwatch:
-    """Times the iterations."""
+    """Times the loop: how much of an iteration it waits for fragments."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._launched = self._ended = clock()
-        self._taken = 0.0
+        self._ended = clock()
+        self._waited_s = 0.0
+
+    def waited(self) -> None:
+        """Ends the wait for fragments."""
+        self._waited_s = self._clock() - self._ended
+
+    def lap(self) -> float:
+        """Ends an iteration; returns the share of it that was waited."""
+        now = self._clock()
+        duration_s, self._ended = now - self._ended, now
+        return self._waited_s / duration_s if duration_s > 0 else 0.0
+
+
+class Speedometer:
+    """Measures environment steps per second over the last iterations, and the time since this launch."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._launched = clock()
         self._marks: deque[tuple[float, int]] = deque(maxlen=WINDOW + 1)
 
     @property
@@ -31,32 +50,31 @@ class Stopwatch:
         """Seconds since this launch."""
         return self._clock() - self._launched
 
-    def waited(self) -> None:
-        """Ends the wait for fragments."""
-        self._taken = self._clock()
-
-    def lap(self, env_steps: int) -> dict[str, float]:
-        """Ends an iteration; returns `sps` and `learner_wait_ratio`."""
+    def pass_by(self, env_steps: int) -> float:
+        """Notes that an iteration ends with so many steps; returns the steps per second."""
         now = self._clock()
-        duration_s, waited_s = now - self._ended, self._taken - self._ended
-        self._ended = now
         self._marks.append((now, env_steps))
         (then, steps_then) = self._marks[0]
-        sps = (env_steps - steps_then) / (now - then) if now > then else 0.0
-        return {"sps": sps, "learner_wait_ratio": waited_s / duration_s if duration_s > 0 else 0.0}
+        return (env_steps - steps_then) / (now - then) if now > then else 0.0
 
 
-def make_row(
-    *,
-    state: CheckpointState,
-    episodes: EpisodeStatistics,
-    leased: Leased,
-    report: UpdateReport,
-    parity: Parity,
-    rates: Rates,
-    times: dict[str, float],
-) -> dict[str, Any]:
-    """The numbers of an iteration that has just ended."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """What the loop says of an iteration that it has trained."""
+
+    receipt: Receipt
+    report: UpdateReport
+    parity: Parity
+    rates: Rates
+    learner_wait_ratio: float
+    """Share of the iteration that the loop waited for fragments."""
+    publish_blocked_s: float
+    """How long the loop stood still so that its weights could be published, seconds."""
+
+
+def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float) -> dict[str, Any]:
+    """The numbers of an iteration that has just been acked."""
+    staleness, uses = account.receipt.staleness, account.receipt.uses
     return {
         "iteration": state.iteration,
         "env_steps": state.env_steps,
@@ -64,16 +82,31 @@ def make_row(
         "policy_version": state.version,
         "wall_s": state.wall_s,
         **episodes.summary(),
-        **times,
-        "staleness_mean": sum(leased.staleness) / len(leased.staleness),
-        "staleness_max": max(leased.staleness),
-        "reuse_mean": sum(leased.uses) / len(leased.uses),
-        **asdict(report),
+        "sps": sps,
+        "learner_wait_ratio": account.learner_wait_ratio,
+        "publish_blocked_s": account.publish_blocked_s,
+        "staleness_mean": sum(staleness) / len(staleness),
+        "staleness_max": max(staleness),
+        "reuse_mean": sum(uses) / len(uses),
+        **asdict(account.report),
         "skipped_steps": state.skipped_steps,
-        "learning_rate": rates.learning_rate,
-        "clip": rates.clip,
-        "rho": rates.rho,
-        "parity_steps": parity.steps,
-        "parity_logp": parity.logp,
-        "parity_value": parity.value,
+        "learning_rate": account.rates.learning_rate,
+        "clip": account.rates.clip,
+        "rho": account.rates.rho,
+        "parity_steps": account.parity.steps,
+        "parity_logp": account.parity.logp,
+        "parity_value": account.parity.value,
+    }
+
+
+def evaluation_row(record: episode_pb2.EpisodeRecord, state: CheckpointState) -> dict[str, Any]:
+    """One line of `episodes.jsonl`."""
+    return {
+        "iteration": state.iteration,
+        "env_steps": state.env_steps,
+        "policy_version": record.policy_version,
+        "episode_return": record.episode_return,
+        "length": record.length,
+        "task": record.task,
+        "metrics": dict(record.metrics),
     }

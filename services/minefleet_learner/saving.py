@@ -1,12 +1,14 @@
 """Writes checkpoints beside the training.
 
-    loop ── submit ──▶ one thread ──▶ checkpoints/
+    loop ── claim          backlog ── submit ──▶ one thread ──▶ checkpoints/
 
-The loop makes a snapshot in memory and goes on; at most one is being written. A rolling one is left out while the last
-one is being written or is younger than `latest_interval_s`; one that is to be kept waits until the last is written.
+The loop claims the iterations that shall be written and copies what they need; the backlog submits them when they are
+acked. At most one is being written; the backlog waits for the last. A rolling one is left out while an earlier claim is
+not yet written or is younger than `latest_interval_s`; one that is to be kept never is.
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,22 +36,28 @@ class CheckpointWriter:
         self._latest_interval_s = latest_interval_s
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if background else None
-        self._writing: Future[Path] | None = None
-        self._began = -math.inf
+        self._writing: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._claims = 0
+        self._claimed = -math.inf  # When the last one was.
 
-    def wants(self, iteration: int) -> bool:
-        """Whether this iteration shall be written."""
-        is_idle = self._writing is None or self._writing.done()
-        return self._is_kept(iteration) or (is_idle and self._clock() - self._began >= self._latest_interval_s)
+    def claim(self, iteration: int) -> bool:
+        """Whether this iteration shall be written; then it must be submitted."""
+        with self._lock:
+            is_due = self._claims == 0 and self._clock() - self._claimed >= self._latest_interval_s
+            if not is_due and not self._is_kept(iteration):
+                return False
+            self._claims += 1
+            self._claimed = self._clock()
+            return True
 
     def submit(self, checkpoint: Checkpoint) -> None:
-        """Writes a checkpoint, in the background if so asked."""
+        """Writes a claimed checkpoint, in the background if so asked."""
         self.wait()
-        self._began = self._clock()
         if self._thread is None:
-            self.write(checkpoint)
+            self._settle(checkpoint)
         else:
-            self._writing = self._thread.submit(self.write, checkpoint)
+            self._writing = self._thread.submit(self._settle, checkpoint)
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Writes a checkpoint now and removes those that it replaces."""
@@ -59,15 +67,20 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Waits for the last one; raises what writing it raised."""
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def close(self) -> None:
-        """Waits for the last one and ends the thread."""
-        self.wait()
+        """Waits for the last one and ends the thread; raises what writing it raised."""
         if self._thread is not None:
             self._thread.shutdown()
+        self.wait()
+
+    def _settle(self, checkpoint: Checkpoint) -> None:
+        self.write(checkpoint)
+        with self._lock:
+            self._claims -= 1
 
     def _is_kept(self, iteration: int) -> bool:
         return self._save_interval > 0 and iteration % self._save_interval == 0

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,26 @@ from minefleet.policies import Policy
 Arrays = dict[str, NDArray[Any]]
 
 
-def optimizer_arrays(policy: Policy, optimizer: torch.optim.Optimizer) -> Arrays:
-    """Copies the optimizer's state, under `parameter/moment`. The optimizer holds `policy.parameters()` in order."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Insides:
+    """What a checkpoint holds beside the weights and the counters."""
+
+    optimizer: Arrays
+    rng: Arrays
+
+
+def optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's state itself, under `parameter/moment`. The optimizer holds `policy.parameters()` in order."""
     names = [name for name, _ in policy.named_parameters()]
     return {
-        f"{names[index]}/{key}": np.array(tensor.detach().cpu().numpy())
+        f"{names[index]}/{key}": tensor
         for index, moments in optimizer.state_dict()["state"].items()
         for key, tensor in moments.items()
     }
 
 
 def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Inverts `optimizer_arrays`; the hyper-parameters stay those of the optimizer.
+    """Inverts a copy of `optimizer_tensors`; the hyper-parameters stay those of the optimizer.
 
     Raises:
         ConfigError: If there is state for a parameter that the policy lacks.

@@ -29,6 +29,7 @@ from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet.weights.encoding import as_fetched
 from minefleet_learner.assembly import build_learner
+from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
 from minefleet_parameters.__main__ import body as serve_parameters
@@ -39,7 +40,7 @@ Make = Callable[..., Fragment]
 ROW = (
     "iteration env_steps trained_steps policy_version episodes episode_return_mean episode_length_mean sps "
     "staleness_mean staleness_max reuse_mean policy_loss value_loss entropy approx_kl clip_fraction "
-    "explained_variance grad_norm learner_wait_ratio wall_s learning_rate rho advantage_std value_mean ratio_max "
+    "explained_variance grad_norm learner_wait_ratio publish_blocked_s wall_s learning_rate rho advantage_std value_mean ratio_max "
     "skipped_steps episode_metrics"
 ).split()
 LENGTH = 6
@@ -181,7 +182,7 @@ def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
     fleet: Callable[..., Fleet], shards: int
 ) -> None:
     made = fleet(num_iterations=2, shards=shards)
-    learner, _ = made.learner(background=True)
+    learner, _ = made.learner()
     learner.start()
     for version in (1, 2):
         made.act(version, fragments=2 * shards)
@@ -209,7 +210,7 @@ def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: C
         assert not waiting.wait(0.01)
     del made.actors[0]
     made.act(1)
-    while context.board.report().state != status_service_pb2.STATE_WAITING:
+    while context.board.report().detail != WAITING:
         assert not waiting.wait(0.01)
     context.stopping.set()
     trained.join()
@@ -319,7 +320,7 @@ def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[...
     trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
     trained.start()
     waiting = threading.Event()
-    while context.board.report().state != status_service_pb2.STATE_WAITING:
+    while context.board.report().detail != WAITING:
         assert not waiting.wait(0.01)
     context.stopping.set()
     trained.join()

@@ -40,18 +40,22 @@ def iteration_of(directory: Path) -> int:
 def test_rolling_checkpoints_keep_their_distance_and_kept_ones_do_not(tmp_path: Path) -> None:
     clock = Clock()
     saver = writer(tmp_path, clock, background=False)
-    assert saver.wants(1)
-    saver.submit(make(1))
-    assert not saver.wants(2)
-    assert saver.wants(10)
+    assert saver.claim(1)
     clock.now += ROLLING_S
-    assert saver.wants(2)
+    assert not saver.claim(2)  # The first one is not written yet.
+    assert saver.claim(10)
+    saver.submit(make(1))
+    saver.submit(make(10))
+    assert not saver.claim(11)
+    clock.now += ROLLING_S
+    assert saver.claim(12)
 
 
 @pytest.mark.parametrize("background", [False, True])
 def test_what_was_submitted_is_there_after_close(tmp_path: Path, background: bool) -> None:
     saver = writer(tmp_path, Clock(), background=background)
     for iteration in (9, 10, 11):
+        saver.claim(iteration)
         saver.submit(make(iteration))
     saver.close()
     assert iteration_of(tmp_path) == 11
