@@ -13,6 +13,10 @@ CHECKPOINTS/
 A checkpoint is written under a name that starts with a dot, synced, and renamed; then `latest` is replaced. A crash
 leaves the old `latest` and at most a dotted directory, which the next write removes. A second one of an iteration gets
 a suffix: `00000120.1`.
+
+A learner that was frozen while another took over finds that one's epoch in `latest`, and touches nothing. It is looked
+for before anything is changed and again before `latest` is; should it be frozen between that and the swap, the next
+checkpoint of the newer learner puts `latest` right.
 """
 
 import json
@@ -23,17 +27,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from minefleet.errors import ConfigError
+from minefleet.errors import ConfigError, FencedError
 from minefleet.files import sync, write_durably
+from minefleet.tensor_file import write_tensors
 
 LATEST = "latest"
 FORMAT = 1
 STATE_FILE = "state.json"
 RUN_FILE = "run.yaml"
+PIECE_BYTES = 2**20
 TENSORS = ("policy", "optimizer", "reference", "rng")
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -79,18 +84,24 @@ class Checkpoint:
 
 
 def write(directory: Path, checkpoint: Checkpoint) -> Path:
-    """Writes a checkpoint below `directory`, makes it `latest`, and returns its path."""
+    """Writes a checkpoint below `directory`, makes it `latest`, and returns its path.
+
+    Raises:
+        FencedError: If `latest` is of a newer epoch. It stays.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    _refuse_fenced(directory, checkpoint.state.epoch)
     remove_leftovers(directory)
     aside = directory / f".aside-{os.getpid()}"
     aside.mkdir()
     for name in TENSORS:
         arrays = getattr(checkpoint, name)
         if arrays is not None:
-            write_durably(aside / f"{name}.safetensors", _to_bytes(arrays))
+            write_tensors(aside / f"{name}.safetensors", arrays)
     write_durably(aside / RUN_FILE, checkpoint.run.encode())
     write_durably(aside / STATE_FILE, _state_text(aside, checkpoint.state).encode())
     sync(aside)
+    _refuse_fenced(directory, checkpoint.state.epoch)
     place = _free_name(directory, checkpoint.state.iteration)
     aside.rename(place)
     _point(directory, place.name)
@@ -167,12 +178,21 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
+def _refuse_fenced(directory: Path, epoch: int) -> None:
+    path = newest(directory)
+    try:
+        newer = 0 if path is None else _read_state_file(path)[0].epoch
+    except ConfigError:
+        return  # Damaged, so it holds nothing to lose.
+    if newer > epoch:
+        raise FencedError(f"epoch {epoch} is fenced: {path} is of epoch {newer}")
+
+
 def _state_text(directory: Path, state: CheckpointState) -> str:
     """The state with size and checksum of every file beside it, and a checksum of its own."""
     files = {}
     for path in sorted(directory.iterdir()):
-        data = path.read_bytes()
-        files[path.name] = {"bytes": len(data), "xxh3": _checksum(data)}
+        files[path.name] = {"bytes": path.stat().st_size, "xxh3": _file_checksum(path)}
     content = {"format": FORMAT, **asdict(state), "files": files}
     return json.dumps(content | {"xxh3": _checksum(_canonical(content))}, indent=1) + "\n"
 
@@ -205,18 +225,21 @@ def _read_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
     return load((path / f"{name}.safetensors").read_bytes())
 
 
-def _to_bytes(arrays: Arrays) -> bytes:
-    from safetensors.numpy import save
-
-    return save({name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()})
-
-
 def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _checksum(data: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(data)
+
+
+def _file_checksum(path: Path) -> str:
+    """The checksum of a file, piece by piece: a whole one in memory would hold up other threads."""
+    digest, piece = xxhash.xxh3_64(), bytearray(PIECE_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while size_bytes := file.readinto(piece):
+            digest.update(memoryview(piece)[:size_bytes])
+    return digest.hexdigest()
 
 
 def _free_name(directory: Path, iteration: int) -> Path:

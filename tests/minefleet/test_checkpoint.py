@@ -5,14 +5,16 @@ import numpy as np
 import pytest
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, newest, prune, read, read_policy, read_state, write
-from minefleet.errors import ConfigError
+from minefleet.errors import ConfigError, FencedError
 
 
-def make(iteration: int = 0, run_id: str = "a", reference: bool = True) -> Checkpoint:
+def make(iteration: int = 0, run_id: str = "a", reference: bool = True, epoch: int = 1) -> Checkpoint:
     rng = np.random.default_rng(iteration)
     weights = {"w": rng.normal(size=(3, 2)).astype(np.float32), "scalar": np.array(rng.normal())}
     return Checkpoint(
-        state=CheckpointState(run_id=run_id, iteration=iteration, env_steps=7, episodes={"returns": [0.1, 2.0]}),
+        state=CheckpointState(
+            run_id=run_id, epoch=epoch, iteration=iteration, env_steps=7, episodes={"returns": [0.1, 2.0]}
+        ),
         policy=weights,
         optimizer={"w.exp_avg": rng.normal(size=(3, 2))},
         rng={"torch": rng.integers(0, 255, 16).astype(np.uint8)},
@@ -45,6 +47,23 @@ def test_latest_names_the_last_one_written(tmp_path: Path) -> None:
         place = write(tmp_path, make(iteration))
         assert newest(tmp_path) == place.resolve()
     assert read_state(tmp_path / "latest").iteration == 2
+
+
+def test_a_fenced_learner_writes_nothing_and_removes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, make(5, epoch=1))
+    place = write(tmp_path, make(3, epoch=2))
+    (tmp_path / ".aside-1").mkdir()  # The newer learner is writing its next one.
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(FencedError, match=r"epoch 1 is fenced: .*00000003 is of epoch 2"):
+        write(tmp_path, make(6, epoch=1))
+    assert newest(tmp_path) == place.resolve()
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert read_state(write(tmp_path, make(4, epoch=2))).epoch == 2
+
+
+def test_a_damaged_latest_does_not_keep_the_next_one_from_being_written(tmp_path: Path) -> None:
+    (write(tmp_path, make(1)) / "state.json").write_text("{")
+    assert read_state(write(tmp_path, make(2))).iteration == 2
 
 
 def test_a_half_written_checkpoint_is_ignored_and_removed_by_the_next_write(tmp_path: Path) -> None:
