@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from minefleet.checkpoint import newest, read, read_state
 from minefleet.codec import encode
 from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.config.fleet import EndpointConfig, StopConfig
-from minefleet.errors import ConfigError
+from minefleet.errors import ConfigError, FencedError
 from minefleet.fragment import Fragment
 from minefleet.parameters import ParametersClient
 from minefleet.replay import Position, ReplayClient
@@ -32,6 +33,7 @@ from minefleet_learner.assembly import build_learner
 from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
+from minefleet_learner.update import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.context import RoleContext
@@ -40,8 +42,8 @@ Make = Callable[..., Fragment]
 ROW = (
     "iteration env_steps trained_steps policy_version episodes episode_return_mean episode_length_mean sps "
     "staleness_mean staleness_max reuse_mean policy_loss value_loss entropy approx_kl clip_fraction "
-    "explained_variance grad_norm learner_wait_ratio publish_blocked_s wall_s learning_rate rho advantage_std value_mean ratio_max "
-    "skipped_steps episode_metrics"
+    "explained_variance grad_norm learner_wait_ratio wall_s learning_rate rho advantage_std value_mean ratio_max "
+    "publish_blocked_s skipped_steps episode_metrics"
 ).split()
 LENGTH = 6
 FRAGMENTS = 4
@@ -83,6 +85,27 @@ class Fleet:
         self.actor = self.actors[0]
         self.make = make
         self.made = 0
+        self.threads: dict[str, tuple[threading.Thread, RoleContext]] = {}
+
+    def serve(self, context: RoleContext) -> None:
+        """Starts a server."""
+        body = serve_parameters if context.role == status_service_pb2.ROLE_PARAMETERS else serve_replay
+        thread = threading.Thread(target=body, args=(context,), name=context.name)
+        thread.start()
+        self.threads[context.name] = thread, context
+
+    def stop(self, name: str) -> None:
+        """Stops a server and waits for its end."""
+        thread, context = self.threads.pop(name)
+        context.stopping.set()
+        thread.join()
+
+    def close(self) -> None:
+        """Ends everything."""
+        for actor in self.actors:
+            actor.close()
+        for name in list(self.threads):
+            self.stop(name)
 
     def context(self, name: str, role: status_service_pb2.Role.ValueType, index: int = 0) -> RoleContext:
         return RoleContext(run=self.run, role=role, name=name, index=index, registry=CollectorRegistry())
@@ -90,6 +113,16 @@ class Fleet:
     def learner(self, *, background: bool = False) -> tuple[Learner, RoleContext]:
         context = self.context("learner", status_service_pb2.ROLE_LEARNER)
         return build_learner(context, background=background), context
+
+    def train(self) -> Future[None]:
+        """Runs a learner in a thread; returns when it waits for fragments."""
+        learner, context = self.learner(background=True)
+        pool, waiting = ThreadPoolExecutor(1), threading.Event()
+        ended = pool.submit(run_learner, learner, context.stopping)
+        pool.shutdown(wait=False)
+        while context.board.report().detail != WAITING:
+            assert not ended.done() and not waiting.wait(0.01)
+        return ended
 
     def act(self, version: int, fragments: int = FRAGMENTS, **changes: Any) -> None:
         """Appends fragments, each with one finished episode, to all shards in turn."""
@@ -131,13 +164,8 @@ def fleet(tmp_path: Path, schema: Schema, make_fragment: Make) -> Iterator[Calla
         def start(**changes: Any) -> Fleet:
             made = Fleet(tmp_path, schema, make_fragment, make_config(**changes))
             for context in (*made.shards, made.parameters):
-                body = serve_parameters if context is made.parameters else serve_replay
-                thread = threading.Thread(target=body, args=(context,), name=context.name)
-                thread.start()
-                stack.callback(thread.join)
-                stack.callback(context.stopping.set)
-            for actor in made.actors:
-                stack.callback(actor.close)
+                made.serve(context)
+            stack.callback(made.close)
             return made
 
         yield start
@@ -326,6 +354,72 @@ def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[...
     trained.join()
     assert made.result()["stopped_by"] == "signal"
     assert read_state(made.run.checkpoints / "latest").version == 1
+
+
+def test_while_parameters_is_away_the_loop_trains_on_and_nothing_is_acked_before_it_is_published(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(num_iterations=3, max_staleness=2)
+    learner, _ = made.learner(background=True)
+    learner.start()
+    made.act(1, fragments=3 * FRAGMENTS)
+    made.stop("parameters")
+    for _ in range(3):
+        learner.iterate()
+    assert learner.is_over
+    assert made.rows() == []
+    assert made.actor.reserve(1, []).newest_version == 1
+    assert read_state(made.run.checkpoints / "latest").iteration == 0
+    made.serve(made.context("parameters", status_service_pb2.ROLE_PARAMETERS))
+    learner.finish()
+    assert [row["policy_version"] for row in made.rows()] == [2, 3, 4]
+    assert [row["staleness_max"] for row in made.rows()] == [0, 1, 2]
+    assert [row["trained_steps"] for row in made.rows()] == [LENGTH * FRAGMENTS * number for number in (1, 2, 3)]
+    assert made.result()["iteration"] == 3
+    assert read_state(made.run.checkpoints / "latest").version == 4
+
+
+def test_what_could_not_be_published_before_a_stop_is_abandoned_and_its_leases_given_back(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(max_staleness=2)
+    learner, context = made.learner(background=True)
+    learner.start()
+    made.act(1, fragments=2 * FRAGMENTS)
+    made.stop("parameters")
+    for _ in range(2):
+        learner.iterate()
+    context.stopping.set()
+    learner.finish()
+    assert not (made.run.directory / "result.json").exists()
+    state = read_state(made.run.checkpoints / "latest")
+    assert (state.iteration, state.version) == (0, 0)
+    made.actor.position = Position(run_id=state.run_id, epoch=1, version=1, first_version=1)
+    assert len(made.actor.lease(99, fragments=2 * FRAGMENTS, use_version=1, wait_s=0).chunks) == 2 * FRAGMENTS
+
+
+def test_a_learner_that_is_fenced_ends_with_that_although_it_waits_for_fragments(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    ended = made.train()
+    successor = ParametersClient(made.run.config.services.parameters.address)
+    successor.open_epoch(read_state(made.run.checkpoints / "latest").run_id)
+    successor.close()
+    made.act(1)
+    with pytest.raises(FencedError):
+        ended.result()
+    assert made.rows() == []
+    assert read_state(made.run.checkpoints / "latest").iteration == 0
+    assert not {thread.name.partition("_")[0] for thread in threading.enumerate()} & {"backlog", "feed", "checkpoint"}
+
+
+def test_weights_that_are_not_finite_are_neither_published_nor_saved(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(save_interval=1, epochs_per_iteration=1, learning_rate=1e40)
+    ended = made.train()
+    made.act(1)
+    with pytest.raises(NonFiniteError, match="are not published"):
+        ended.result()
+    assert read_state(made.run.checkpoints / "latest").iteration == 0
+    assert made.actor.reserve(1, []).newest_version == 1
 
 
 def test_a_damaged_checkpoint_is_refused_before_any_peer_hears_of_it(fleet: Callable[..., Fleet]) -> None:
