@@ -17,8 +17,8 @@ from torch import Tensor
 ALIGNMENT = 64
 """Of each array, in bytes."""
 
-Layout: TypeAlias = tuple[tuple[str, torch.dtype, torch.Size, bool], ...]
-"""Name, dtype, shape and whether it lies on a GPU, of each tensor."""
+Layout: TypeAlias = tuple[tuple[str, torch.dtype, torch.Size, torch.device], ...]
+"""Name, dtype, shape and device of each tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +50,20 @@ class Copier:
 
         Their memory is used again when nobody holds any of them.
         """
-        layout = tuple((name, tensor.dtype, tensor.shape, tensor.is_cuda) for name, tensor in tensors.items())
+        layout = tuple((name, tensor.dtype, tensor.shape, tensor.device) for name, tensor in tensors.items())
         if layout != self._layout:
             self._layout, self._places, self._idle = layout, _places(tensors), []
         if not tensors:
             return {}
         arrays = self._lend()
         torch._foreach_copy_([torch.from_numpy(array) for array in arrays], [*tensors.values()], non_blocking=True)
-        if self._is_on_gpu:
-            torch.cuda.current_stream().synchronize()
+        for device in self._gpus:
+            torch.cuda.current_stream(device).synchronize()
         return dict(zip(tensors, arrays, strict=True))
 
     @property
-    def _is_on_gpu(self) -> bool:
-        return any(is_cuda for *_, is_cuda in self._layout)
+    def _gpus(self) -> set[torch.device]:
+        return {device for *_, device in self._layout if device.type == "cuda"}
 
     def _lend(self) -> list[NDArray[Any]]:
         """Arrays on a block that comes back when the last of them is gone: `whole` is the base of all."""
@@ -75,7 +75,7 @@ class Copier:
     def _allocate(self) -> Tensor:
         """Memory for a copy: pinned for a GPU, which then writes it without a detour; else in NumPy's huge pages."""
         size_bytes = self._places[-1].end
-        if self._is_on_gpu:
+        if self._gpus:
             return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
         return torch.from_numpy(np.empty(size_bytes, np.uint8))
 

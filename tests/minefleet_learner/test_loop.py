@@ -117,12 +117,22 @@ class Fleet:
     def train(self) -> Future[None]:
         """Runs a learner in a thread; returns when it waits for fragments."""
         learner, context = self.learner(background=True)
-        pool, waiting = ThreadPoolExecutor(1), threading.Event()
+        pool = ThreadPoolExecutor(1)
         ended = pool.submit(run_learner, learner, context.stopping)
         pool.shutdown(wait=False)
-        while context.board.report().detail != WAITING:
-            assert not ended.done() and not waiting.wait(0.01)
+        self.wait_until(lambda: ended.done() or context.board.report().detail == WAITING)
         return ended
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Waits for something that others do."""
+        pause = threading.Event()
+        while not condition():
+            pause.wait(0.01)
+
+    def reads(self) -> float | None:
+        """How many Reads the first shard has served to the end."""
+        method = {"grpc_type": "server_stream", "grpc_service": "minefleet.v1.ReplayService", "grpc_method": "Read"}
+        return self.shards[0].registry.get_sample_value("grpc_server_handled_total", method | {"grpc_code": "OK"})
 
     def act(self, version: int, fragments: int = FRAGMENTS, **changes: Any) -> None:
         """Appends fragments, each with one finished episode, to all shards in turn."""
@@ -396,6 +406,52 @@ def test_what_could_not_be_published_before_a_stop_is_abandoned_and_its_leases_g
     assert (state.iteration, state.version) == (0, 0)
     made.actor.position = Position(run_id=state.run_id, epoch=1, version=1, first_version=1)
     assert len(made.actor.lease(99, fragments=2 * FRAGMENTS, use_version=1, wait_s=0).chunks) == 2 * FRAGMENTS
+
+
+def test_a_crash_between_publish_and_ack_saves_nothing_more_and_loses_no_fragment(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(max_staleness=3)
+    learner, _ = made.learner(background=True)
+    learner.start()
+    made.act(1, fragments=2 * FRAGMENTS)
+    learner.iterate()
+    made.wait_until(lambda: len(made.rows()) == 1 and made.reads() == 2)  # The next batch has been fetched.
+    made.stop("replay")
+    learner.iterate()
+    follower = ParametersClient(made.run.config.services.parameters.address)
+    made.wait_until(lambda: follower.fetch()[0].version == 3)
+    follower.close()
+    learner.close()
+    assert len(made.rows()) == 1
+    assert read_state(made.run.checkpoints / "latest").iteration == 1
+
+    made.serve(made.context("replay", status_service_pb2.ROLE_REPLAY))
+    learner, _ = made.learner()
+    learner.start()
+    learner.iterate()
+    learner.finish()
+    assert [row["policy_version"] for row in made.rows()] == [2, 5]
+    assert [row["trained_steps"] for row in made.rows()] == [LENGTH * FRAGMENTS, 2 * LENGTH * FRAGMENTS]
+
+
+def test_with_max_staleness_0_every_iteration_waits_for_the_version_before(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(max_staleness=0, num_iterations=2)
+    ended = made.train()
+    made.act(1, fragments=3 * FRAGMENTS)
+    made.wait_until(lambda: bool(made.rows()))
+    made.act(2)
+    ended.result()
+    assert [row["staleness_max"] for row in made.rows()] == [0, 0]
+    assert [row["policy_version"] for row in made.rows()] == [2, 3]
+
+
+def test_a_run_that_is_over_waits_for_no_more_fragments(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    made.run = replace(made.run, config=replace(made.run.config, stop=StopConfig(env_steps=LENGTH)))
+    ended = made.train()
+    made.act(1)
+    ended.result()
+    assert made.result()["stopped_by"] == "env_steps"
+    assert len(made.rows()) == 1
 
 
 def test_a_learner_that_is_fenced_ends_with_that_although_it_waits_for_fragments(fleet: Callable[..., Fleet]) -> None:

@@ -61,7 +61,10 @@ class PolicyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopConfig:
-    """When the run ends, besides `train_config.num_iterations`. 0 or None switches a condition off."""
+    """When the run ends, besides `train_config.num_iterations`. 0 or None switches a condition off.
+
+    These are judged when replay has acked an iteration; up to `max_staleness` + 1 more may be trained by then.
+    """
 
     env_steps: int = 0
     """Environment steps."""
