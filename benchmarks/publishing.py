@@ -10,9 +10,10 @@ with every iteration. Its largest `publish_blocked_s` is taken
     parameters-down   while parameters is stopped by SIGSTOP
     parameters-killed after parameters was ended by SIGKILL
 
-and until five iterations later, from the rows of `metrics.jsonl`. Beside it, how many iterations that were, how many of
-them the loop had trained before parameters heard of any (max_staleness is 2, so 3 at most), and the longest time
-between two rows.
+and until five iterations later, from the rows of `metrics.jsonl`. The peer is the longest of bare copies of as many
+bytes, one a second in another process meanwhile: what the machine allows, with all that runs on it. Beside it, how many
+iterations that were, how far the loop was ahead of the newest published version (max_staleness is 2, so 3 at most), and
+the longest time between two rows.
 """
 
 import argparse
@@ -26,10 +27,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from harness.large_policy import SIZE_BYTES
 from harness.peers import BENCHMARKS
 from harness.report import aligned
 
@@ -53,14 +58,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each case lasts (default: 10)")
     arguments = parser.parse_args()
+    seen = {}
     with tempfile.TemporaryDirectory() as scratch, training(Path(scratch) / "run") as fleet:
         fleet.wait_for(WARM_UP)
-        rows_of = {case: fleet.suffer(*trouble, arguments.seconds) for case, trouble in CASES.items()}
-    print(table(rows_of), flush=True)
-    for case, rows in rows_of.items():
-        ours = max(row["publish_blocked_s"] for row in rows)
-        line = {"benchmark": "publishing", "case": case, "unit": "s", "ours": ours, "peer": None, "limit": LIMIT_S}
-        print(json.dumps(line | {"ratio_peer": None, "ratio_limit": LIMIT_S / ours}), flush=True)
+        for case, trouble in CASES.items():
+            with copying() as copies_s:
+                rows = fleet.suffer(*trouble, arguments.seconds)
+            seen[case] = Seen(rows, max(copies_s))
+    print(table(seen), flush=True)
+    for case, one in seen.items():
+        ours, peer = one.blocked_s, one.bare_s
+        line = {"benchmark": "publishing", "case": case, "unit": "s", "ours": ours, "peer": peer, "limit": LIMIT_S}
+        print(json.dumps(line | {"ratio_peer": peer / ours, "ratio_limit": LIMIT_S / ours}), flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a case."""
+
+    rows: Sequence[Row]
+    bare_s: float
+
+    @property
+    def blocked_s(self) -> float:
+        """The longest that the loop stood still."""
+        return max(float(row["publish_blocked_s"]) for row in self.rows)
+
+
+@contextmanager
+def copying() -> Iterator[list[float]]:
+    """Copies as many bytes as the policy has once a second, into memory that was used before; yields the seconds."""
+    source, target = np.ones(SIZE_BYTES, np.uint8), np.zeros(SIZE_BYTES, np.uint8)
+    stopping, copies_s = threading.Event(), list[float]()
+
+    def copy() -> None:
+        while not copies_s or not stopping.wait(1.0):
+            began = time.monotonic()
+            np.copyto(target, source)
+            copies_s.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    try:
+        yield copies_s
+    finally:
+        stopping.set()
+        thread.join()
 
 
 class Fleet:
@@ -110,14 +153,14 @@ def training(directory: Path) -> Iterator[Fleet]:
         process.wait()
 
 
-def table(rows_of: Mapping[str, Sequence[Row]]) -> str:
+def table(seen: Mapping[str, Seen]) -> str:
     """The cases as rows of text."""
-    cells = [["", "blocked at most, s", "iterations", "ahead", "longest gap, s"]]
-    for case, rows in rows_of.items():
-        blocked_s = max(row["publish_blocked_s"] for row in rows)
-        gaps = [after["wall_s"] - before["wall_s"] for before, after in pairwise(rows)]
-        ahead = 1 + max(row["staleness_max"] for row in rows)
-        cells.append([case, f"{blocked_s:.3f}", str(len(rows)), str(ahead), f"{max(gaps):.1f}"])
+    cells = [["", "blocked at most, s", "bare copy, s", "iterations", "ahead", "longest gap, s"]]
+    for case, one in seen.items():
+        gap_s = max(after["wall_s"] - before["wall_s"] for before, after in pairwise(one.rows))
+        ahead = 1 + max(row["staleness_max"] for row in one.rows)
+        figures = (f"{one.blocked_s:.3f}", f"{one.bare_s:.3f}", str(len(one.rows)), str(ahead), f"{gap_s:.1f}")
+        cells.append([case, *figures])
     return aligned(cells)
 
 
