@@ -1,6 +1,6 @@
 """The learner: how long its loop stands still so that weights are published, whatever others do.
 
-    python benchmarks/publishing.py [--seconds 10]
+    python benchmarks/publishing.py [--seconds 10] [--case quiet actor-frozen parameters-down parameters-killed]
 
 A fleet of `minefleet train` with two actors trains a policy of 284 MB of float32 in 300 tensors, all of which change
 with every iteration. Its largest `publish_blocked_s` is taken
@@ -57,13 +57,14 @@ Row = Mapping[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each case lasts (default: 10)")
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     arguments = parser.parse_args()
     seen = {}
     with tempfile.TemporaryDirectory() as scratch, training(Path(scratch) / "run") as fleet:
         fleet.wait_for(WARM_UP)
-        for case, trouble in CASES.items():
+        for case in arguments.case:
             with copying() as copies_s:
-                rows = fleet.suffer(*trouble, arguments.seconds)
+                rows = fleet.suffer(*CASES[case], arguments.seconds)
             seen[case] = Seen(rows, max(copies_s))
     print(table(seen), flush=True)
     for case, one in seen.items():
