@@ -6,7 +6,7 @@ its epoch and expected version, a fetch goes on where it was cut, and a lost epo
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from minefleet.weights.manifest import (
     info_of,
 )
 from minefleet.weights.missing import MissingTensorsError, missing_digests
+from minefleet.weights.version import VersionInfo, read_info
 from minefleet.weights.watch import Watch
 
 __all__ = ["Epoch", "ParametersClient", "VersionInfo", "Wish"]
@@ -51,21 +52,6 @@ class Epoch:
     epoch: int
     newest_version: int
     """The first publish becomes this plus one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VersionInfo:
-    """A version without its tensors."""
-
-    version: int
-    epoch: int
-    run_id: str
-    iteration: int
-    """Training iterations done when it was published."""
-    architecture: str
-    """Fingerprint of the policy's architecture."""
-    wishes: tuple[Wish, ...]
-    """From `watch`: the wishes that are pending now. From `fetch`: those that were published with the version."""
 
 
 class ParametersClient:
@@ -165,7 +151,7 @@ class ParametersClient:
                     self._greeted = self._identity is None
                 elif response.newest.version != announced:
                     announced = response.newest.version
-                    yield _info(response.newest, response.pending)
+                    yield read_info(response.newest, response.pending)
         finally:
             watch.hang_up()
 
@@ -181,7 +167,7 @@ class ParametersClient:
         self._running_version = fetched.version
         # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
-        return _info(info_of(fetched), fetched.manifest.wishes), weights
+        return read_info(info_of(fetched), fetched.manifest.wishes), weights
 
     def claim(self, wish: str, *, done: bool = False) -> bool:
         """Claims a pending wish, or reports it done; false if it is not this process's.
@@ -191,6 +177,28 @@ class ParametersClient:
         """
         request = pb.ClaimRequest(wish=wish, actor=self._watcher, done=done)
         return self._repeat(lambda: self._stub.Claim(request, timeout=CALL_TIMEOUT_S)).claimed
+
+    def versions(self) -> list[VersionInfo]:
+        """Returns the versions that can be fetched, oldest first."""
+        listed = self._repeat(lambda: self._stub.ListVersions(pb.ListVersionsRequest(), timeout=CALL_TIMEOUT_S))
+        return [read_info(info) for info in listed.versions]
+
+    def pin(self, version: int = 0) -> VersionInfo:
+        """Keeps a version, 0 for the newest, whatever its age, until it is unpinned. Returns it as it is now.
+
+        Raises:
+            NotFoundError: If the version has expired or was never published. Names the oldest available.
+            OverloadedError: If patience ends while as many versions are pinned as may be.
+        """
+        return self._pin(pb.PinRequest(version=version, pinned=True))
+
+    def unpin(self, version: int = 0) -> VersionInfo:
+        """Lets a version, 0 for the newest, expire again. Returns it as it is now: only its number, if it is gone."""
+        return self._pin(pb.PinRequest(version=version, pinned=False))
+
+    def describe(self) -> status_service_pb2.DescribeResponse:
+        """Asks parameters who it is and how it fares."""
+        return self._repeat(lambda: shake_hands(self._channel, self._identity))
 
     def close(self) -> None:
         """Ends every call and closes the channel."""
@@ -210,6 +218,9 @@ class ParametersClient:
                 raise
 
         return self._retrier(greeted)
+
+    def _pin(self, request: pb.PinRequest) -> VersionInfo:
+        return read_info(self._repeat(lambda: self._stub.Pin(request, timeout=CALL_TIMEOUT_S)).version)
 
     def _open_watch(self) -> Any:
         request = pb.WatchRequest(
@@ -272,14 +283,3 @@ def _messages(header: pb.PublishHeader, parts: Mapping[str, NDArray[np.uint8]]) 
 
 def _transfer_timeout_s(size_bytes: int) -> float:
     return CALL_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
-
-
-def _info(info: weights_pb2.VersionInfo, wishes: Iterable[weights_pb2.Wish]) -> VersionInfo:
-    return VersionInfo(
-        version=info.version,
-        epoch=info.epoch,
-        run_id=info.run_id,
-        iteration=info.iteration,
-        architecture=info.architecture_fingerprint,
-        wishes=tuple(Wish(wish.name, wish.kind, wish.count) for wish in wishes),
-    )

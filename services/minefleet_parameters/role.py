@@ -10,6 +10,7 @@ import time
 
 import grpc
 
+from minefleet.config import FleetConfig
 from minefleet.v1 import parameters_service_pb2_grpc
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService
@@ -23,12 +24,16 @@ MIN_KEPT_VERSIONS = 8
 
 def serve_run(context: RoleContext) -> None:
     """Opens the store below the run directory and serves it."""
-    max_staleness = context.run.config.rollout_config.replay_buffer_config.max_staleness
-    with open_store(context.run.parameters, keep=max(MIN_KEPT_VERSIONS, max_staleness + 2)) as store:
+    with open_store(context.run.parameters, keep=versions_to_keep(context.run.config)) as store:
         wishes, metrics = WishBook(time.monotonic), parameters_metrics(context.registry)
         service = ParametersService(store, wishes, metrics, context.board)
         service.start()
         asyncio.run(_serve(context, service))
+
+
+def versions_to_keep(config: FleetConfig) -> int:
+    """How many of the newest versions are kept: those that chunks in use were acted by are among them."""
+    return max(MIN_KEPT_VERSIONS, config.rollout_config.replay_buffer_config.max_staleness + 2)
 
 
 async def _serve(context: RoleContext, service: ParametersService) -> None:

@@ -55,6 +55,11 @@ from minefleet_parameters.upload import Upload
 SYNCS_AT_ONCE = 16
 """The file system commits so many fsyncs together."""
 
+MAX_PINNED = 64
+"""Anybody may pin: this bounds the disk, to so many versions beside the newest."""
+
+UNPIN_RETRY_S = 5.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
@@ -238,10 +243,13 @@ class ParameterStore:
 
         Raises:
             NotFoundError: If it has expired or was never published.
+            OverloadedError: If `MAX_PINNED` others are pinned, or the disk is full.
         """
         with self._lock:
             version = self.version(number)
-            pinned = {*self.identity.pinned, version.version}
+            pinned = {*self.identity.pinned} & self._versions.keys() | {version.version}
+            if len(pinned) > MAX_PINNED:
+                raise OverloadedError(f"{MAX_PINNED} versions are pinned, more may not be; unpin one", UNPIN_RETRY_S)
             self._write_identity(replace(self.identity, pinned=tuple(sorted(pinned))))
             return info_of(version, pinned=True)
 

@@ -154,9 +154,12 @@ def test_every_call_has_a_deadline(stand_in: StandIn, client: ParametersClient) 
     client.publish(WEIGHTS, iteration=1)
     client.fetch()
     client.claim("video")
+    client.versions()
+    client.pin()
     with closing(client.watch()) as watch:
         next(watch)
-    assert set(stand_in.deadlines_s) == {"Describe", "OpenEpoch", "Publish", "Fetch", "Claim", "Watch"}
+    asked = {"Describe", "OpenEpoch", "Publish", "Fetch", "Claim", "Watch", "ListVersions", "Pin"}
+    assert set(stand_in.deadlines_s) == asked
     assert all(deadline_s is not None and deadline_s < 100 for deadline_s in stand_in.deadlines_s.values())
 
 

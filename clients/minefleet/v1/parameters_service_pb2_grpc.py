@@ -142,6 +142,7 @@ class ParametersServiceServicer:
         """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
 
         Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
+        RESOURCE_EXHAUSTED: as many are pinned as may be, or the disk is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

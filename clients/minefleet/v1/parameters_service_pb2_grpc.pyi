@@ -74,6 +74,7 @@ class ParametersServiceStub:
     """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
 
     Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
+    RESOURCE_EXHAUSTED: as many are pinned as may be, or the disk is full.
     """
 
 @_typing.type_check_only
@@ -122,6 +123,7 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
 
     Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
+    RESOURCE_EXHAUSTED: as many are pinned as may be, or the disk is full.
     """
 
 class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -209,6 +211,7 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         """Keeps a version whatever its age, or lets it expire again. Durable before it answers.
 
         Idempotent. NOT_FOUND: the version to pin has expired or was never published; the message names the oldest available.
+        RESOURCE_EXHAUSTED: as many are pinned as may be, or the disk is full.
         """
 
 def add_ParametersServiceServicer_to_server(servicer: ParametersServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

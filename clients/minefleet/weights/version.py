@@ -1,0 +1,47 @@
+"""A version as people and programs see it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from minefleet.v1 import weights_pb2
+from minefleet.weights.manifest import Wish
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionInfo:
+    """A version without its tensors."""
+
+    version: int
+    epoch: int
+    run_id: str
+    iteration: int
+    """Training iterations done when it was published."""
+    architecture: str
+    """Fingerprint of the policy's architecture."""
+    tensors: int
+    """Number of tensors."""
+    size_bytes: int
+    """Bytes of its tensors; equal ones count once."""
+    publish_time: datetime
+    """When it became visible, by the server's clock."""
+    pinned: bool
+    """Kept whatever its age. From `fetch`: always False, for a fetch does not ask."""
+    wishes: tuple[Wish, ...]
+    """From `watch`: the wishes that are pending now. From `fetch`: those that were published with the version."""
+
+
+def read_info(info: weights_pb2.VersionInfo, wishes: Iterable[weights_pb2.Wish] = ()) -> VersionInfo:
+    """A version as it was sent."""
+    return VersionInfo(
+        version=info.version,
+        epoch=info.epoch,
+        run_id=info.run_id,
+        iteration=info.iteration,
+        architecture=info.architecture_fingerprint,
+        tensors=info.tensors,
+        size_bytes=info.size_bytes,
+        publish_time=info.publish_time.ToDatetime(UTC),
+        pinned=info.pinned,
+        wishes=tuple(Wish(wish.name, wish.kind, wish.count) for wish in wishes),
+    )
