@@ -2,18 +2,17 @@
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from minefleet.cli.evaluate import positive
 from minefleet.cli.replay_view import BUCKETS, RENDER
 from minefleet.cli.settings import newest_run
+from minefleet.cli.tools import Report, start_tool
 from minefleet.errors import ConfigError, DeadlineError, NotFoundError, UnavailableError
+from minefleet.files import disk_bytes
 from minefleet.launch.prepare import stored_run
 from minefleet.places import Place, places
 from minefleet.replay import ReplayClient
@@ -31,8 +30,6 @@ ACTIONS = {
 ONLINE = ("stats", "why-dropped")
 DEPARTURES = 100
 """Departures that are shown unless told."""
-
-Report = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,15 +103,9 @@ def _look_at(run_: Run, place: Place, arguments: argparse.Namespace) -> tuple[Re
         report, code = _start_tool(run_, arguments, ["--place", place.name])
         (found,) = report["shards"]
     if arguments.action == "stats":
-        found["disk_bytes"] = _disk_bytes(place.store)
+        found["disk_bytes"] = disk_bytes(place.store)
         found["balanced"] = found["appended_fragments"] == sum(found[f"{bucket}_fragments"] for bucket in BUCKETS)
     return found, code
-
-
-def _disk_bytes(directory: Path) -> int:
-    """Bytes of all files below a directory; of those with several names, once."""
-    files = (path.lstat() for path in directory.rglob("*"))
-    return sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values())
 
 
 def _ask(place: Place, arguments: argparse.Namespace) -> Report | None:
@@ -139,13 +130,10 @@ def _export(run_: Run, target: Path | None, arguments: argparse.Namespace) -> tu
 
 
 def _start_tool(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
-    """Has the tool read the store; ends this process with its exit code where it has nothing to report."""
-    command = [sys.executable, "-m", MODULE, arguments.action, "--run-dir", str(run_.directory), *more]
-    command += ["--stream", arguments.stream] if arguments.stream else []
+    """Has the tool read the store."""
+    options = [*more]
+    options += ["--stream", arguments.stream] if arguments.stream else []
     limit = arguments.limit or (DEPARTURES if arguments.action == "why-dropped" else None)
-    command += ["--limit", str(limit)] if limit is not None else []
-    command += ["--accept-loss"] if arguments.accept_loss else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if not done.stdout:
-        raise SystemExit(done.returncode)
-    return json.loads(done.stdout), done.returncode
+    options += ["--limit", str(limit)] if limit is not None else []
+    options += ["--accept-loss"] if arguments.accept_loss else []
+    return start_tool(MODULE, run_, arguments.action, options)

@@ -7,8 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from minefleet.cli.units import size
+
 BUCKETS = ("live", "leased", "trained", "expired", "evicted", "corrupt")
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 Report = Mapping[str, Any]
 
@@ -82,12 +83,12 @@ def _figures(shard: Report) -> Table:
 
 def _facts(shard: Report) -> Iterator[tuple[str, str]]:
     yield "chunks", f"{shard['held_chunks']:,}, {shard['ready_chunks']:,} ready, {shard['unused_chunks']:,} never used"
-    yield "held", _size(shard["held_payload_bytes"])
+    yield "held", size(shard["held_payload_bytes"])
     if shard["stored_bytes"]:
         since = "since replay started" if shard["online"] else "of what is held"
         ratio = shard["stored_raw_bytes"] / shard["stored_bytes"]
-        yield "packed", f"{ratio:.1f}×, {_size(shard['stored_raw_bytes'])} to {_size(shard['stored_bytes'])}, {since}"
-    yield "on disk", _size(shard["disk_bytes"])
+        yield "packed", f"{ratio:.1f}×, {size(shard['stored_raw_bytes'])} to {size(shard['stored_bytes'])}, {since}"
+    yield "on disk", size(shard["disk_bytes"])
     yield "streams", f"{shard['known_streams']:,} known"
     yield "open leases", f"{shard['open_leases']:,}"
     yield "versions", f"newest {shard['newest_version']:,}, oldest held {shard['oldest_held_version']:,}"
@@ -136,11 +137,3 @@ def _ranges(sequences: list[int]) -> str:
         else:
             spans.append([number, number])
     return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
-
-
-def _size(size_bytes: float) -> str:
-    for unit in UNITS[:-1]:
-        if size_bytes < 1024:
-            return f"{size_bytes:,.0f} {unit}" if unit == "B" else f"{size_bytes:,.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:,.1f} {UNITS[-1]}"

@@ -10,8 +10,6 @@ sorted by stream and sequence. The directory appears whole.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.codec import decode
-from minefleet.errors import ConfigError, NotFoundError
+from minefleet.errors import NotFoundError
+from minefleet.files import appearing
 from minefleet.fragment import Fragment
 from minefleet.places import Place
 from minefleet.run import Run
@@ -54,15 +53,11 @@ def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> d
     """Writes the fragments that can still be used. Returns a report.
 
     Raises:
-        ConfigError: If there is something in the target.
+        ConfigError: If there is something in the target, or it cannot be written.
         NotFoundError: If no fragment of the stream is stored.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} is not empty; give a new directory")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        (aside / FRAGMENTS).mkdir(parents=True)
+    with appearing(target) as aside:
+        (aside / FRAGMENTS).mkdir()
         found = [entry for place in places for entry in _export(place, limits_of(run, place.shard), aside, wanted)]
         found.sort(key=lambda entry: (entry["stream"], entry["sequence"]))
         entries = found[: wanted.limit]
@@ -72,9 +67,6 @@ def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> d
             raise NotFoundError(f"no fragment of stream {wanted.stream} is stored")
         head = {"run_dir": str(run.directory), "schema": run.schema.to_dict()}
         (aside / INDEX).write_text(json.dumps(head | {"fragments": entries}, indent=1) + "\n")
-        aside.rename(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return {"directory": str(target), "fragments": len(entries), "steps": sum(entry["length"] for entry in entries)}
 
 

@@ -1,0 +1,20 @@
+"""Tools of the services, started by name: they read what a stopped service keeps."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from minefleet.run import Run
+
+Report: TypeAlias = dict[str, Any]
+
+
+def start_tool(module: str, run: Run, tool: str, options: Sequence[str]) -> tuple[Report, int]:
+    """Runs a tool. Returns what it found and its exit code; with nothing found, ends this process with that code."""
+    command = [sys.executable, "-m", module, tool, "--run-dir", str(run.directory), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if not done.stdout:
+        raise SystemExit(done.returncode)
+    return json.loads(done.stdout), done.returncode
