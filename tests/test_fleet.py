@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Fleet
+from tests.conftest import COMMAND, Fleet
 
 from minefleet.checkpoint import read_state
 from minefleet.config.shards import NUM_SHARDS
@@ -49,8 +50,20 @@ def test_a_run_learns_and_leaves_everything_it_promises(train: Train, evaluate: 
     assert rows[-1]["trained_steps"] > 0.9 * rows[-1]["env_steps"]
     for name in ("run.yaml", "curve.png", "logs/actor-0.log", "logs/learner.log"):
         assert (fleet.directory / name).stat().st_size > 0
-    assert evaluate(fleet.directory, 10)["return_mean"] > 60
+    evaluated = evaluate(fleet.directory, 10)
+    assert evaluated["return_mean"] > 60
+    same = ("policy_version", "return_mean", "length_mean")
+    again = evaluate(exported(fleet), 10)
+    assert {name: again[name] for name in same} == {name: evaluated[name] for name in same}
     assert not any(alive(fleet, role) for role in ("actor-0", "learner", "replay", "parameters"))
+
+
+def exported(fleet: Fleet) -> Path:
+    """The newest version, exported from the stopped run."""
+    target = fleet.directory / "exported"
+    command = [*COMMAND, "parameters", "export", str(target), str(fleet.directory)]
+    subprocess.run(command, check=True, capture_output=True)
+    return target
 
 
 def alive(fleet: Fleet, role: str) -> bool:

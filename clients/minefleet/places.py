@@ -1,4 +1,4 @@
-"""Where replay of a run lies and listens, for tools that look into it from outside."""
+"""Where the stores of a run lie and their services listen, for tools that look into them from outside."""
 
 import json
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from minefleet.status import ROLES_DIRECTORY
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """One process of replay."""
+    """One process that keeps a store."""
 
     shard: int
+    """Of replay; parameters has one."""
     name: str
     """Its role's name in the run."""
     store: Path
@@ -32,6 +33,12 @@ def places(run: Run) -> list[Place]:
         )
         for shard in run.shards
     ]
+
+
+def parameters_place(run: Run) -> Place:
+    """The parameters of a run, whether it is up or not."""
+    address = _announced(run, "parameters") or run.config.services.parameters.address
+    return Place(shard=0, name="parameters", store=run.parameters, address=address)
 
 
 def _announced(run: Run, name: str) -> str:

@@ -117,13 +117,13 @@ class Run:
         write_whole(self.directory / RUN_FILE, OmegaConf.to_yaml(OmegaConf.create(data)))
 
 
-def read_run(directory: Path) -> Run:
-    """Reads a run directory's `run.yaml`.
+def read_run(directory: Path, name: str = RUN_FILE) -> Run:
+    """Reads a run directory's `run.yaml`, or its copy of another name elsewhere.
 
     Raises:
         ConfigError: If there is none, or it is not a whole one.
     """
-    path = directory.absolute() / RUN_FILE
+    path = directory.absolute() / name
     if not path.is_file():
         raise ConfigError(f"there is no run in {directory}: {path} does not exist")
     data = read(str(path))

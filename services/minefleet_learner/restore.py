@@ -10,6 +10,7 @@ from minefleet.config import TrainConfig
 from minefleet.policies import zero_value_head
 from minefleet.policies.weights import load_numpy, to_numpy
 from minefleet.run import Run
+from minefleet.trained import read_weights
 from minefleet_learner.copies import Copier
 from minefleet_learner.snapshot import load_optimizer, optimizer_tensors, restore_rng, rng_arrays
 from minefleet_learner.update import Updater
@@ -21,7 +22,8 @@ def restore(run: Run, updater: Updater) -> CheckpointState:
     """Fills the updater and says where training stands.
 
     A run that has a checkpoint goes on from it: everything is as it was. Otherwise `train_config.resume` may name
-    another one, from whose weights (and optimizer, by `resume_optimizer`) a new run starts, counting from 0.
+    another one, from whose weights (and optimizer, by `resume_optimizer`) a new run starts, counting from 0, or an
+    exported version, which has weights only.
 
     Raises:
         ConfigError: If the checkpoint is missing or damaged.
@@ -77,10 +79,9 @@ def _go_on(path: Path, updater: Updater) -> CheckpointState:
 
 
 def _take_weights(path: Path, config: TrainConfig, updater: Updater) -> None:
-    checkpoint = read(path)
-    load_numpy(updater.policy, checkpoint.policy)
+    load_numpy(updater.policy, read_weights(path))
     if config.resume_optimizer:
-        load_optimizer(updater.policy, updater.optimizer, checkpoint.optimizer)
+        load_optimizer(updater.policy, updater.optimizer, read(path).optimizer)
     logger.info("starts a new run from the weights of %s", path)
 
 

@@ -52,6 +52,8 @@ from minefleet_parameters.files import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import TensorFiles
 from minefleet_parameters.upload import Upload
 
+IDENTITY_FILE = "identity.json"
+
 SYNCS_AT_ONCE = 16
 """The file system commits so many fsyncs together."""
 
@@ -108,7 +110,7 @@ class ParameterStore:
         self._keep = keep
         self._pool = pool
         self._directory = directory
-        self._identity_path = directory / "identity.json"
+        self._identity_path = directory / IDENTITY_FILE
         self._versions_path = directory / "versions"
         self._incoming_path = directory / "incoming"
         self._lock = threading.Lock()

@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from minefleet.checkpoint import CheckpointState, read, write
 from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
 from minefleet.errors import ContractError
+from minefleet.exported import export
+from minefleet.policies.weights import architecture, to_numpy
 from minefleet.run import Run
 from minefleet.schema import Schema
+from minefleet.v1 import weights_pb2
+from minefleet.weights.manifest import entries_of
+from minefleet.weights.version import read_info
 from minefleet_learner.assembly import build_updater
 from minefleet_learner.restore import restore, take_snapshot
 from minefleet_learner.update import Updater
@@ -89,6 +95,24 @@ def test_another_runs_weights_start_a_new_run(tmp_path: Path, schema: Schema, re
     assert updater.reference is not None
     assert same(updater.reference.state_dict(), old.policy.state_dict())
     assert bool(updater.optimizer.state_dict()["state"]) == resume_optimizer
+
+
+def test_an_exported_version_starts_a_new_run_with_its_weights_only(tmp_path: Path, schema: Schema) -> None:
+    before = make_run(tmp_path / "before", schema)
+    before.directory.mkdir()
+    before.write()
+    old = trained(before)
+    weights = to_numpy(old.policy)
+    info = read_info(weights_pb2.VersionInfo(version=9, run_id="old"))
+    export(tmp_path / "out", before, info, entries_of(architecture(old.policy)), lambda entry: weights[entry.name])
+    run = make_run(tmp_path, schema, seed=2, resume="out", resume_optimizer=False)
+    updater = build_updater(run, CPU)
+    assert restore(run, updater).version == 0
+    assert same(updater.policy.state_dict(), old.policy.state_dict())
+    assert not updater.optimizer.state_dict()["state"]
+    other = build_updater(before, CPU)
+    other.policy.load_state_dict(load_file(tmp_path / "out/model.safetensors"))
+    assert same(other.policy.state_dict(), old.policy.state_dict())
 
 
 def test_the_reference_stays_what_it_was_at_the_start_of_the_run(tmp_path: Path, schema: Schema) -> None:

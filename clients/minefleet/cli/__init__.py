@@ -19,6 +19,7 @@ COMMANDS = {
     "status": "show how all roles of a run fare",
     "eval": "play whole episodes with a checkpoint",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
+    "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "config": "show a configuration, or resolve it as a run would",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:8} {purpose}" for name, purpose in COMMANDS.items())
+    listing = "\n".join(f"  {name:10} {purpose}" for name, purpose in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="minefleet",
         description="Distributed PPO for game agents whose environments are slow and crash-prone.",

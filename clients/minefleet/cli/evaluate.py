@@ -5,10 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from minefleet.checkpoint import STATE_FILE, newest, read_state
+from minefleet.checkpoint import STATE_FILE, newest
 from minefleet.cli.settings import newest_run
 from minefleet.errors import ConfigError
 from minefleet.run import RUN_FILE, read_run
+from minefleet.trained import look
 
 MODULE = "minefleet_actor.evaluate"
 
@@ -16,7 +17,10 @@ MODULE = "minefleet_actor.evaluate"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line."""
     parser.add_argument(
-        "checkpoint", nargs="?", type=Path, help="a checkpoint, or a run for its last one (default: the newest run)"
+        "checkpoint",
+        nargs="?",
+        type=Path,
+        help="a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)",
     )
     parser.add_argument("--episodes", type=positive, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, help="seed of environments and sampling")
@@ -29,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the evaluation."""
     checkpoint = find_checkpoint(arguments.checkpoint or newest_run())
-    read_state(checkpoint)
+    look(checkpoint)
     command = evaluation_command(checkpoint, arguments)
     sys.stdout.flush()
     os.execv(command[0], command)

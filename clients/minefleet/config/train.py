@@ -105,9 +105,9 @@ class TrainConfig:
     is not exactly 1 before the first update. Normaliser statistics, all other buffers and the policy's `exact_tensors`
     are never rounded, nor are the learner's own weights and its checkpoints."""
     resume: str | None = None
-    """Checkpoint to start from. Seeds: None."""
+    """Checkpoint or exported version to start from. Seeds: None."""
     resume_optimizer: bool = True
-    """Restore the optimizer on resume. Seeds: True."""
+    """Restore the optimizer on resume; an exported version has none. Seeds: True."""
     save_path: str | None = None
     """Where checkpoints go, relative to the run directory; None means `checkpoints`. Seeds: "output"."""
     max_bad_steps: int = 10

@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from minefleet.checkpoint import newest, read_state
-from minefleet.config import FleetConfig
+from minefleet.config import FleetConfig, TrainConfig
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.errors import ConfigError
+from minefleet.exported import is_exported
 from minefleet.launch.ports import claim
 from minefleet.launch.preflight import preflight
 from minefleet.run import RUN_FILE, Run, read_run
 from minefleet.schema import Schema
+from minefleet.trained import look
 
 IDENTITY_FILE = "identity.json"
 """In each store: {"run_id": ...}."""
@@ -36,10 +38,11 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     draft = Run(directory=directory.absolute(), config=config, schema=Schema(obs={}, action={}), architecture="")
     check_vacant(draft)
     check_writable(draft.directory)
-    if config.train_config.resume is not None:
-        read_state(Path(config.train_config.resume))
+    origin = check_resume(config.train_config)
     services = claim(config.services)
     schema, architecture = preflight(config)
+    if origin is not None and origin.architecture != architecture:
+        raise ConfigError(f"{config.train_config.resume} was trained with another architecture than this policy's")
     return _create(replace(draft, config=replace(config, services=services), schema=schema, architecture=architecture))
 
 
@@ -109,6 +112,25 @@ def check_vacant(run: Run) -> None:
             raise ConfigError(f"{store} holds run {holder}; give another directory")
     if newest(run.checkpoints) is not None:
         raise ConfigError(f"{run.checkpoints} holds another run's checkpoints; give another directory")
+
+
+def check_resume(config: TrainConfig) -> Run | None:
+    """Refuses to start from what is no trained policy, or has no optimizer although it is wanted.
+
+    Returns the run in which that policy was trained, None to start afresh.
+
+    Raises:
+        ConfigError: Says what is broken or lacking.
+    """
+    if config.resume is None:
+        return None
+    path = Path(config.resume)
+    trained = look(path)
+    if config.resume_optimizer and is_exported(path):
+        raise ConfigError(
+            f"{path} is an exported version and has no optimizer; add train_config.resume_optimizer=false"
+        )
+    return read_run(path, trained.run_file)
 
 
 def check_shards(config: FleetConfig, previous: Run) -> None:

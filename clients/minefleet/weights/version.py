@@ -1,8 +1,9 @@
 """A version as people and programs see it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from minefleet.v1 import weights_pb2
 from minefleet.weights.manifest import Wish
@@ -29,6 +30,10 @@ class VersionInfo:
     """Kept whatever its age. From `fetch`: always False, for a fetch does not ask."""
     wishes: tuple[Wish, ...]
     """From `watch`: the wishes that are pending now. From `fetch`: those that were published with the version."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"publish_time": self.publish_time.isoformat()}
 
 
 def read_info(info: weights_pb2.VersionInfo, wishes: Iterable[weights_pb2.Wish] = ()) -> VersionInfo:

@@ -13,8 +13,12 @@ import pytest
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config.load import load
+from minefleet.exported import export
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
+from minefleet.v1 import weights_pb2
+from minefleet.weights.manifest import entries_of
+from minefleet.weights.version import read_info
 
 Done = subprocess.CompletedProcess[str]
 Cli = Callable[..., Done]
@@ -122,6 +126,23 @@ def test_a_broken_checkpoint_is_not_resumed(cli: Cli, old_run: Run) -> None:
     before = files(old_run.directory)
     refused(cli("train", "--resume", "runs/old"), "is damaged", "policy.safetensors")
     assert files(old_run.directory) == before
+
+
+def test_an_exported_version_is_no_run_and_starts_one_only_of_its_architecture(
+    cli: Cli, old_run: Run, tmp_path: Path
+) -> None:
+    weights = {"w": np.ones(3, np.float32)}
+    info = read_info(weights_pb2.VersionInfo(version=9, run_id="run-7"))
+    export(tmp_path / "out", old_run, info, entries_of({"w": ("float32", (3,))}), lambda entry: weights[entry.name])
+    start = ("train", "cartpole", "--run-dir", "new", "train_config.resume=out")
+    refused(cli(*start), "exported version and has no optimizer", "add train_config.resume_optimizer=false")
+    refused(cli(*start, "train_config.resume_optimizer=false"), "was trained with another architecture")
+    refused(cli("train", "--resume", "out"), "there is no run in out")
+    model = tmp_path / "out/model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    refused(cli(*start), "the exported version", "is damaged")
+    refused(cli("eval", "out"), "the exported version", "is damaged")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_store_of_another_run_is_not_resumed(cli: Cli, old_run: Run) -> None:
