@@ -123,18 +123,22 @@ def read_run(directory: Path, name: str = RUN_FILE) -> Run:
     Raises:
         ConfigError: If there is none, or it is not a whole one.
     """
-    path = directory.absolute() / name
-    if not path.is_file():
-        raise ConfigError(f"there is no run in {directory}: {path} does not exist")
-    data = read(str(path))
-    if not {"config", "schema", "architecture"} <= set(data):
-        raise ConfigError(f"{path} is not a whole run file")
+    data = _read_file(directory, name)
     return Run(
-        directory=path.parent,
-        config=from_data(data["config"], str(path)),
+        directory=directory.absolute(),
+        config=from_data(data["config"], str(directory.absolute() / name)),
         schema=Schema.from_dict(data["schema"]),
         architecture=str(data["architecture"]),
     )
+
+
+def read_architecture(directory: Path, name: str = RUN_FILE) -> str:
+    """Reads the policy's fingerprint where `read_run` would, also of a configuration whose keys are no longer known.
+
+    Raises:
+        ConfigError: If there is no such file, or it is not a whole one.
+    """
+    return str(_read_file(directory, name)["architecture"])
 
 
 def to_dict(config: FleetConfig) -> dict[str, Any]:
@@ -149,6 +153,16 @@ def from_dict(data: Mapping[str, Any]) -> FleetConfig:
         ConfigError: If a key is unknown or a value impossible.
     """
     return from_data(data, "plain data")
+
+
+def _read_file(directory: Path, name: str) -> dict[str, Any]:
+    path = directory.absolute() / name
+    if not path.is_file():
+        raise ConfigError(f"there is no run in {directory}: {path} does not exist")
+    data = read(str(path))
+    if not {"config", "schema", "architecture"} <= set(data):
+        raise ConfigError(f"{path} is not a whole run file")
+    return data
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

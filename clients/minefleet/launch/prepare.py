@@ -18,7 +18,7 @@ from minefleet.errors import ConfigError
 from minefleet.exported import is_exported
 from minefleet.launch.ports import claim
 from minefleet.launch.preflight import preflight
-from minefleet.run import RUN_FILE, Run, read_run
+from minefleet.run import RUN_FILE, Run, read_architecture, read_run
 from minefleet.schema import Schema
 from minefleet.trained import look
 
@@ -38,10 +38,10 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     draft = Run(directory=directory.absolute(), config=config, schema=Schema(obs={}, action={}), architecture="")
     check_vacant(draft)
     check_writable(draft.directory)
-    origin = check_resume(config.train_config)
+    trained = check_resume(config.train_config)
     services = claim(config.services)
     schema, architecture = preflight(config)
-    if origin is not None and origin.architecture != architecture:
+    if trained not in (None, architecture):
         raise ConfigError(f"{config.train_config.resume} was trained with another architecture than this policy's")
     return _create(replace(draft, config=replace(config, services=services), schema=schema, architecture=architecture))
 
@@ -114,10 +114,10 @@ def check_vacant(run: Run) -> None:
         raise ConfigError(f"{run.checkpoints} holds another run's checkpoints; give another directory")
 
 
-def check_resume(config: TrainConfig) -> Run | None:
+def check_resume(config: TrainConfig) -> str | None:
     """Refuses to start from what is no trained policy, or has no optimizer although it is wanted.
 
-    Returns the run in which that policy was trained, None to start afresh.
+    Returns the architecture of that policy; None to start afresh.
 
     Raises:
         ConfigError: Says what is broken or lacking.
@@ -130,7 +130,7 @@ def check_resume(config: TrainConfig) -> Run | None:
         raise ConfigError(
             f"{path} is an exported version and has no optimizer; add train_config.resume_optimizer=false"
         )
-    return read_run(path, trained.run_file)
+    return read_architecture(path, trained.run_file)
 
 
 def check_shards(config: FleetConfig, previous: Run) -> None:
