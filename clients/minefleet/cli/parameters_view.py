@@ -25,7 +25,8 @@ def listed(report: Report) -> RenderableType:
     newest = report["versions"][-1]["version"]
     for one in report["versions"]:
         marks = (("newest", one["version"] == newest), ("pinned", one["pinned"]))
-        numbers = (f"{one[name]:,}" for name in ("version", "iteration", "epoch"))
+        # Without commas: a version is typed again after `pin`.
+        numbers = (str(one[name]) for name in ("version", "iteration", "epoch"))
         facts = (_time(one["publish_time"]), f"{one['tensors']:,}", size(one["size_bytes"]))
         table.add_row(*numbers, *facts, ", ".join(mark for mark, applies in marks if applies))
     return Group(head, table, Text("  ".join(_figures(report)), style="dim"))
@@ -33,18 +34,18 @@ def listed(report: Report) -> RenderableType:
 
 def pinned(report: Report) -> RenderableType:
     """What is kept."""
-    return Text(f"version {report['version']:,} is kept until it is unpinned")
+    return Text(f"version {report['version']} is kept until it is unpinned")
 
 
 def unpinned(report: Report) -> RenderableType:
     """What is no longer kept, or gone."""
     fate = "expires with its age" if report["tensors"] else "is not there any more"
-    return Text(f"version {report['version']:,} is not pinned and {fate}")
+    return Text(f"version {report['version']} is not pinned and {fate}")
 
 
 def exported(report: Report) -> RenderableType:
     """What was written."""
-    what = f"version {report['version']:,} of iteration {report['iteration']:,}"
+    what = f"version {report['version']} of iteration {report['iteration']}"
     return Text(f"{what}: {report['tensors']:,} tensors, {size(report['model_bytes'])} in {report['directory']}")
 
 
@@ -61,6 +62,6 @@ def _time(text: str) -> str:
 
 
 def _figures(report: Report) -> list[str]:
-    figures = {name: f"{value:,.0f}" for name, value in report.get("figures", {}).items()}
+    figures = {name: f"{value:.0f}" for name, value in report.get("figures", {}).items()}
     figures["on disk"] = size(report["disk_bytes"])
     return [f"{name.replace('_', ' ')} {value}" for name, value in figures.items()]
