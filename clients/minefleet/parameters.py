@@ -5,6 +5,7 @@ its epoch and expected version, a fetch goes on where it was cut, and a lost epo
 """
 
 import functools
+import random
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +37,9 @@ from minefleet.weights.watch import Watch
 
 __all__ = ["Epoch", "ParametersClient", "VersionInfo", "Wish"]
 
-WATCH_TIMEOUT_S = 60.0
-"""A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything."""
+WATCH_TIMEOUT_S = (45.0, 60.0)
+"""A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything. Drawn each
+time, so that watches that began together, when the server came back, do not stay together."""
 
 SLOWEST_BYTES_PER_S = 1e6
 """Transfers get a deadline that this rate meets."""
@@ -136,22 +138,24 @@ class ParametersClient:
     def watch(self) -> Generator[VersionInfo, None, None]:
         """Yields the newest version, then newer ones as they come, for ever; the slow miss some.
 
+        A version comes again when other wishes are pending.
+
         Raises:
             StoppedError: When this process is asked to stop.
             ContractError: If the published policy has another architecture than this process's.
         """
         watch = Watch(self._open_watch, self._stopping)
         threading.Thread(target=watch.hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
-        announced = 0
+        announced: VersionInfo | None = None
         try:
             while True:
                 response = self._repeat(watch.read)
                 if response is None:
                     # Introduced again, so that a server that hangs is found out by the deadline of that.
                     self._greeted = self._identity is None
-                elif response.newest.version != announced:
-                    announced = response.newest.version
-                    yield read_info(response.newest, response.pending)
+                elif (info := read_info(response.newest, response.pending)) != announced:
+                    announced = info
+                    yield info
         finally:
             watch.hang_up()
 
@@ -164,10 +168,13 @@ class ParametersClient:
         """
         fetched = self._repeat(lambda: self._fetch(version))
         self._downloads.keep(fetched.manifest)
-        self._running_version = fetched.version
         # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
         return read_info(info_of(fetched), fetched.manifest.wishes), weights
+
+    def runs(self, version: int) -> None:
+        """Says which version this process runs. The next call that watches or fetches tells parameters."""
+        self._running_version = version
 
     def claim(self, wish: str, *, done: bool = False) -> bool:
         """Claims a pending wish, or reports it done; false if it is not this process's.
@@ -226,7 +233,7 @@ class ParametersClient:
         request = pb.WatchRequest(
             watcher=self._watcher, architecture=self._architecture, running_version=self._running_version
         )
-        return self._stub.Watch(request, timeout=WATCH_TIMEOUT_S)
+        return self._stub.Watch(request, timeout=random.uniform(*WATCH_TIMEOUT_S))
 
     def _digests_of_newest(self) -> frozenset[str]:
         try:

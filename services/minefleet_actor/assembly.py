@@ -10,8 +10,9 @@ from functools import partial
 import torch
 
 from minefleet.parameters import ParametersClient
-from minefleet.policies import build
+from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
+from minefleet.policies.weights import Architecture, architecture
 from minefleet.replay import ReplayClient
 from minefleet.run import Run, Shard
 from minefleet.v1 import status_service_pb2
@@ -46,7 +47,9 @@ class Parts:
 def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
     run, rollout, abandoned = context.run, context.run.config.rollout_config, threading.Event()
-    follower = WeightsFollower(parameters_client(context, context.name))
+    policy = make_policy(run)
+    watcher = f"{context.name}-{uuid.uuid4().hex[:12]}"
+    follower = WeightsFollower(parameters_client(context, watcher, architecture(policy)))
     first_version = follower.first()
     seed = choose_seed(run.config.seed, first_version)
     name = f"serial-{first_version}" if inline else uuid.uuid4().hex[:12]
@@ -54,7 +57,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     pool = make_pool(run.config.env, run.schema, rollout.worker_config, seed=seed, actor_index=context.index)
     follower.on_staged = pool.wake
     metrics = ActorMetrics(context.registry, name, len(run.shards))
-    inference = make_inference(run, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
+    inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
     made = [make_lane(context, shard, inference, abandoned, metrics, pool) for shard in run.shards]
     for lane in made:
         lane.grants.bind(follower.run_id)
@@ -81,12 +84,17 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     )
 
 
-def make_inference(run: Run, slots: int, seed: int) -> Inference:
-    """The run's policy, with fresh weights, on the device that the configuration names."""
+def make_policy(run: Run) -> Policy:
+    """The run's policy, with fresh weights."""
+    torch.set_num_threads(run.config.rollout_config.worker_config.torch_threads)
+    return build(run.config.policy, run.schema)
+
+
+def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference:
+    """Runs a policy on the device that the configuration names."""
     worker = run.config.rollout_config.worker_config
-    torch.set_num_threads(worker.torch_threads)
     return Inference(
-        build(run.config.policy, run.schema),
+        policy,
         slots,
         device=choose_device(worker.device),
         seed=seed,
@@ -153,12 +161,13 @@ def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event)
     )
 
 
-def parameters_client(context: RoleContext, name: str) -> ParametersClient:
-    """A client of parameters that waits until the role is asked to stop."""
+def parameters_client(context: RoleContext, name: str, architecture: Architecture) -> ParametersClient:
+    """A client of parameters, for a policy of this architecture, that waits until the role is asked to stop."""
     return ParametersClient(
         context.run.config.services.parameters.address,
         identity=identity(context.run),
         watcher=name,
+        architecture=architecture,
         stopping=context.stopping,
         report=context.board.waiting,
     )

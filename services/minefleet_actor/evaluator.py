@@ -22,9 +22,9 @@ def body(context: RoleContext) -> None:
     from minefleet_runtime.serve import serving
 
     name, config = uuid.uuid4().hex[:12], context.run.config
-    parameters = parameters_client(context, name)
     replay = replay_client(context, context.run.shards[0], context.stopping)
     player = make_player(context.run, episodes=config.eval_episodes, seed=config.seed, index=EVALUATOR_INDEX)
+    parameters = parameters_client(context, name, player.inference.architecture)
     with serving(context, "127.0.0.1:0"), player:
         context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")
         evaluated = 0
@@ -34,6 +34,7 @@ def body(context: RoleContext) -> None:
                 info, weights = parameters.fetch()
                 context.board.set(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
                 player.inference.swap(weights, info.version)
+                parameters.runs(info.version)
                 records = [played.record for played in player.play(config.eval_episodes, f"{name}-{info.version}")]
                 replay.append(episodes=records)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minefleet.policies import Policy
-from minefleet.policies.weights import load_numpy
+from minefleet.policies.weights import Architecture, architecture, load_numpy
 from minefleet.tree import Tree, tree_map
 
 Slots = NDArray[np.intp]
@@ -44,6 +44,11 @@ class Inference:
         self._initial: Tree = tree_map(torch.clone, self._policy.initial_state(1))
         self._state: Tree = tree_map(torch.clone, self._policy.initial_state(slots))
         self._first = np.ones(slots, np.bool_)
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of the policy: its weights must have it."""
+        return architecture(self._policy)
 
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
         """Takes new weights. Called between batches only, so that a step is stamped with what computed it."""

@@ -199,6 +199,7 @@ class Actor:
         staged = self._follower.take()
         if staged is not None:
             self._inference.swap(staged.weights, staged.info.version)
+            self._follower.runs(staged.info.version)
             self._metrics.version.set(staged.info.version)
             self._lanes.news()
 

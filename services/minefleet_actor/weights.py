@@ -8,13 +8,13 @@ were superseded before they were taken are skipped.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from minefleet.errors import CorruptError, NotFoundError, RunMismatchError
+from minefleet.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.parameters import ParametersClient, VersionInfo
 from minefleet.rpc import StoppedError
 
@@ -38,6 +38,7 @@ class WeightsFollower:
         """Called whenever weights wait to be taken."""
         self._parameters = parameters
         self._staged: Staged | None = None
+        self._fetched = 0
         self._lock = threading.Lock()
 
     def take(self) -> Staged | None:
@@ -46,9 +47,17 @@ class WeightsFollower:
             staged, self._staged = self._staged, None
         return staged
 
+    def runs(self, version: int) -> None:
+        """Says which version was taken and is used from now on."""
+        self._parameters.runs(version)
+
     def first(self) -> int:
-        """Waits until a version is published, stages it and returns its number."""
-        next(self._parameters.watch())
+        """Waits until a version is published, stages it and returns its number.
+
+        Raises:
+            GaveUpError: If it is of another architecture than this actor's policy.
+        """
+        next(self._announced())
         return self.fetch()
 
     def fetch(self) -> int:
@@ -63,16 +72,24 @@ class WeightsFollower:
         with self._lock:
             self.run_id = info.run_id
             self._staged = Staged(info, weights)
+        self._fetched = info.version
         self.on_staged()
         return info.version
 
     def run(self) -> None:
         """Follows until this process is asked to stop."""
         try:
-            for _ in self._parameters.watch():
-                self._fetch_if_there()
+            for announced in self._announced():
+                if announced.version != self._fetched:
+                    self._fetch_if_there()
         except StoppedError:
             return
+
+    def _announced(self) -> Iterator[VersionInfo]:
+        try:
+            yield from self._parameters.watch()
+        except ContractError as error:
+            raise GaveUpError(f"parameters refuses this actor: {error}") from error
 
     def _fetch_if_there(self) -> None:
         try:

@@ -7,26 +7,26 @@ An aio server, so that a thousand watches hold no thread. Whatever waits for the
                                        └──▶ announcement ── Watch ───┘
 
 There is no queue: a publish is read as fast as the disk takes it, a fetch is sent as fast as its actor takes it, and
-there is one announcement, replaced by each commit, on which every watch waits. A slow watch misses some.
+there is one announcement, on which every watch waits.
 """
 
 import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TypeAlias
 
 import grpc
 from google.protobuf import duration_pb2
 
-from minefleet.errors import CorruptError, NotFoundError, RejectedError, UnavailableError
+from minefleet.errors import CorruptError, NotFoundError, RejectedError
 from minefleet.files import write_whole
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 from minefleet.weights.manifest import check_architecture, unique_bytes
 from minefleet.weights.missing import MissingTensorsError
+from minefleet_parameters.announcing import Announcer, Watchers
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
@@ -46,12 +46,10 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._wishes = wishes
         self._metrics = metrics
         self._board = board
-        self._running: dict[str, int] = {}
-        self._draining = False
-        self._changed = asyncio.Event()
+        self._announcer = Announcer(store, wishes, metrics)
+        self._watchers = Watchers(metrics, board)
         self._saving = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
-        self._announcement: pb.WatchResponse | None = None
 
     def start(self) -> None:
         """Takes up where the last process left off."""
@@ -59,13 +57,13 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
             self._wishes.read(self._store.wishes_path.read_text())
         for number in self._store.kept:
             self._wishes.add(self._store.version(number).manifest.wishes)
-        self._announce()
+        self._announcer.renew()
+        self._report()
 
     async def drain_when(self, stopping: threading.Event) -> None:
         """Ends every watch when this process is asked to stop."""
         await asyncio.to_thread(stopping.wait)
-        self._draining = True
-        self._wake()
+        self._announcer.drain()
 
     async def OpenEpoch(self, request: pb.OpenEpochRequest, context: object) -> pb.OpenEpochResponse:  # noqa: N802
         """Answers as the proto says."""
@@ -101,24 +99,19 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
 
     async def Watch(self, request: pb.WatchRequest, context: object) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
         """Answers as the proto says."""
-        with self._watching(request.watcher):
-            announced = 0
-            while not self._draining:
-                changed, newest = self._changed, self._announcement
-                if newest is None or newest.newest.version == announced:
-                    await changed.wait()
-                    continue
-                if request.architecture and not announced:
-                    check_architecture(self._store.version().manifest.tensors, request.architecture)
-                announced = newest.newest.version
-                yield newest
-        raise UnavailableError("parameters is draining")
+        with self._watchers.watching(request.watcher, request.running_version):
+            number, announcement = await self._announcer.newer_than(0)
+            if request.architecture:
+                check_architecture(self._store.version().manifest.tensors, request.architecture)
+            while True:
+                yield announcement
+                number, announcement = await self._announcer.newer_than(number)
 
     async def Fetch(self, request: pb.FetchRequest, context: object) -> AsyncIterator[pb.FetchResponse]:  # noqa: N802
         """Answers as the proto says."""
         version = self._store.version(request.version)
         asked = _asked(version, request.ranges)
-        self._runs(request.watcher, request.running_version)
+        self._watchers.runs(request.watcher, request.running_version)
         yield pb.FetchResponse(version=version)
         if not asked:
             return
@@ -134,7 +127,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         """Answers as the proto says."""
         act = self._wishes.done if request.done else self._wishes.claim
         claimed = act(request.wish, request.actor)
-        self._renew_announcement()
+        self._announcer.renew()
         if request.done and claimed:
             await self._save_wishes()
         return pb.ClaimResponse(claimed=claimed, claim_timeout=duration_pb2.Duration(seconds=round(CLAIM_TIMEOUT_S)))
@@ -147,7 +140,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         """Answers as the proto says."""
         act = self._store.pin if request.pinned else self._store.unpin
         version = await asyncio.to_thread(act, request.version)
-        self._renew_announcement()
+        self._announcer.renew()
         self._report()
         return pb.PinResponse(version=version)
 
@@ -158,26 +151,12 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._metrics.publish_bytes.inc(upload.received_bytes)
         self._metrics.publish_saved_bytes.inc(unique_bytes(manifest) - upload.received_bytes)
         self._wishes.add(manifest.wishes)
-        self._announce()
+        self._announcer.renew()
+        self._report()
         self._sweeping = asyncio.create_task(asyncio.to_thread(self._store.sweep))
         if manifest.wishes:
             await self._save_wishes()
         return number
-
-    def _announce(self) -> None:
-        self._renew_announcement()
-        self._report()
-        self._wake()
-
-    def _renew_announcement(self) -> None:
-        pending = self._wishes.pending()
-        self._metrics.pending_wishes.set(len(pending))
-        if self._store.kept:
-            self._announcement = pb.WatchResponse(newest=self._store.info(), pending=pending)
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
     async def _save_wishes(self) -> None:
         async with self._saving:
@@ -192,22 +171,6 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         except CorruptError:
             self._metrics.corrupt_reads.inc()
             raise
-
-    @contextmanager
-    def _watching(self, watcher: str) -> Iterator[None]:
-        self._running.setdefault(watcher, 0)
-        self._metrics.watchers.inc()
-        try:
-            yield
-        finally:
-            self._metrics.watchers.dec()
-            self._running.pop(watcher, None)
-            self._runs(watcher, 0)
-
-    def _runs(self, watcher: str, version: int) -> None:
-        if watcher in self._running:
-            self._running[watcher] = version
-        self._metrics.oldest_running_version.set(min(filter(None, self._running.values()), default=0))
 
     def _report(self) -> None:
         kept, identity = self._store.kept, self._store.identity

@@ -19,6 +19,7 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.interceptors import AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
+from minefleet_runtime.open_files import allow_open_files
 from minefleet_runtime.status import AioStatusServicer, StatusServicer
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def serve(
     Raises:
         ConfigError: If the address cannot be bound.
     """
+    allow_open_files()
     with serving(context, address, register, max_workers=max_workers):
         context.board.set(status_service_pb2.STATE_RUNNING)
         context.stopping.wait()
@@ -111,6 +113,7 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
     Raises:
         ConfigError: If the address cannot be bound.
     """
+    allow_open_files()
     server = grpc.aio.server(interceptors=[AioRpcInterceptor(rpc_metrics(context.registry))], options=SERVER_OPTIONS)
     readiness = health.aio.HealthServicer()
     await readiness.set("", NOT_SERVING)

@@ -161,6 +161,8 @@ class Post:
 
     def take(self) -> None: ...
 
+    def runs(self, version: int) -> None: ...
+
 
 def played(seed: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[NumberedPool, Post]:
     post = Post(seed)

@@ -1,0 +1,137 @@
+"""What watchers hear, and which versions they run.
+
+    a commit, a claim, a pin, the end of a claim's time ── renew ──▶ announcement ── newer_than ──▶ every watch
+
+There is one announcement, replaced as a whole, so a watch costs no queue, and a slow one misses some. Watches wake for
+news alone: a newer version, or a wish that has become pending. That a wish is taken is no news.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from minefleet.errors import UnavailableError
+from minefleet.v1 import parameters_service_pb2 as pb
+from minefleet_parameters.metrics import ParametersMetrics
+from minefleet_parameters.store import ParameterStore
+from minefleet_parameters.wishes import WishBook
+from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.open_files import most_open_files
+
+logger = logging.getLogger(__name__)
+
+CROWDED_SHARE = 0.8
+"""A warning is given when open watches take this share of the files that the process may open."""
+
+Key = TypeVar("Key", str, int)
+
+
+class Announcer:
+    """Holds the announcement and wakes the watches. Belongs to one event loop."""
+
+    def __init__(self, store: ParameterStore, wishes: WishBook, metrics: ParametersMetrics) -> None:
+        self._store = store
+        self._wishes = wishes
+        self._metrics = metrics
+        self._announcement = pb.WatchResponse()
+        self._number = 0
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+
+    def renew(self) -> None:
+        """Brings the announcement up to date; wakes the watches if it has news."""
+        pending = self._wishes.pending()
+        self._metrics.pending_wishes.set(len(pending))
+        self._renew_when_a_claim_ends()
+        if not self._store.kept:
+            return
+        before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), pending=pending)
+        if _has_news(before, self._announcement):
+            self._number += 1
+            self._wake()
+
+    async def newer_than(self, number: int) -> tuple[int, pb.WatchResponse]:
+        """Waits for news after those of this number (0 for none); returns their number and the announcement.
+
+        Raises:
+            UnavailableError: Once the server drains.
+        """
+        while not self._draining:
+            if self._number > number:
+                return self._number, self._announcement
+            await self._news.wait()
+        raise UnavailableError("parameters is draining")
+
+    def drain(self) -> None:
+        """Ends every wait."""
+        self._draining = True
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _renew_when_a_claim_ends(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = self._wishes.next_end_s()
+        self._timer = None if delay_s is None else asyncio.get_running_loop().call_later(delay_s, self.renew)
+
+
+class Watchers:
+    """Counts the open watches, and the versions that those who watch say they run.
+
+    A watcher that reconnects has two watches for a while. It is one watcher until both have ended.
+    """
+
+    def __init__(self, metrics: ParametersMetrics, board: StatusBoard) -> None:
+        self._metrics = metrics
+        self._board = board
+        self._open = 0
+        self._watches: dict[str, int] = {}
+        self._running: dict[str, int] = {}
+        self._versions: dict[int, int] = {}
+
+    @contextmanager
+    def watching(self, name: str, version: int) -> Iterator[None]:
+        """Counts a watch while the block lasts. The empty name stands for many: what those run is not known."""
+        self._open += 1
+        _count(self._watches, name, 1)
+        self.runs(name, version)
+        if self._open == int(CROWDED_SHARE * most_open_files()):
+            logger.warning("%d watches are open; this process may open %d files", self._open, most_open_files())
+        try:
+            yield
+        finally:
+            self._open -= 1
+            _count(self._watches, name, -1)
+            self.runs(name, self._running.get(name, 0))
+
+    def runs(self, name: str, version: int) -> None:
+        """Takes down which version a watcher runs, 0 for none. Ignores who does not watch."""
+        _count(self._versions, self._running.pop(name, 0), -1)
+        if name and version and name in self._watches:
+            self._running[name] = version
+            _count(self._versions, version, 1)
+        self._report()
+
+    def _report(self) -> None:
+        oldest = min(self._versions, default=0)
+        self._metrics.watchers.set(self._open)
+        self._metrics.oldest_running_version.set(oldest)
+        self._board.figures({"watchers": self._open, "oldest_running_version": oldest})
+
+
+def _count(counts: dict[Key, int], key: Key, change: int) -> None:
+    """Changes a count, and forgets what is counted 0 times."""
+    counts[key] = counts.get(key, 0) + change
+    if counts[key] <= 0:
+        del counts[key]
+
+
+def _has_news(before: pb.WatchResponse, after: pb.WatchResponse) -> bool:
+    known = {wish.name for wish in before.pending}
+    return before.newest.version != after.newest.version or any(wish.name not in known for wish in after.pending)
