@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.errors import DeadlineError, NotFoundError, UnavailableError, translated
+from minefleet.errors import ContractError, DeadlineError, NotFoundError, UnavailableError, translated
 from minefleet.rpc import CALL_TIMEOUT_S, PIECE_BYTES, Retrier, connect, shake_hands
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
@@ -25,9 +25,11 @@ from minefleet.weights.manifest import (
     Architecture,
     Weights,
     Wish,
+    check_architecture,
     check_manifest,
     describe,
     entries_of,
+    fingerprint_of,
     from_wire,
     info_of,
 )
@@ -84,7 +86,7 @@ class ParametersClient:
     ) -> None:
         self._identity = identity
         self._watcher = watcher
-        self._architecture = entries_of(architecture)
+        self._architecture = architecture
         self._rounded = frozenset(rounded)
         self._stopping = stopping or threading.Event()
         self._retrier = Retrier(
@@ -142,14 +144,14 @@ class ParametersClient:
 
         Raises:
             StoppedError: When this process is asked to stop.
-            ContractError: If the published policy has another architecture than this process's.
+            ContractError: If the published policy has another architecture than this process's; names the tensors.
         """
         watch = Watch(self._open_watch, self._stopping)
         threading.Thread(target=watch.hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
         announced: VersionInfo | None = None
         try:
             while True:
-                response = self._repeat(watch.read)
+                response = self._heard(watch)
                 if response is None:
                     # Introduced again, so that a server that hangs is found out by the deadline of that.
                     self._greeted = self._identity is None
@@ -229,9 +231,21 @@ class ParametersClient:
     def _pin(self, request: pb.PinRequest) -> VersionInfo:
         return read_info(self._repeat(lambda: self._stub.Pin(request, timeout=CALL_TIMEOUT_S)).version)
 
+    def _heard(self, watch: Watch) -> pb.WatchResponse | None:
+        try:
+            return self._repeat(watch.read)
+        except ContractError:
+            if self._architecture:
+                check_architecture(
+                    self._repeat(lambda: self._manifest(0)).manifest.tensors, entries_of(self._architecture)
+                )
+            raise
+
     def _open_watch(self) -> Any:
         request = pb.WatchRequest(
-            watcher=self._watcher, architecture=self._architecture, running_version=self._running_version
+            watcher=self._watcher,
+            architecture_fingerprint=fingerprint_of(self._architecture) if self._architecture else "",
+            running_version=self._running_version,
         )
         return self._stub.Watch(request, timeout=random.uniform(*WATCH_TIMEOUT_S))
 

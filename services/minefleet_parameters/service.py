@@ -19,12 +19,12 @@ from typing import TypeAlias
 import grpc
 from google.protobuf import duration_pb2
 
-from minefleet.errors import CorruptError, NotFoundError, RejectedError
+from minefleet.errors import ContractError, CorruptError, NotFoundError, RejectedError
 from minefleet.files import write_whole
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet.weights.manifest import check_architecture, unique_bytes
+from minefleet.weights.manifest import unique_bytes
 from minefleet.weights.missing import MissingTensorsError
 from minefleet_parameters.announcing import Announcer, Watchers
 from minefleet_parameters.files import refusing_when_full
@@ -101,8 +101,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         """Answers as the proto says."""
         with self._watchers.watching(request.watcher, request.running_version):
             number, announcement = await self._announcer.newer_than(0)
-            if request.architecture:
-                check_architecture(self._store.version().manifest.tensors, request.architecture)
+            self._check_fits(request.architecture_fingerprint)
             while True:
                 yield announcement
                 number, announcement = await self._announcer.newer_than(number)
@@ -157,6 +156,11 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         if manifest.wishes:
             await self._save_wishes()
         return number
+
+    def _check_fits(self, fingerprint: str) -> None:
+        held = self._store.version().manifest.architecture_fingerprint
+        if fingerprint not in ("", held):
+            raise ContractError(f"the run's policy has the architecture {held}, the watcher's {fingerprint[:80]!r}")
 
     async def _save_wishes(self) -> None:
         async with self._saving:

@@ -49,6 +49,7 @@ class Parameters:
     registry: CollectorRegistry
     clock: Clock
     stopping: threading.Event
+    loop: asyncio.AbstractEventLoop
 
     def figure(self, name: str) -> float:
         value = self.registry.get_sample_value(f"minefleet_parameters_{name}")
@@ -88,7 +89,7 @@ def running(directory: Path, keep: int = 8, address: str = "127.0.0.1:0") -> Ite
 
             server, port, draining = asyncio.run_coroutine_threadsafe(start(), loop).result()
             try:
-                yield Parameters(f"127.0.0.1:{port}", store, registry, clock, stopping)
+                yield Parameters(f"127.0.0.1:{port}", store, registry, clock, stopping, loop)
             finally:
                 asyncio.run_coroutine_threadsafe(stop(), loop).result()
     finally:

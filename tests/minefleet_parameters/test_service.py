@@ -1,7 +1,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -378,37 +378,14 @@ def test_a_watcher_of_another_architecture_is_refused(
     parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
 ) -> None:
     learner.publish(make_weights(), iteration=1)
-    stub = stub_for(parameters.address, clients)
-    published = describe(make_weights())[0].tensors
-    fitting = stub.Watch(pb.WatchRequest(architecture=published), timeout=20)
-    assert next(fitting).newest.version == 1
-    fitting.cancel()
-    with pytest.raises(grpc.RpcError) as caught:
-        next(stub.Watch(pb.WatchRequest(architecture=published[1:]), timeout=20))
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert f"{published[0].name} is float32" in str(caught.value.details())
-    assert str(caught.value.details()).endswith("in the run and missing here")
-
-
-def test_the_oldest_version_that_a_watcher_runs_is_known(
-    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
-) -> None:
-    learner.publish(make_weights(1), iteration=1)
-    actors = [connected(parameters, clients, watcher=name) for name in "ab"]
-    watches = [actor.watch() for actor in actors]
-    for actor, watch in zip(actors, watches, strict=True):
-        next(watch)
-        actor.fetch()
-    learner.publish(make_weights(2), iteration=2)
-    actors[0].fetch()
-    actors[0].fetch()
-    assert parameters.figure("watchers") == 2
-    actors[1].fetch()
-    assert parameters.figure("oldest_running_version") == 1
-    actors[1].fetch()
-    assert parameters.figure("oldest_running_version") == 2
-    for watch in watches:
-        watch.close()
+    fitting = {name: (str(array.dtype), array.shape) for name, array in make_weights().items()}
+    with closing(connected(parameters, clients, architecture=fitting).watch()) as watch:
+        assert next(watch).version == 1
+    other = {name: fitting[name] for name in list(fitting)[1:]} | {"scale": ("float32", (2,))}
+    with pytest.raises(
+        ContractError, match=r"frozen.weight is float32\[512\] in the run and missing here; scale is float64"
+    ):
+        next(connected(parameters, clients, architecture=other).watch())
 
 
 def test_a_wish_is_pending_until_it_is_claimed_and_comes_back_after_the_timeout(

@@ -34,7 +34,7 @@ def architecture(policy: nn.Module) -> Architecture:
 
 def architecture_fingerprint(described: Architecture) -> str:
     """Equal for equal architectures, order included, whatever the machine."""
-    return manifest.architecture_fingerprint((name, dtype, shape) for name, (dtype, shape) in described.items())
+    return manifest.fingerprint_of(described)
 
 
 def differences(ours: Architecture, theirs: Architecture) -> str:

@@ -173,26 +173,24 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WATCHER_FIELD_NUMBER: _builtins.int
-    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FINGERPRINT_FIELD_NUMBER: _builtins.int
     RUNNING_VERSION_FIELD_NUMBER: _builtins.int
     watcher: _builtins.str
-    """Who watches; for the server's metrics."""
+    """Who watches; for the server's metrics. Watchers without a name are counted, but not what they run."""
+    architecture_fingerprint: _builtins.str
+    """Fingerprint of the watcher's policy architecture, as in a manifest; empty when it has none."""
     running_version: _builtins.int
-    """The version that the watcher runs now; 0 for none."""
-    @_builtins.property
-    def architecture(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.TensorEntry]:
-        """The watcher's policy architecture: names, dtypes and shapes, in its order; empty when it has none yet."""
-
+    """The version that the watcher uses now; 0 for none."""
     def __init__(
         self,
         *,
         watcher: _builtins.str = ...,
-        architecture: _abc.Iterable[_weights_pb2.TensorEntry] | None = ...,
+        architecture_fingerprint: _builtins.str = ...,
         running_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "running_version", b"running_version", "watcher", b"watcher"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "running_version", b"running_version", "watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -269,7 +267,7 @@ class FetchRequest(_message.Message):
     watcher: _builtins.str
     """Who fetches and which version it runs; for the server's metrics."""
     running_version: _builtins.int
-    """The version that the watcher runs now."""
+    """The version that the watcher uses now; 0 for none."""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRange]:
         """The tensors; none means the manifest alone."""

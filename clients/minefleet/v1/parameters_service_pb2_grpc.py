@@ -102,10 +102,12 @@ class ParametersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
-        when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+        """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+        Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
+        drains.
 
-        FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
+        FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
+        tensors differ.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

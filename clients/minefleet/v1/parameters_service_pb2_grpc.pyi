@@ -51,10 +51,12 @@ class ParametersServiceStub:
     manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]
-    """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
-    when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+    """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+    Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
+    drains.
 
-    FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
+    FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
+    tensors differ.
     """
     Fetch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.FetchRequest, _parameters_service_pb2.FetchResponse]
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
@@ -100,10 +102,12 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
     """
     Watch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]  # type: ignore[assignment]
-    """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
-    when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+    """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+    Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
+    drains.
 
-    FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
+    FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
+    tensors differ.
     """
     Fetch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.FetchRequest, _parameters_service_pb2.FetchResponse]  # type: ignore[assignment]
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
@@ -164,10 +168,12 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _parameters_service_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameters_service_pb2.WatchResponse], _abc.AsyncIterator[_parameters_service_pb2.WatchResponse]]:
-        """Announces the newest version, then each newer one, and what has become pending since. Announcements may be skipped
-        when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server drains.
+        """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+        Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
+        drains.
 
-        FAILED_PRECONDITION: the watcher's architecture is not the published policy's; names the tensors that differ.
+        FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
+        tensors differ.
         """
 
     @_abc_1.abstractmethod

@@ -145,6 +145,11 @@ def entries_of(architecture: Architecture) -> list[weights_pb2.TensorEntry]:
     ]
 
 
+def fingerprint_of(architecture: Architecture) -> str:
+    """An architecture's fingerprint, as manifests carry it."""
+    return architecture_fingerprint((name, dtype, shape) for name, (dtype, shape) in architecture.items())
+
+
 def info_of(version: weights_pb2.Version, *, pinned: bool = False) -> weights_pb2.VersionInfo:
     """A version without its tensors."""
     return weights_pb2.VersionInfo(
