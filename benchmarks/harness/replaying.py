@@ -1,4 +1,4 @@
-"""Runs of nothing but replay, for fragments of one kind."""
+"""Runs of nothing but replay, for fragments of one kind; and one role of a run as a process."""
 
 import json
 import subprocess
@@ -53,12 +53,14 @@ def make_run(directory: Path, frame: tuple[int, ...], buffer: ReplayBufferConfig
 
 
 class Server:
-    """A replay process."""
+    """A role's process."""
 
-    def __init__(self, run: Run, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, run: Run, role: str, process: subprocess.Popen[bytes]) -> None:
         self.run = run
+        self.role = role
         self.pid = process.pid
         self.address = ""
+        self.metrics_address = ""
         self._process = process
 
     def outlive(self, seconds: float) -> None:
@@ -69,31 +71,33 @@ class Server:
         """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-            raise RuntimeError(f"replay ended: {_log(self.run).read_text()}")
+            raise RuntimeError(f"{self.role} ended: {_log(self.run, self.role).read_text()}")
 
     def client(self, role: status_service_pb2.Role.ValueType, position: Position) -> ReplayClient:
-        """A client that has introduced itself."""
+        """A client of replay that has introduced itself."""
         client = ReplayClient(self.address, identity=self.run.identity(role), position=position)
         client.describe()
         return client
 
 
 @contextmanager
-def serving(run: Run) -> Iterator[Server]:
-    """Runs `python -m minefleet_replay` on a run directory until the block ends."""
-    command = [sys.executable, "-m", "minefleet_replay", "--run-dir", str(run.directory)]
-    with _log(run).open("wb") as output:
+def serving(run: Run, role: str = "replay") -> Iterator[Server]:
+    """Runs `python -m minefleet_ROLE` on a run directory until the block ends."""
+    command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory)]
+    with _log(run, role).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
-    server, card = Server(run, process), run.directory / "roles" / "replay.json"
+    server, card = Server(run, role, process), run.directory / "roles" / f"{role}.json"
     try:
         while not server.address:
             server.outlive(POLL_S)
-            server.address = json.loads(card.read_text())["address"] if card.exists() else ""
+            if card.exists():
+                places = json.loads(card.read_text())
+                server.address, server.metrics_address = places["address"], places["metrics_address"]
         yield server
     finally:
         process.terminate()
         process.wait()
 
 
-def _log(run: Run) -> Path:
-    return run.directory / "replay.log"
+def _log(run: Run, role: str) -> Path:
+    return run.directory / f"{role}.log"

@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-BEGIN = "<!-- measured: begin -->"
-END = "<!-- measured: end -->"
-
 HEADROOM = 0.7
 """Share of the saturation that one should plan for."""
 FRAMES = ((64, 64, 3), (128, 128, 3), (224, 224, 3), (360, 640, 3))
@@ -71,10 +68,11 @@ def machine() -> str:
     return f"{len(os.sched_getaffinity(0))} cores ({model}), {memory_bytes / 2**30:.0f} GiB of memory"
 
 
-def replace_measured(page: Path, text: str) -> None:
-    """Replaces the measured part of a page."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{page} has no part between {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+def replace_measured(page: Path, text: str, part: str = "measured") -> None:
+    """Replaces what lies between a page's comments `PART: begin` and `PART: end`."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"{page} has no part between {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
