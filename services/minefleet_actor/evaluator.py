@@ -19,6 +19,7 @@ def body(context: RoleContext) -> None:
     """Evaluates until asked to stop."""
     from minefleet_actor.assembly import parameters_client, replay_client
     from minefleet_actor.play import make_player
+    from minefleet_actor.weights import announced
     from minefleet_runtime.serve import serving
 
     name, config = uuid.uuid4().hex[:12], context.run.config
@@ -28,9 +29,9 @@ def body(context: RoleContext) -> None:
     with serving(context, "127.0.0.1:0"), player:
         context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")
         evaluated = 0
-        for announced in parameters.watch():
-            if announced.iteration // config.eval_interval > evaluated:
-                evaluated = announced.iteration // config.eval_interval
+        for news in announced(parameters):
+            if news.iteration // config.eval_interval > evaluated:
+                evaluated = news.iteration // config.eval_interval
                 info, weights = parameters.fetch()
                 context.board.set(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
                 player.inference.swap(weights, info.version)

@@ -8,7 +8,7 @@ were superseded before they were taken are skipped.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class WeightsFollower:
         Raises:
             GaveUpError: If it is of another architecture than this actor's policy.
         """
-        next(self._announced())
+        next(announced(self._parameters))
         return self.fetch()
 
     def fetch(self) -> int:
@@ -79,20 +79,26 @@ class WeightsFollower:
     def run(self) -> None:
         """Follows until this process is asked to stop."""
         try:
-            for announced in self._announced():
-                if announced.version != self._fetched:
+            for news in announced(self._parameters):
+                if news.version != self._fetched:
                     self._fetch_if_there()
         except StoppedError:
             return
-
-    def _announced(self) -> Iterator[VersionInfo]:
-        try:
-            yield from self._parameters.watch()
-        except ContractError as error:
-            raise GaveUpError(f"parameters refuses this actor: {error}") from error
 
     def _fetch_if_there(self) -> None:
         try:
             self.fetch()
         except (NotFoundError, CorruptError) as error:
             logger.warning("the newest weights cannot be had, the next ones will do: %s", error)
+
+
+def announced(parameters: ParametersClient) -> Generator[VersionInfo, None, None]:
+    """Watches for a process that is of no use without these weights.
+
+    Raises:
+        GaveUpError: If they are of another architecture than its policy; another start would not change that.
+    """
+    try:
+        yield from parameters.watch()
+    except ContractError as error:
+        raise GaveUpError(f"parameters refuses this process: {error}") from error

@@ -43,9 +43,10 @@ class Announcer:
 
     def renew(self) -> None:
         """Brings the announcement up to date; wakes the watches if it has news."""
+        # First, so that a claim which ends meanwhile is either waited for or pending.
+        self._renew_when_a_claim_ends()
         pending = self._wishes.pending()
         self._metrics.pending_wishes.set(len(pending))
-        self._renew_when_a_claim_ends()
         if not self._store.kept:
             return
         before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), pending=pending)

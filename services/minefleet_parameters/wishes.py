@@ -60,8 +60,9 @@ class WishBook:
 
     def next_end_s(self) -> float | None:
         """Returns in how many seconds the next claim ends; None if there is none."""
+        self._expire()
         ends = [end for entry in self._entries.values() for end in entry.claims.values()]
-        return max(0.0, min(ends) - self._clock()) if ends else None
+        return min(ends) - self._clock() if ends else None
 
     def claim(self, name: str, actor: str) -> bool:
         """Claims a wish for an actor; true if it is the actor's now. Repeating renews the claim.

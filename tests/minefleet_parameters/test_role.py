@@ -1,20 +1,24 @@
 """The role as a process that is killed."""
 
+import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from minefleet import rpc
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
-from minefleet.parameters import ParametersClient
+from minefleet.parameters import ParametersClient, Wish
 from minefleet.rpc import PIECE_BYTES
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
@@ -65,11 +69,12 @@ def role(run: Run) -> Iterator[Role]:
     started.process.wait()
 
 
-def connect(run: Run, stopping: threading.Event | None = None) -> ParametersClient:
+def connect(run: Run, stopping: threading.Event | None = None, watcher: str = "") -> ParametersClient:
     return ParametersClient(
         run.config.services.parameters.address,
         identity=run.identity(status_service_pb2.ROLE_ACTOR),
         stopping=stopping,
+        watcher=watcher,
         patience_s=60.0,
     )
 
@@ -146,6 +151,76 @@ def test_it_exits_0_at_sigterm_although_it_is_watched_and_its_state_survives(run
         role.kill_and_restart()
         assert client.publish(weights_of(2), iteration=2) == 2
         stopping.set()
+
+
+def test_kill_9_between_claim_and_report_gives_a_wish_back_and_keeps_what_is_done(run: Run, role: Role) -> None:
+    with closing(connect(run)) as learner, closing(connect(run, watcher="a")) as actor:
+        learner.open_epoch("run")
+        learner.publish(
+            {"layer": np.ones(3, np.float32)}, iteration=1, wishes=[Wish("one"), Wish("two"), Wish("three")]
+        )
+        assert all(actor.claim(wish) for wish in ("one", "two", "three"))
+        assert actor.claim("one", done=True)
+        role.kill_and_restart()
+        with closing(connect(run, watcher="b")) as other:
+            assert pending(other) == ["two", "three"]
+            assert other.claim("two")
+            assert not actor.claim("two", done=True)
+            assert actor.claim("three", done=True)
+            assert not other.claim("three")
+            assert pending(other) == []
+        role.kill_and_restart()
+        assert pending(actor) == ["two"]
+
+
+def pending(client: ParametersClient) -> list[str]:
+    with closing(client.watch()) as watch:
+        return [wish.name for wish in next(watch).wishes]
+
+
+def test_metrics_and_status_say_what_was_published_fetched_and_watched(run: Run, role: Role) -> None:
+    shared, own = np.zeros(1000, np.float32), np.ones(50_000, np.float32)
+    with closing(connect(run)) as learner, closing(connect(run, watcher="a")) as actor:
+        learner.open_epoch("run")
+        learner.publish({"shared": shared, "own": own}, iteration=1, wishes=[Wish("one")])
+        watch = actor.watch()
+        assert next(watch).version == 1
+        actor.runs(actor.fetch()[0].version)
+        learner.publish({"shared": shared, "own": own + 1}, iteration=2)
+        actor.fetch()
+        sizes = {
+            "publish_bytes": 404_000,
+            "publish_saved_bytes": 4000,
+            "fetch_bytes": 404_000,
+            "fetch_saved_bytes": 4000,
+        }
+        expected = {f"{name}_total": size for name, size in sizes.items()} | {
+            "publishes_total": 2,
+            "publish_seconds_count": 2,
+            "fetch_seconds_count": 2,
+            "newest_version": 2,
+            "kept_versions": 2,
+            "stored_bytes": 404_000,
+            "watchers": 1,
+            "oldest_running_version": 1,
+            "pending_wishes": 1,
+            "epoch": 1,
+        }
+        assert scraped(run, expected) == expected
+        with rpc.connect(run.config.services.parameters.address) as channel:
+            figures = rpc.shake_hands(channel, None).figures
+        shown = {"newest_version": 2, "kept_versions": 2, "watchers": 1, "oldest_running_version": 1}
+        assert dict(figures) == shown
+        watch.close()
+
+
+def scraped(run: Run, names: Iterable[str]) -> dict[str, float]:
+    """Metrics of parameters, as Prometheus sees them."""
+    card = json.loads((run.directory / "roles" / "parameters.json").read_text())
+    with urllib.request.urlopen(f"http://{card['metrics_address']}/metrics", timeout=60) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        samples = {sample.name: sample.value for family in families for sample in family.samples}
+    return {name: samples[f"minefleet_parameters_{name}"] for name in names}
 
 
 def test_a_second_process_on_the_same_run_is_refused(run: Run, role: Role) -> None:

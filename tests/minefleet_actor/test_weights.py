@@ -1,0 +1,89 @@
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from minefleet.errors import ContractError, CorruptError, FleetError, GaveUpError, NotFoundError, RunMismatchError
+from minefleet.parameters import VersionInfo, Wish
+from minefleet.rpc import StoppedError
+from minefleet_actor.weights import WeightsFollower
+
+
+def info(version: int, run_id: str = "run", wishes: tuple[Wish, ...] = ()) -> VersionInfo:
+    return VersionInfo(version=version, epoch=1, run_id=run_id, iteration=version, architecture="abc", wishes=wishes)
+
+
+class Script:
+    """Stands for the client: announces and answers what it is told, then asks to stop."""
+
+    def __init__(self, *events: VersionInfo | FleetError) -> None:
+        self.newest = info(0)
+        self.faults: dict[int, FleetError] = {}
+        self.fetched: list[int] = []
+        self.running = 0
+        self._events = events
+
+    def watch(self) -> Generator[VersionInfo, None, None]:
+        for event in self._events:
+            if isinstance(event, FleetError):
+                raise event
+            self.newest = max(event, self.newest, key=lambda each: each.version)
+            yield event
+        raise StoppedError("over")
+
+    def fetch(self) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
+        self.fetched.append(self.newest.version)
+        if self.newest.version in self.faults:
+            raise self.faults[self.newest.version]
+        return self.newest, {"layer": np.full(1, self.newest.version)}
+
+    def runs(self, version: int) -> None:
+        self.running = version
+
+
+def follower_of(script: Script) -> WeightsFollower:
+    return WeightsFollower(script)  # type: ignore[arg-type]
+
+
+def test_versions_that_were_superseded_before_they_were_taken_are_skipped() -> None:
+    follower = follower_of(Script(info(1), info(2), info(5)))
+    follower.run()
+    staged = follower.take()
+    assert staged is not None
+    assert (staged.info.version, staged.weights["layer"][0]) == (5, 5)
+    assert follower.take() is None
+
+
+def test_news_of_wishes_alone_fetch_nothing() -> None:
+    script = Script(info(1), info(3), info(3, wishes=(Wish("video"),)))
+    follower = follower_of(script)
+    follower.run()
+    assert script.fetched == [1, 3]
+
+
+@pytest.mark.parametrize("fault", [NotFoundError("expired"), CorruptError("damaged")])
+def test_weights_that_cannot_be_had_are_left_for_the_next_ones(fault: FleetError) -> None:
+    script = Script(info(1), info(2), info(3))
+    script.faults[2] = fault
+    follower = follower_of(script)
+    follower.run()
+    assert script.fetched == [1, 2, 3]
+    staged = follower.take()
+    assert staged is not None
+    assert staged.info.version == 3
+
+
+def test_weights_of_another_run_are_never_staged() -> None:
+    follower = follower_of(Script(info(1), info(7, run_id="other")))
+    with pytest.raises(RunMismatchError, match="acts for run run, parameters now holds run other"):
+        follower.run()
+    staged = follower.take()
+    assert staged is not None
+    assert staged.info.version == 1
+
+
+def test_one_that_parameters_refuses_gives_up() -> None:
+    with pytest.raises(GaveUpError, match="refuses this process: layer is missing"):
+        follower_of(Script(ContractError("layer is missing"))).first()
