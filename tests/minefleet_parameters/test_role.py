@@ -9,9 +9,10 @@ import threading
 import urllib.request
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,7 +23,7 @@ from minefleet.parameters import ParametersClient, Wish
 from minefleet.rpc import PIECE_BYTES
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
-from minefleet.v1 import status_service_pb2
+from minefleet.v1 import parameters_service_pb2, parameters_service_pb2_grpc, status_service_pb2
 
 ROUNDS = 4
 TENSORS = 8
@@ -221,6 +222,26 @@ def scraped(run: Run, names: Iterable[str]) -> dict[str, float]:
         families = text_string_to_metric_families(answer.read().decode())
         samples = {sample.name: sample.value for family in families for sample in family.samples}
     return {name: samples[f"minefleet_parameters_{name}"] for name in names}
+
+
+def test_it_takes_as_many_files_as_it_may_and_warns_when_watchers_have_most_of_them(run: Run) -> None:
+    files, watchers = 120, 96
+    command = ["prlimit", f"--nofile=50:{files}", sys.executable, "-m", "minefleet_parameters", "--run-dir"]
+    options = (*rpc.CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+    with ExitStack() as stack, (run.directory / "log").open("wb") as log:
+        process = subprocess.Popen([*command, str(run.directory)], stderr=log)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        learner = stack.enter_context(closing(connect(run)))
+        learner.open_epoch("run")
+        learner.publish({"layer": np.ones(3, np.float32)}, iteration=1)
+        for _ in range(watchers):
+            channel = stack.enter_context(grpc.insecure_channel(run.config.services.parameters.address, options))
+            stub = parameters_service_pb2_grpc.ParametersServiceStub(channel)
+            watch = stub.Watch(parameters_service_pb2.WatchRequest(), timeout=60)
+            stack.callback(watch.cancel)
+            next(watch)
+        assert f"{watchers} watches are open; this process may open {files} files" in Path(log.name).read_text()
 
 
 def test_a_second_process_on_the_same_run_is_refused(run: Run, role: Role) -> None:
