@@ -245,7 +245,7 @@ def level_rows(levels: Sequence[Level]) -> list[list[str]]:
 def told(upkeep: Upkeep) -> str:
     """The upkeep in a paragraph."""
     return (
-        f"While nothing is published, the server takes {upkeep.idle_cores * 100:.1f} % of a core. After a kill, all "
+        f"while nothing is published, the server takes {upkeep.idle_cores * 100:.1f} % of a core. After a kill, all "
         f"watchers have heard from the new server {upkeep.back_s:.1f} s after its start, which costs it "
         f"{upkeep.back_cpu_s:.1f} s of processor time. Of killed watchers nothing is left after {upkeep.gone_s:.1f} s."
     )
