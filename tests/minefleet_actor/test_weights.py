@@ -1,4 +1,5 @@
 from collections.abc import Generator
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,18 @@ from minefleet_actor.weights import WeightsFollower
 
 
 def info(version: int, run_id: str = "run", wishes: tuple[Wish, ...] = ()) -> VersionInfo:
-    return VersionInfo(version=version, epoch=1, run_id=run_id, iteration=version, architecture="abc", wishes=wishes)
+    return VersionInfo(
+        version=version,
+        epoch=1,
+        run_id=run_id,
+        iteration=version,
+        architecture="abc",
+        tensors=1,
+        size_bytes=8,
+        publish_time=datetime.now(UTC),
+        pinned=False,
+        wishes=wishes,
+    )
 
 
 class Script:
