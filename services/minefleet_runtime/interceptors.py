@@ -89,18 +89,19 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         behaviour = self._wrap(_rpc(handler, handler_call_details.method), handler)
-        return _rebuilt(handler, behaviour, handler.request_deserializer)
+        parse = _refusing if handler.request_streaming else _lenient
+        return _rebuilt(handler, behaviour, parse(handler.request_deserializer))
 
     def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
         behaviour = _behaviour(handler)
 
         async def call(request: Any, context: Any) -> Any:
             async with self._answering(rpc, context):
-                return await behaviour(request, context)
+                return await behaviour(_legible(request), context)
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             async with self._answering(rpc, context):
-                async for response in behaviour(request, context):
+                async for response in behaviour(_legible(request), context):
                     yield response
 
         return stream if inspect.isasyncgenfunction(behaviour) else call
@@ -149,11 +150,11 @@ def _behaviour(handler: Handler) -> Behaviour:
     return chosen
 
 
-def _lenient(deserialize: Deserializer) -> Deserializer:
+def _lenient(deserialize: Deserializer) -> Callable[[bytes], Any]:
     """Lets the handler refuse what cannot be parsed.
 
-    gRPC would end a stream of requests for the handler as if all had come, and then wait for ever for the status that
-    it cannot send twice: the server could never stop.
+    gRPC would answer UNKNOWN or INTERNAL by itself. A sync server would also end a stream of requests for the handler
+    as if all had come, and then wait for ever for the status that it cannot send twice: it could never stop.
     """
 
     def parse(data: bytes) -> Any:
@@ -163,6 +164,12 @@ def _lenient(deserialize: Deserializer) -> Deserializer:
             return _GARBLED
 
     return parse
+
+
+def _refusing(deserialize: Deserializer) -> Deserializer:
+    """Refuses what cannot be parsed where the handler awaits it: what parsing raises in an aio stream goes there."""
+    parse = _lenient(deserialize)
+    return lambda data: _legible(parse(data))
 
 
 def _legible(request: Any) -> Any:

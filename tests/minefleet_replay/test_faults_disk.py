@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
-from tests.replay_process import ReplayProcess, append, small_disk, wait_for
+from tests.replay_process import ReplayProcess, append
+from tests.role_process import small_disk, wait_for
 
 from minefleet.errors import CorruptError, OverloadedError, UnavailableError
 from minefleet.rpc import connect

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.proxy import Proxy
-from tests.replay_process import ReplayProcess, wait_for
+from tests.replay_process import ReplayProcess
+from tests.role_process import wait_for
 
 from minefleet.errors import UnavailableError
 

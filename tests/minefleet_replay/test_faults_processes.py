@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.proxy import Proxy
-from tests.replay_process import ReplayProcess, append, wait_for
+from tests.replay_process import ReplayProcess, append
+from tests.role_process import wait_for
 
 from minefleet.errors import UnavailableError
 from minefleet.rpc import StoppedError, connect

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
 
@@ -31,6 +32,7 @@ from minefleet_runtime.serve import serve, serve_aio, serving
 
 SERVICE = "test.Echo"
 TIMEOUT_S = 30.0
+GARBLED = b"garbled"
 Answer = Callable[[bytes], bytes]
 Serve = Callable[[RoleContext, str, Answer], None]
 
@@ -78,11 +80,18 @@ def aio_echo(answer: Answer) -> Callable[[grpc.aio.Server], None]:
 
 def _add(server: Any, unary: Any, stream: Any, upload: Any) -> None:
     handlers: dict[str, Any] = {
-        "Unary": grpc.unary_unary_rpc_method_handler(unary),
-        "Stream": grpc.unary_stream_rpc_method_handler(stream),
-        "Upload": grpc.stream_unary_rpc_method_handler(upload),
+        "Unary": grpc.unary_unary_rpc_method_handler(unary, parse),
+        "Stream": grpc.unary_stream_rpc_method_handler(stream, parse),
+        "Upload": grpc.stream_unary_rpc_method_handler(upload, parse),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+def parse(data: bytes) -> bytes:
+    """Takes everything for a message but GARBLED."""
+    if data == GARBLED:
+        raise DecodeError
+    return data
 
 
 class Caller:
@@ -243,11 +252,27 @@ def test_unknown_methods_leave_no_label(context: RoleContext) -> None:
     assert b"no.Such" not in generate_latest(context.registry)
 
 
-def test_what_is_no_message_is_refused(context: RoleContext) -> None:
-    with serving(context, "127.0.0.1:0") as address, connect(address) as channel:
-        call = cast(Any, channel).unary_unary("/minefleet.v1.StatusService/Describe")
-        with pytest.raises(RejectedError, match="no message"), translated():
-            call(b"\xff", timeout=TIMEOUT_S)
+@BOTH
+def test_what_is_no_message_is_refused_and_the_server_lives_and_can_stop(
+    serve_echo: Serve, context: RoleContext
+) -> None:
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        calls: list[Callable[[], Any]] = [
+            lambda: caller.unary(GARBLED),
+            lambda: list(caller.stream(GARBLED)),
+            lambda: caller.upload(GARBLED),
+            lambda: caller.upload(b"first", GARBLED, b"last"),
+        ]
+        for call in calls:
+            with pytest.raises(RejectedError, match="no message"):
+                call()
+        assert caller.upload(b"th", b"ree") == b"THREE"
+    kinds = {"Unary": "unary", "Stream": "server_stream", "Upload": "client_stream"}
+    refused = [
+        counted(context, "grpc_server_handled_total", method, kind=kind, grpc_code="INVALID_ARGUMENT")
+        for method, kind in kinds.items()
+    ]
+    assert refused == [1, 1, 2]
 
 
 @BOTH

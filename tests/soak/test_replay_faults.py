@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.proxy import Proxy
-from tests.replay_process import ReplayProcess, append, small_disk, wait_for
+from tests.replay_process import ReplayProcess, append
+from tests.role_process import small_disk, wait_for
 
 from minefleet.errors import FleetError, OverloadedError
 from minefleet.v1 import episode_pb2
