@@ -76,6 +76,7 @@ def weights_of(seed: int, size_bytes: int = 2**15) -> Weights:
         "frozen": np.random.default_rng(0).standard_normal(count, np.float32),
         "trained": np.random.default_rng(seed + 1).standard_normal((2, count), np.float32),
         "half": np.random.default_rng(seed + 1).standard_normal(count, np.float32).astype(np.float16),
+        "scale": np.array([float(seed)]),
         "steps": np.array(seed),
     }
 

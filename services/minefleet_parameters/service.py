@@ -19,12 +19,12 @@ from typing import TypeAlias
 import grpc
 from google.protobuf import duration_pb2
 
-from minefleet.errors import ContractError, CorruptError, NotFoundError, RejectedError
+from minefleet.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
 from minefleet.files import write_whole
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet.weights.manifest import unique_bytes
+from minefleet.weights.manifest import MAX_NAME_LENGTH, unique_bytes
 from minefleet.weights.missing import MissingTensorsError
 from minefleet_parameters.announcing import Announcer, Watchers
 from minefleet_parameters.files import refusing_when_full
@@ -33,6 +33,12 @@ from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import Upload
 from minefleet_parameters.wishes import CLAIM_TIMEOUT_S, WishBook
 from minefleet_runtime.context import StatusBoard
+
+MAX_PUBLISHES = 16
+"""Publishes at once. A learner has one under way, and those that it gave up on end soon."""
+
+MAX_NUMBER = 2**31
+"""Highest epoch and version of a checkpoint: fragments carry versions as uint32."""
 
 PublishContext: TypeAlias = "grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse]"
 Asked: TypeAlias = "Sequence[tuple[weights_pb2.TensorEntry, int]]"
@@ -49,12 +55,13 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._announcer = Announcer(store, wishes, metrics)
         self._watchers = Watchers(metrics, board)
         self._saving = asyncio.Lock()
+        self._publishing = asyncio.Semaphore(MAX_PUBLISHES)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Takes up where the last process left off."""
         if self._store.wishes_path.exists():
-            self._wishes.read(self._store.wishes_path.read_text())
+            self._wishes.read(self._store.wishes_path.read_bytes())
         for number in self._store.kept:
             self._wishes.add(self._store.version(number).manifest.wishes)
         self._announcer.renew()
@@ -69,6 +76,10 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         """Answers as the proto says."""
         if not request.run_id:
             raise RejectedError("an epoch is opened for a run; the request names none")
+        if len(request.run_id) > MAX_NAME_LENGTH or not request.run_id.isprintable():
+            raise RejectedError(f"{request.run_id[:80]!r} is no name for a run")
+        if max(request.epoch, request.version) > MAX_NUMBER:
+            raise RejectedError(f"a checkpoint's numbers end at {MAX_NUMBER}, got {request.epoch}, {request.version}")
         opened = await asyncio.to_thread(self._store.open_epoch, request.run_id, request.epoch, request.version)
         self._report()
         return pb.OpenEpochResponse(epoch=opened.epoch, newest_version=opened.newest_version)
@@ -77,6 +88,14 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self, request_iterator: AsyncIterator[pb.PublishRequest], context: PublishContext
     ) -> pb.PublishResponse:
         """Answers as the proto says."""
+        if self._publishing.locked():
+            raise OverloadedError(f"{MAX_PUBLISHES} publishes are under way")
+        async with self._publishing:
+            return await self._receive(request_iterator, context)
+
+    async def _receive(
+        self, request_iterator: AsyncIterator[pb.PublishRequest], context: PublishContext
+    ) -> pb.PublishResponse:
         requests = aiter(request_iterator)
         header = await _header(requests)
         began = time.monotonic()
@@ -124,6 +143,8 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
 
     async def Claim(self, request: pb.ClaimRequest, context: object) -> pb.ClaimResponse:  # noqa: N802
         """Answers as the proto says."""
+        if not 1 <= len(request.actor) <= MAX_NAME_LENGTH:
+            raise RejectedError(f"an actor's name has 1 to {MAX_NAME_LENGTH} characters, got {len(request.actor)}")
         act = self._wishes.done if request.done else self._wishes.claim
         claimed = act(request.wish, request.actor)
         self._announcer.renew()

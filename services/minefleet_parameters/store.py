@@ -42,6 +42,7 @@ from minefleet.errors import (
     FencedError,
     NotFoundError,
     OverloadedError,
+    RejectedError,
     RunMismatchError,
 )
 from minefleet.files import write_whole
@@ -53,6 +54,9 @@ from minefleet_parameters.tensors import TensorFiles
 from minefleet_parameters.upload import Upload
 
 IDENTITY_FILE = "identity.json"
+
+DAMAGED = ".damaged"
+"""Suffix under which people set the record of a damaged version aside."""
 
 SYNCS_AT_ONCE = 16
 """The file system commits so many fsyncs together."""
@@ -130,11 +134,11 @@ class ParameterStore:
         self._versions_path.mkdir(exist_ok=True)
         remove_asides(self._directory)
         remove_asides(self._versions_path)
-        versions = [_read_version(path) for path in self._versions_path.iterdir()]
-        self._versions = {version.version: version for version in versions}
         self.identity = _read_identity(self._identity_path)
-        if versions and not self.identity.run_id:
-            raise CorruptError(f"{self._versions_path} holds versions, but {self._identity_path} is gone")
+        versions = [_read_version(path) for path in self._versions_path.glob("*.json")]
+        self._versions = {version.version: version for version in versions}
+        self._check_identity()
+        self._skip_damaged()
         self.tensors.recover(self._entries())
         self._expire()
         self.sweep()
@@ -266,6 +270,23 @@ class ParameterStore:
         self.sweep()
         return weights_pb2.VersionInfo(version=unpinned) if version is None else info_of(version)
 
+    def _check_identity(self) -> None:
+        ours = self.identity
+        if self._versions and not ours.run_id:
+            raise CorruptError(f"{self._versions_path} holds versions, but {self._identity_path} is gone")
+        for version in self._versions.values():
+            if version.run_id != ours.run_id or version.epoch > ours.epoch:
+                raise CorruptError(
+                    f"{self._identity_path} is damaged: it says run {ours.run_id} and epoch {ours.epoch}, version "
+                    f"{version.version} is of run {version.run_id} and epoch {version.epoch}"
+                )
+
+    def _skip_damaged(self) -> None:
+        """Never issues the number of a version again whose record was set aside: somebody may have read it."""
+        numbers = [int(path.stem) for path in self._versions_path.glob(f"*{DAMAGED}") if path.stem.isdigit()]
+        if max(numbers, default=0) > self._newest:
+            self._write_identity(replace(self.identity, newest_version=max(numbers)))
+
     @property
     def _newest(self) -> int:
         return max((self.identity.newest_version, *self._versions))
@@ -325,9 +346,14 @@ class ParameterStore:
 
 def _read_version(path: Path) -> weights_pb2.Version:
     try:
-        return json_format.Parse(path.read_text(), weights_pb2.Version())
-    except (json_format.ParseError, UnicodeDecodeError) as error:
-        raise CorruptError(f"{path} is damaged: {error}. Remove it to go on without this version") from error
+        version = json_format.Parse(path.read_text(), weights_pb2.Version())
+        check_manifest(version.manifest)
+        if str(version.version) != path.stem:
+            raise RejectedError(f"it says that it is version {version.version}")
+    except (json_format.ParseError, UnicodeDecodeError, RejectedError) as error:
+        aside = path.with_suffix(DAMAGED).name
+        raise CorruptError(f"{path} is damaged: {error}. Rename it to {aside} to go on without this version") from error
+    return version
 
 
 def _read_identity(path: Path) -> Identity:
@@ -335,6 +361,12 @@ def _read_identity(path: Path) -> Identity:
         return Identity()
     try:
         data = json.loads(path.read_text())
-        return Identity(**{**data, "pinned": tuple(data["pinned"])})
+        identity = Identity(**{**data, "pinned": tuple(data["pinned"])})
+        numbers = (identity.epoch, identity.newest_version, *identity.pinned)
+        if not isinstance(identity.run_id, str) or not all(
+            isinstance(number, int) and number >= 0 for number in numbers
+        ):
+            raise TypeError("its values are of other types")
+        return identity
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"{path} is damaged: {error}") from error

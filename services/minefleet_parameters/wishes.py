@@ -100,7 +100,7 @@ class WishBook:
             ]
         )
 
-    def read(self, text: str) -> None:
+    def read(self, text: str | bytes) -> None:
         """Takes over what `to_json` gave.
 
         Raises:

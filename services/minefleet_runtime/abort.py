@@ -1,5 +1,6 @@
 """Turns errors that a servicer raises into gRPC status: the way back of `minefleet.errors.from_rpc_error`."""
 
+import errno
 import logging
 import uuid
 
@@ -28,6 +29,8 @@ from minefleet.rpc import StoppedError
 
 logger = logging.getLogger(__name__)
 
+SHORTAGE_RETRY_S = 5.0
+
 STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.FAILED_PRECONDITION,
     ContractError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -46,12 +49,19 @@ STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
 }
 
 
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
+"""What a machine may run short of for a while."""
+
+
 def status_of(error: Exception, method: str) -> grpc.Status:
     """The status that tells a caller of `method` about the error.
 
-    Only a `FleetError` is quoted. Anything else is a bug here: it is logged under an error id, and the caller learns
-    the id alone.
+    Only a `FleetError` is quoted, and a shortage of this machine. Anything else is a bug here: it is logged under an
+    error id, and the caller learns the id alone.
     """
+    if isinstance(error, OSError) and error.errno in SHORTAGES:
+        logger.error("%s in %s", error, method)
+        error = OverloadedError(f"this machine has run short: {error.strerror}", SHORTAGE_RETRY_S)
     for kind in type(error).__mro__:
         if kind in STATUS_OF:
             return _status(STATUS_OF[kind], str(error), error)

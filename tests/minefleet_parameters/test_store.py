@@ -412,8 +412,12 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[weights_pb2.Manifest], object], str]] =
     "a policy of bfloat16": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_BFLOAT16), "has dtype 11"),
     "another dtype": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_FLOAT64), "its shape needs 4096"),
     "one digest for two sizes": (lambda m: setattr(m.tensors[1], "digest", m.tensors[3].digest), "of another size"),
-    "an odd wish": (lambda m: m.wishes.add(name="w", kind="dance", count=1), "must be for >= 1 video"),
-    "a wish for nobody": (lambda m: m.wishes.add(name="w", kind="video"), "must be for >= 1 video"),
+    "an odd wish": (lambda m: m.wishes.add(name="w", kind="dance", count=1), "must be for 1 to 1000 videos"),
+    "a wish for nobody": (lambda m: m.wishes.add(name="w", kind="video"), "must be for 1 to 1000 videos"),
+    "a wish for everybody": (
+        lambda m: m.wishes.add(name="w", kind="video", count=2**32 - 1),
+        "must be for 1 to 1000 videos",
+    ),
     "a wish twice": (
         lambda m: m.wishes.extend([weights_pb2.Wish(name="w", kind="video", count=1)] * 2),
         "wish 'w' comes twice",
@@ -525,11 +529,12 @@ def test_a_damaged_or_lost_record_is_refused_by_name(tmp_path: Path, make_weight
     with open_store(tmp_path, keep=3) as store:
         store.open_epoch("run", 0, 0)
         publish(store, make_weights(), expected=0)
+    whole = (tmp_path / "versions/1.json").read_text()
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
     with pytest.raises(CorruptError, match=name), open_store(tmp_path, keep=3):
         pass
-    (tmp_path / "identity.json").unlink()
-    (tmp_path / "versions/1.json").write_text("{}")
+    (tmp_path / "identity.json").unlink(missing_ok=True)
+    (tmp_path / "versions/1.json").write_text(whole)
     with pytest.raises(CorruptError, match="is gone"), open_store(tmp_path, keep=3):
         pass
 

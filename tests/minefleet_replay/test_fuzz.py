@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.minefleet_replay.fuzzing import messages, mutated
+from tests.fuzzing import messages, mutated
 
 from minefleet.codec import encode
 from minefleet.fragment import Fragment

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ParametersServiceStub:
     """ParametersService holds versioned weights. A version is all or nothing, versions only rise, and after an acked Publish
-    every read sees it, also after `kill -9`.
+    every read sees it, also after `kill -9`. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def __init__(self, channel):
@@ -75,7 +75,7 @@ class ParametersServiceStub:
 
 class ParametersServiceServicer:
     """ParametersService holds versioned weights. A version is all or nothing, versions only rise, and after an acked Publish
-    every read sees it, also after `kill -9`.
+    every read sees it, also after `kill -9`. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def OpenEpoch(self, request, context):
@@ -83,6 +83,7 @@ class ParametersServiceServicer:
         checkpoint's; they are durable before it answers. Every earlier epoch is fenced from then on.
 
         Not idempotent: each call issues another epoch. FAILED_PRECONDITION: the server holds another run; names both.
+        INVALID_ARGUMENT: no name for a run, or a number above 2^31. RESOURCE_EXHAUSTED: disk full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,7 +96,8 @@ class ParametersServiceServicer:
         Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
         newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
         tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-        manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
+        manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
+        old version is still served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,7 +119,8 @@ class ParametersServiceServicer:
         """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
 
         Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
-        answers with a substitute.
+        answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
+        damaged; its last piece is not sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,7 +130,8 @@ class ParametersServiceServicer:
         """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
         `claim_timeout` of the answer is pending again.
 
-        Idempotent per (wish, actor).
+        Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
+        RESOURCE_EXHAUSTED: disk full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,7 +202,7 @@ def add_ParametersServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ParametersService:
     """ParametersService holds versioned weights. A version is all or nothing, versions only rise, and after an acked Publish
-    every read sees it, also after `kill -9`.
+    every read sees it, also after `kill -9`. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class ParametersServiceStub:
     """ParametersService holds versioned weights. A version is all or nothing, versions only rise, and after an acked Publish
-    every read sees it, also after `kill -9`.
+    every read sees it, also after `kill -9`. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @_typing.overload
@@ -40,6 +40,7 @@ class ParametersServiceStub:
     checkpoint's; they are durable before it answers. Every earlier epoch is fenced from then on.
 
     Not idempotent: each call issues another epoch. FAILED_PRECONDITION: the server holds another run; names both.
+    INVALID_ARGUMENT: no name for a run, or a number above 2^31. RESOURCE_EXHAUSTED: disk full.
     """
     Publish: _grpc.StreamUnaryMultiCallable[_parameters_service_pb2.PublishRequest, _parameters_service_pb2.PublishResponse]
     """Publishes weights as the version after `expected_version`. The header comes first, then the tensors that the server
@@ -48,7 +49,8 @@ class ParametersServiceStub:
     Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
     newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
     tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-    manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
+    manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
+    old version is still served.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]
     """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
@@ -62,13 +64,15 @@ class ParametersServiceStub:
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
 
     Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
-    answers with a substitute.
+    answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
+    damaged; its last piece is not sent.
     """
     Claim: _grpc.UnaryUnaryMultiCallable[_parameters_service_pb2.ClaimRequest, _parameters_service_pb2.ClaimResponse]
     """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
     `claim_timeout` of the answer is pending again.
 
-    Idempotent per (wish, actor).
+    Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
+    RESOURCE_EXHAUSTED: disk full.
     """
     ListVersions: _grpc.UnaryUnaryMultiCallable[_parameters_service_pb2.ListVersionsRequest, _parameters_service_pb2.ListVersionsResponse]
     """Lists the versions that can be fetched, oldest first."""
@@ -82,7 +86,7 @@ class ParametersServiceStub:
 @_typing.type_check_only
 class ParametersServiceAsyncStub(ParametersServiceStub):
     """ParametersService holds versioned weights. A version is all or nothing, versions only rise, and after an acked Publish
-    every read sees it, also after `kill -9`.
+    every read sees it, also after `kill -9`. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -91,6 +95,7 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     checkpoint's; they are durable before it answers. Every earlier epoch is fenced from then on.
 
     Not idempotent: each call issues another epoch. FAILED_PRECONDITION: the server holds another run; names both.
+    INVALID_ARGUMENT: no name for a run, or a number above 2^31. RESOURCE_EXHAUSTED: disk full.
     """
     Publish: _aio.StreamUnaryMultiCallable[_parameters_service_pb2.PublishRequest, _parameters_service_pb2.PublishResponse]  # type: ignore[assignment]
     """Publishes weights as the version after `expected_version`. The header comes first, then the tensors that the server
@@ -99,7 +104,8 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
     newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
     tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-    manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
+    manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
+    old version is still served.
     """
     Watch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]  # type: ignore[assignment]
     """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
@@ -113,13 +119,15 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
 
     Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
-    answers with a substitute.
+    answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
+    damaged; its last piece is not sent.
     """
     Claim: _aio.UnaryUnaryMultiCallable[_parameters_service_pb2.ClaimRequest, _parameters_service_pb2.ClaimResponse]  # type: ignore[assignment]
     """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
     `claim_timeout` of the answer is pending again.
 
-    Idempotent per (wish, actor).
+    Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
+    RESOURCE_EXHAUSTED: disk full.
     """
     ListVersions: _aio.UnaryUnaryMultiCallable[_parameters_service_pb2.ListVersionsRequest, _parameters_service_pb2.ListVersionsResponse]  # type: ignore[assignment]
     """Lists the versions that can be fetched, oldest first."""
@@ -132,7 +140,7 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
 
 class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
     """ParametersService holds versioned weights. A version is all or nothing, versions only rise, and after an acked Publish
-    every read sees it, also after `kill -9`.
+    every read sees it, also after `kill -9`. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @_abc_1.abstractmethod
@@ -145,6 +153,7 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         checkpoint's; they are durable before it answers. Every earlier epoch is fenced from then on.
 
         Not idempotent: each call issues another epoch. FAILED_PRECONDITION: the server holds another run; names both.
+        INVALID_ARGUMENT: no name for a run, or a number above 2^31. RESOURCE_EXHAUSTED: disk full.
         """
 
     @_abc_1.abstractmethod
@@ -159,7 +168,8 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
         newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
         tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-        manifest, wrong size or digest. RESOURCE_EXHAUSTED: disk full; the old version is still served.
+        manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
+        old version is still served.
         """
 
     @_abc_1.abstractmethod
@@ -185,7 +195,8 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
 
         Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
-        answers with a substitute.
+        answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
+        damaged; its last piece is not sent.
         """
 
     @_abc_1.abstractmethod
@@ -197,7 +208,8 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
         `claim_timeout` of the answer is pending again.
 
-        Idempotent per (wish, actor).
+        Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
+        RESOURCE_EXHAUSTED: disk full.
         """
 
     @_abc_1.abstractmethod

@@ -31,6 +31,8 @@ NO_ARCHITECTURE: Architecture = MappingProxyType({})
 
 MAX_TENSORS = 100_000
 MAX_WISHES = 100
+MAX_CLAIMS = 1000
+"""How many actors may claim one wish."""
 MAX_NAME_LENGTH = 500
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -193,8 +195,10 @@ def check_manifest(manifest: weights_pb2.Manifest) -> None:
         raise RejectedError(f"a manifest has at most {MAX_WISHES} wishes, got {len(manifest.wishes)}")
     for wish in manifest.wishes:
         _check_name("wish", wish.name)
-        if wish.kind != "video" or wish.count < 1:
-            raise RejectedError(f"wish {wish.name!r} must be for >= 1 video, got {wish.count} of {wish.kind!r}")
+        if wish.kind != "video" or not 1 <= wish.count <= MAX_CLAIMS:
+            raise RejectedError(
+                f"wish {wish.name!r} must be for 1 to {MAX_CLAIMS} videos, got {wish.count} of {wish.kind!r}"
+            )
     _check_unique("wish", [wish.name for wish in manifest.wishes])
 
 

@@ -1,0 +1,44 @@
+"""Kills of parameters, its learner and its actors; `soak/test_parameters_kills.py` has many more of them."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tests.parameters_kills import Arena, Row, Victim, check_records
+
+
+def test_kills_of_anybody_at_any_moment_leave_whole_versions_that_only_rise(tmp_path: Path) -> None:
+    arena = Arena(tmp_path, seed=0)
+    with arena.running():
+        for _ in range(3):
+            for victim in get_args(Victim):
+                arena.round(victim)
+        arena.check()
+
+
+def submission(version: int, *, epoch: int = 1, checksum: str = "a", acked: bool = True) -> Row:
+    return {"epoch": epoch, "version": version, "checksum": checksum, "acked": acked}
+
+
+WRONG: dict[str, tuple[list[Row], list[Row]]] = {
+    "an ack that goes back": ([submission(2), submission(1)], []),
+    "other bytes than were sent": ([submission(1)], [submission(1, checksum="b")]),
+    "another epoch's than it says": ([submission(1, acked=False)], [submission(1, epoch=2)]),
+    "a number with two meanings": (
+        [submission(1), submission(1, epoch=2, checksum="b", acked=False)],
+        [submission(1, epoch=2, checksum="b")],
+    ),
+    "a reader that goes back": ([submission(1), submission(2)], [submission(2), submission(1)]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_checks_find_what_is_wrong(wrong: str) -> None:
+    learner, actor = WRONG[wrong]
+    with pytest.raises((AssertionError, KeyError)):
+        check_records(learner, [actor])
+
+
+def test_the_checks_accept_a_number_that_was_tried_twice_and_published_once() -> None:
+    learner = [submission(1, acked=False), submission(1, epoch=2, checksum="b")]
+    check_records(learner, [[submission(1, epoch=2, checksum="b")] * 2])
