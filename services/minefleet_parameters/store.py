@@ -192,6 +192,7 @@ class ParameterStore:
             yield from self.tensors.read(entry, offset)
         except FileNotFoundError as error:
             self.version(number)
+            self.tensors.forget(entry.digest)
             raise CorruptError(f"tensor {entry.name!r} is gone from the disk of parameters") from error
 
     def check(self, header: parameters_service_pb2.PublishHeader) -> int | None:

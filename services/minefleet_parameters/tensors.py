@@ -112,15 +112,16 @@ class TensorFiles:
                 yield from _verified_pieces(file, entry, offset)
         except CorruptError:
             logger.error("tensor %s is damaged in %s; the next publish renews it", entry.name, path)
-            self._forget(entry.digest)
+            self.forget(entry.digest)
             raise
+
+    def forget(self, lost: str) -> None:
+        """Counts a tensor as lacking, so that the next publish that has it renews it."""
+        with self._lock:
+            self._sizes = {digest: size for digest, size in self._sizes.items() if digest != lost}
 
     def _path(self, digest: str) -> Path:
         return self._directory / f"{digest}{SUFFIX}"
-
-    def _forget(self, lost: str) -> None:
-        with self._lock:
-            self._sizes = {digest: size for digest, size in self._sizes.items() if digest != lost}
 
 
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
