@@ -15,6 +15,7 @@ from tests.conftest import COMMAND, Fleet
 from minefleet.checkpoint import read_state
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.run import Run, Shard, read_run
+from minefleet.status import look
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.limits import limits_of
 from minefleet_replay.store import open_store
@@ -101,6 +102,28 @@ def test_a_fleet_with_two_shards_adds_up_though_one_is_killed(train: Train) -> N
     state = read_state(run.checkpoints / "latest")
     assert all(0 < cursor <= one.next_episode for cursor, one in zip(state.episode_cursors, books, strict=True))
     assert (fleet.directory / "episodes.jsonl").read_text()
+
+
+def test_actors_pause_while_parameters_hangs_and_go_on_with_it(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=15000", "seed=6")
+    fleet.wait_for_env_steps(3_000)
+    pids = [fleet.pid(role) for role in ("parameters", "actor-0", "learner")]
+    os.kill(pids[0], signal.SIGSTOP)
+    try:
+        fleet.wait_for(lambda: states(fleet)["actor-0"] == "paused" and states(fleet)["learner"] == "waiting")
+        before = fleet.rows()[-1]["policy_version"]
+    finally:
+        os.kill(pids[0], signal.SIGCONT)
+    fleet.wait_for(lambda: bool(fleet.rows()[-1]["policy_version"] > before + 2))
+    assert [fleet.pid(role) for role in ("parameters", "actor-0", "learner")] == pids
+    assert fleet.finish()["stopped_by"] == "env_steps"
+    assert max(row["staleness_max"] for row in fleet.rows()) <= 1
+    assert_counters_never_go_back(fleet.rows())
+
+
+def states(fleet: Fleet) -> dict[str, str]:
+    """What each role says that it does."""
+    return {role.name: role.state for role in look(fleet.directory).roles}
 
 
 def books_of(run: Run, shard: Shard) -> Books:

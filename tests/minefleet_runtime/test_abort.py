@@ -1,3 +1,6 @@
+import errno
+import os
+
 import grpc
 import pytest
 
@@ -52,3 +55,12 @@ def test_a_retry_hint_travels_in_the_trailers() -> None:
 
 def test_what_is_not_ours_is_never_quoted() -> None:
     assert "secret" not in status_of(ValueError("secret"), "Service/Method").details
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ENOSPC])
+def test_a_shortage_of_the_machine_asks_for_patience(number: int) -> None:
+    status = status_of(OSError(number, os.strerror(number)), "Service/Method")
+    assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert os.strerror(number) in status.details
+    assert any(key == "grpc-status-details-bin" for key, _ in status.trailing_metadata or ())
+    assert status_of(OSError(errno.EIO, "secret"), "Service/Method").code is grpc.StatusCode.INTERNAL
