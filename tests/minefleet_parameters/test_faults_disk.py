@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from tests.parameters_process import (
     RUN,
@@ -19,7 +21,7 @@ from tests.parameters_process import (
 )
 from tests.role_process import TIMEOUT_S, small_disk, wait_for
 
-from minefleet.errors import ConfigError, CorruptError, OverloadedError, UnavailableError
+from minefleet.errors import ConfigError, CorruptError, OverloadedError
 from minefleet.parameters import ParametersClient, Wish
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.store import open_store
@@ -27,6 +29,7 @@ from minefleet_parameters.store import open_store
 DISK_BYTES = 24 * 2**20
 LARGE = 2**22
 BLOCK_BYTES = 4096
+HANDLES = 64
 CHANGED_BYTES = LARGE * 10 // 16 + 4 * BLOCK_BYTES
 """What the files of the tensors take that one set of large weights does not share with the next."""
 
@@ -102,18 +105,22 @@ def test_on_a_full_disk_no_epoch_is_issued_nothing_is_pinned_and_no_wish_is_done
 
 def test_too_few_file_handles_are_refused_and_it_recovers_by_itself(tmp_path: Path) -> None:
     parameters = ParametersProcess(tmp_path)
-    with parameters.running("prlimit", "--nofile=48:48"), parameters.client() as learner:
-        learner.open_epoch(RUN)
-        learner.publish(weights_of(1), iteration=1)
-        with ExitStack() as stack:
-            clients = [stack.enter_context(parameters.client(patience_s=0.0)) for _ in range(40)]
-            for client in clients:
-                with suppress(UnavailableError):
-                    client.fetch()
-            with suppress(OverloadedError):
+    host, _, port = parameters.address.rpartition(":")
+    with parameters.running("prlimit", f"--nofile={HANDLES}:{HANDLES}") as process:
+        with parameters.client(patience_s=0.0) as learner, ExitStack() as stack:
+            learner.open_epoch(RUN)
+            learner.publish(weights_of(1), iteration=1)
+            for _ in range(HANDLES):
+                stack.enter_context(socket.create_connection((host, int(port))))
+            wait_for(lambda: psutil.Process(process.pid).num_fds() >= HANDLES - 1)
+            with pytest.raises(OverloadedError, match="Too many open files"):
                 learner.publish(weights_of(2), iteration=2)
-        assert learner.publish(weights_of(3), iteration=3) in (2, 3)
-        assert_holds(learner, learner.fetch()[0].version, weights_of(3))
+            with pytest.raises(OverloadedError, match="Too many open files"):
+                learner.fetch()
+            stack.close()
+            wait_for(lambda: psutil.Process(process.pid).num_fds() < HANDLES - 10)
+            assert learner.publish(weights_of(2), iteration=2) == 2
+            assert_holds(learner, 2, weights_of(2))
         wait_for(lambda: not parameters.leftovers())
     assert "internal error" not in parameters.log.read_text()
 

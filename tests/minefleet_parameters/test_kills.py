@@ -1,10 +1,18 @@
 """Kills of parameters, its learner and its actors; `soak/test_parameters_kills.py` has many more of them."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests.minefleet_parameters import crash_points
 from tests.parameters_kills import Arena, Row, Victim, check_records
+from tests.role_process import TIMEOUT_S
+
+from minefleet_parameters.store import open_store
+
+CRASH_POINTS = Path(crash_points.__file__)
 
 
 def test_kills_of_anybody_at_any_moment_leave_whole_versions_that_only_rise(tmp_path: Path) -> None:
@@ -14,6 +22,26 @@ def test_kills_of_anybody_at_any_moment_leave_whole_versions_that_only_rise(tmp_
             for victim in get_args(Victim):
                 arena.round(victim)
         arena.check()
+
+
+def test_a_death_at_any_step_of_a_publish_leaves_the_old_version_or_the_new_one_whole(tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    command = [sys.executable, str(CRASH_POINTS), str(tmp_path / "store"), str(tmp_path / "copies")]
+    steps = int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout)
+    newest = []
+    for step in range(1, steps + 2):
+        with open_store(tmp_path / "copies" / str(step), keep=1) as store:
+            version = store.version()
+            newest.append(version.version)
+            weights = crash_points.weights_of(version.version)
+            for entry in version.manifest.tensors:
+                read = b"".join(data for _, data in store.read(version.version, entry))
+                assert read == weights[entry.name].tobytes(), (step, entry.name)
+            assert list((tmp_path / "copies" / str(step) / "incoming").iterdir()) == []
+            assert len(list((tmp_path / "copies" / str(step) / "tensors").iterdir())) == len(weights)
+            assert store.identity.epoch in (1, 2)
+    assert newest == sorted(newest)
+    assert set(newest) == {1, 2}
 
 
 def submission(version: int, *, epoch: int = 1, checksum: str = "a", acked: bool = True) -> Row:
