@@ -96,7 +96,7 @@ def pieces_of(weights: Weights) -> list[weights_pb2.TensorPiece]:
 
 
 def messages_of(header: pb.PublishHeader, pieces: Sequence[weights_pb2.TensorPiece]) -> list[pb.PublishRequest]:
-    return [pb.PublishRequest(header=header), *(pb.PublishRequest(piece=piece) for piece in pieces)]
+    return [pb.PublishRequest(header=header), *(pb.PublishRequest(pieces=[piece]) for piece in pieces)]
 
 
 def status_of(call: Callable[[], Any]) -> grpc.StatusCode:

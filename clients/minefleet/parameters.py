@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.errors import ContractError, DeadlineError, NotFoundError, UnavailableError, translated
-from minefleet.rpc import CALL_TIMEOUT_S, PIECE_BYTES, Retrier, connect, shake_hands
+from minefleet.rpc import CALL_TIMEOUT_S, Retrier, bundled, connect, shake_hands
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
 from minefleet.weights.downloads import Downloads
@@ -34,6 +34,7 @@ from minefleet.weights.manifest import (
     info_of,
 )
 from minefleet.weights.missing import MissingTensorsError, missing_digests
+from minefleet.weights.pieces import cut, encode, fetch_call, pieces_in, publish_call
 from minefleet.weights.version import VersionInfo, read_info
 from minefleet.weights.watch import Watch
 
@@ -94,6 +95,8 @@ class ParametersClient:
         )
         self._channel = connect(address)
         self._stub = parameters_service_pb2_grpc.ParametersServiceStub(self._channel)
+        self._publish_call = publish_call(self._channel)
+        self._fetch_call = fetch_call(self._channel)
         self._greeted = identity is None
         self._next = pb.PublishHeader()
         self._held: frozenset[str] = frozenset()
@@ -259,7 +262,7 @@ class ParametersClient:
     def _send(self, parts: Mapping[str, NDArray[np.uint8]]) -> int:
         timeout_s = _transfer_timeout_s(sum(part.nbytes for part in parts.values()))
         try:
-            return self._stub.Publish(_messages(self._next, parts), timeout=timeout_s).version
+            return self._publish_call(_messages(self._next, parts), timeout=timeout_s).version
         except grpc.RpcError as error:
             missing = missing_digests(error)
             if missing:
@@ -285,21 +288,19 @@ class ParametersClient:
             version=version.version, ranges=ranges, watcher=self._watcher, running_version=self._running_version
         )
         size_bytes = sum(entry.size_bytes for entry in version.manifest.tensors)
-        call = self._stub.Fetch(request, timeout=_transfer_timeout_s(size_bytes))
+        call = self._fetch_call(request, timeout=_transfer_timeout_s(size_bytes))
         try:
             for response in call:
-                if response.WhichOneof("part") == "piece":
-                    self._downloads.add(response.piece)
+                for piece in pieces_in(response):
+                    self._downloads.add(piece)
         finally:
             call.cancel()
 
 
-def _messages(header: pb.PublishHeader, parts: Mapping[str, NDArray[np.uint8]]) -> Iterator[pb.PublishRequest]:
+def _messages(header: pb.PublishHeader, parts: Mapping[str, NDArray[np.uint8]]) -> Iterator[pb.PublishRequest | bytes]:
     yield pb.PublishRequest(header=header)
-    for digest, part in parts.items():
-        for offset in range(0, part.nbytes, PIECE_BYTES):
-            data = part[offset : offset + PIECE_BYTES].tobytes()
-            yield pb.PublishRequest(piece=weights_pb2.TensorPiece(digest=digest, offset=offset, data=data))
+    pieces = (piece for digest, part in parts.items() for piece in cut(digest, part.data))
+    yield from map(encode, bundled((piece, len(piece.data)) for piece in pieces))
 
 
 def _transfer_timeout_s(size_bytes: int) -> float:

@@ -11,9 +11,8 @@ import time
 import grpc
 
 from minefleet.config import FleetConfig
-from minefleet.v1 import parameters_service_pb2_grpc
 from minefleet_parameters.metrics import parameters_metrics
-from minefleet_parameters.service import ParametersService
+from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import open_store
 from minefleet_parameters.wishes import WishBook
 from minefleet_runtime.context import RoleContext
@@ -38,7 +37,7 @@ def versions_to_keep(config: FleetConfig) -> int:
 
 async def _serve(context: RoleContext, service: ParametersService) -> None:
     def register(server: grpc.aio.Server) -> None:
-        parameters_service_pb2_grpc.add_ParametersServiceServicer_to_server(service, server)
+        add_to_server(service, server)
 
     draining = asyncio.create_task(service.drain_when(context.stopping))
     try:

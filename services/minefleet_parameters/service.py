@@ -14,6 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import grpc
@@ -26,9 +27,11 @@ from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 from minefleet.weights.manifest import MAX_NAME_LENGTH, unique_bytes
 from minefleet.weights.missing import MissingTensorsError
+from minefleet.weights.pieces import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet_parameters.announcing import Announcer, Watchers
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.metrics import ParametersMetrics
+from minefleet_parameters.sending import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import Upload
 from minefleet_parameters.wishes import CLAIM_TIMEOUT_S, WishBook
@@ -40,8 +43,8 @@ MAX_PUBLISHES = 16
 MAX_NUMBER = 2**31
 """Highest epoch and version of a checkpoint: fragments carry versions as uint32."""
 
+Request: TypeAlias = pb.PublishRequest | list[Piece]
 PublishContext: TypeAlias = "grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse]"
-Asked: TypeAlias = "Sequence[tuple[weights_pb2.TensorEntry, int]]"
 
 
 class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
@@ -49,6 +52,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
 
     def __init__(self, store: ParameterStore, wishes: WishBook, metrics: ParametersMetrics, board: StatusBoard) -> None:
         self._store = store
+        self._sender = TensorSender(store)
         self._wishes = wishes
         self._metrics = metrics
         self._board = board
@@ -85,17 +89,15 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         return pb.OpenEpochResponse(epoch=opened.epoch, newest_version=opened.newest_version)
 
     async def Publish(  # noqa: N802
-        self, request_iterator: AsyncIterator[pb.PublishRequest], context: PublishContext
+        self, request_iterator: AsyncIterator[Request], context: PublishContext
     ) -> pb.PublishResponse:
         """Answers as the proto says."""
         if self._publishing.locked():
             raise OverloadedError(f"{MAX_PUBLISHES} publishes are under way")
         async with self._publishing:
-            return await self._receive(request_iterator, context)
+            return await self._take_in(request_iterator, context)
 
-    async def _receive(
-        self, request_iterator: AsyncIterator[pb.PublishRequest], context: PublishContext
-    ) -> pb.PublishResponse:
+    async def _take_in(self, request_iterator: AsyncIterator[Request], context: PublishContext) -> pb.PublishResponse:
         requests = aiter(request_iterator)
         header = await _header(requests)
         began = time.monotonic()
@@ -104,9 +106,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
             return pb.PublishResponse(version=repeated)
         upload = self._store.begin(header)
         try:
-            await asyncio.to_thread(upload.start)
-            async for pieces in _received(requests):
-                await asyncio.to_thread(upload.write, pieces)
+            await _receive(requests, upload)
             # Shielded: a caller that hangs up now must not keep a visible version from being announced.
             number = await asyncio.shield(self._commit(upload))
         except MissingTensorsError as error:
@@ -125,7 +125,9 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
                 yield announcement
                 number, announcement = await self._announcer.newer_than(number)
 
-    async def Fetch(self, request: pb.FetchRequest, context: object) -> AsyncIterator[pb.FetchResponse]:  # noqa: N802
+    async def Fetch(  # type: ignore[override]  # noqa: N802
+        self, request: pb.FetchRequest, context: object
+    ) -> AsyncIterator[pb.FetchResponse | bytes]:
         """Answers as the proto says."""
         version = self._store.version(request.version)
         asked = _asked(version, request.ranges)
@@ -134,12 +136,10 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         if not asked:
             return
         self._metrics.fetch_saved_bytes.inc(unique_bytes(version.manifest) - sum(e.size_bytes - o for e, o in asked))
-        with self._metrics.fetch_s.time():
-            pieces = self._pieces(version.version, asked)
-            while batch := await asyncio.to_thread(_batch, pieces):
-                for piece in batch:
-                    yield pb.FetchResponse(piece=piece)
-                    self._metrics.fetch_bytes.inc(len(piece.data))
+        with self._metrics.fetch_s.time(), self._counting_damage():
+            async for message in self._sender.send(version.version, asked):
+                yield message.encoded
+                self._metrics.fetch_bytes.inc(message.size_bytes)
 
     async def Claim(self, request: pb.ClaimRequest, context: object) -> pb.ClaimResponse:  # noqa: N802
         """Answers as the proto says."""
@@ -188,11 +188,10 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
             with refusing_when_full():
                 await asyncio.to_thread(write_whole, self._store.wishes_path, self._wishes.to_json())
 
-    def _pieces(self, number: int, asked: Asked) -> Iterator[weights_pb2.TensorPiece]:
+    @contextmanager
+    def _counting_damage(self) -> Iterator[None]:
         try:
-            for entry, start in asked:
-                for offset, data in self._store.read(number, entry, start):
-                    yield weights_pb2.TensorPiece(digest=entry.digest, offset=offset, data=data)
+            yield
         except CorruptError:
             self._metrics.corrupt_reads.inc()
             raise
@@ -207,23 +206,39 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._metrics.epoch.set(identity.epoch)
 
 
-async def _header(requests: AsyncIterator[pb.PublishRequest]) -> pb.PublishHeader:
+def add_to_server(service: ParametersService, server: grpc.aio.Server) -> None:
+    """Has a server answer for the service; pieces pass by protobuf."""
+    parameters_service_pb2_grpc.add_ParametersServiceServicer_to_server(service, server)
+    server.add_registered_method_handlers(SERVICE, transfer_handlers(service.Publish, service.Fetch))
+
+
+async def _header(requests: AsyncIterator[Request]) -> pb.PublishHeader:
     async for request in requests:
-        if request.WhichOneof("part") == "header":
+        if isinstance(request, pb.PublishRequest) and request.HasField("header") and not request.pieces:
             return request.header
         break
     raise RejectedError("a publish begins with its header")
 
 
-async def _received(requests: AsyncIterator[pb.PublishRequest]) -> AsyncIterator[list[weights_pb2.TensorPiece]]:
-    """Yields pieces worth about one full piece, so that small tensors do not cost a thread's time each."""
-    batch: list[weights_pb2.TensorPiece] = []
+async def _receive(requests: AsyncIterator[Request], upload: Upload) -> None:
+    """Has each batch written while the next one arrives."""
+    writing = begin(upload.start)
+    async for pieces in _batches(requests):
+        await writing
+        writing = begin(upload.write, pieces)
+    await writing
+
+
+async def _batches(requests: AsyncIterator[Request]) -> AsyncIterator[list[AnyPiece]]:
+    """Yields pieces worth about one full piece, so that small messages do not cost a thread's time each."""
+    batch: list[AnyPiece] = []
     size_bytes = 0
     async for request in requests:
-        if request.WhichOneof("part") != "piece":
+        pieces = pieces_in(request)
+        if not pieces or (isinstance(request, pb.PublishRequest) and request.HasField("header")):
             raise RejectedError("after its header, a publish consists of pieces")
-        batch.append(request.piece)
-        size_bytes += request.ByteSize()
+        batch += pieces
+        size_bytes += sum(len(piece.data) for piece in pieces)
         if size_bytes >= PIECE_BYTES:
             yield batch
             batch, size_bytes = [], 0
@@ -245,14 +260,3 @@ def _asked(version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> li
         if wanted.offset > entries[wanted.digest].size_bytes:
             raise RejectedError(f"tensor {entries[wanted.digest].name!r} ends before {wanted.offset}")
     return [(entries[wanted.digest], wanted.offset) for wanted in ranges]
-
-
-def _batch(pieces: Iterator[weights_pb2.TensorPiece]) -> list[weights_pb2.TensorPiece]:
-    """Takes pieces worth about one full piece; none at the end."""
-    batch, size_bytes = [], 0
-    for piece in pieces:
-        batch.append(piece)
-        size_bytes += piece.ByteSize()
-        if size_bytes >= PIECE_BYTES:
-            break
-    return batch

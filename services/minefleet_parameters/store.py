@@ -34,7 +34,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from google.protobuf import json_format
+from numpy.typing import NDArray
 
 from minefleet.errors import (
     ConfigError,
@@ -47,10 +49,11 @@ from minefleet.errors import (
 )
 from minefleet.files import write_whole
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import check_architecture, check_manifest, info_of
+from minefleet.weights.manifest import check_architecture, check_manifest, digest_of, info_of
 from minefleet.weights.missing import MissingTensorsError
+from minefleet.weights.pieces import Piece
 from minefleet_parameters.files import refusing_when_full, remove_asides
-from minefleet_parameters.tensors import TensorFiles
+from minefleet_parameters.tensors import Span, TensorFiles, spans
 from minefleet_parameters.upload import Upload
 
 IDENTITY_FILE = "identity.json"
@@ -181,19 +184,29 @@ class ParameterStore:
         version = self.version(number)
         return info_of(version, pinned=version.version in self.identity.pinned)
 
-    def read(self, number: int, entry: weights_pb2.TensorEntry, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yields a tensor of a version from an offset on, as (offset, piece); the last only if the whole is sound.
+    def read(self, number: int, span: Span) -> Piece:
+        """Returns a part of a tensor of a version; the caller verifies the whole.
 
         Raises:
-            CorruptError: If the tensor is damaged.
+            CorruptError: If the tensor cannot be what it was; it counts as lacking from then on.
             NotFoundError: If the version has expired meanwhile.
         """
         try:
-            yield from self.tensors.read(entry, offset)
+            return self.tensors.read(span)
         except FileNotFoundError as error:
             self.version(number)
+            self.tensors.forget(span.digest)
+            raise CorruptError(f"tensor {span.digest} is gone from the disk of parameters") from error
+
+    def read_whole(self, number: int, entry: weights_pb2.TensorEntry) -> NDArray[np.uint8]:
+        """Returns the bytes of a tensor of a version, verified. Raises as `read` does."""
+        data = np.empty(entry.size_bytes, np.uint8)
+        for span in spans(entry.digest, 0, entry.size_bytes):
+            data[span.offset : span.offset + span.size_bytes] = self.read(number, span).data
+        if digest_of(data) != entry.digest:
             self.tensors.forget(entry.digest)
-            raise CorruptError(f"tensor {entry.name!r} is gone from the disk of parameters") from error
+            raise CorruptError(f"tensor {entry.name!r} does not match its digest on the disk of parameters")
+        return data
 
     def check(self, header: parameters_service_pb2.PublishHeader) -> int | None:
         """Refuses a publish that cannot succeed. Returns its version if it has gone through before.

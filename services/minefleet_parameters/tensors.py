@@ -10,14 +10,13 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
-
-import xxhash
+from typing import NamedTuple, Protocol
 
 from minefleet.errors import CorruptError
 from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import tensor_pb2, weights_pb2
+from minefleet.weights.pieces import Piece
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +39,14 @@ _SAFETENSORS_DTYPES: dict[tensor_pb2.Dtype.ValueType, str] = {
     tensor_pb2.DTYPE_FLOAT32: "F32",
     tensor_pb2.DTYPE_FLOAT64: "F64",
 }
+
+
+class Span(NamedTuple):
+    """A part of a tensor that fits into one piece."""
+
+    digest: str
+    offset: int
+    size_bytes: int
 
 
 class TensorFiles:
@@ -97,31 +104,36 @@ class TensorFiles:
                 if path.name not in names:
                     path.unlink()
 
-    def read(self, entry: weights_pb2.TensorEntry, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yields a tensor's bytes from an offset on, as (offset, piece).
-
-        The last piece comes only when the whole has matched its digest, whatever the offset.
+    def read(self, span: Span) -> Piece:
+        """Returns a part of a tensor; nothing is verified.
 
         Raises:
-            CorruptError: If the file is not what it was. The tensor counts as lacking from then on.
+            CorruptError: If a file cannot be what it was. The tensor counts as lacking from then on.
             FileNotFoundError: If there is no such tensor.
         """
-        path = self._path(entry.digest)
-        try:
-            with path.open("rb") as file:
-                yield from _verified_pieces(file, entry, offset)
-        except CorruptError:
-            logger.error("tensor %s is damaged in %s; the next publish renews it", entry.name, path)
-            self.forget(entry.digest)
-            raise
+        with self._path(span.digest).open("rb", buffering=0) as file:
+            try:
+                data = os.pread(file.fileno(), span.size_bytes, to_data(file) + span.offset)
+                if len(data) < span.size_bytes:
+                    raise CorruptError(f"tensor {span.digest} ends too early on the disk of parameters")
+            except CorruptError:
+                self.forget(span.digest)
+                raise
+        return Piece(span.digest, span.offset, memoryview(data))
 
-    def forget(self, lost: str) -> None:
-        """Counts a tensor as lacking, so that the next publish that has it renews it."""
+    def forget(self, damaged: str) -> None:
+        """Counts a tensor as lacking, by its digest."""
+        logger.error("tensor %s is damaged; the next publish renews it", self._path(damaged))
         with self._lock:
-            self._sizes = {digest: size for digest, size in self._sizes.items() if digest != lost}
+            self._sizes = {digest: size for digest, size in self._sizes.items() if digest != damaged}
 
     def _path(self, digest: str) -> Path:
         return self._directory / f"{digest}{SUFFIX}"
+
+
+def spans(digest: str, start: int, end: int) -> Iterator[Span]:
+    """Cuts a tensor into spans, from an offset to its end."""
+    return (Span(digest, offset, min(PIECE_BYTES, end - offset)) for offset in range(start, end, PIECE_BYTES))
 
 
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
@@ -136,13 +148,23 @@ def header_of(entry: weights_pb2.TensorEntry) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def to_data(file: BinaryIO) -> int:
+class SeekableFile(Protocol):
+    """A file that is open for reading, buffered or not."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Reads at most so many bytes."""
+
+    def seek(self, offset: int, /) -> int:
+        """Moves to an offset and returns it."""
+
+
+def to_data(file: SeekableFile) -> int:
     """Moves a file to the start of its data and returns where that is.
 
     Raises:
         CorruptError: If the file cannot be one of ours.
     """
-    header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    header_bytes = int.from_bytes(file.read(_LENGTH_BYTES) or b"", "little")
     if header_bytes > MAX_HEADER_BYTES:
         raise CorruptError("a tensor's file has a damaged header")
     return file.seek(_LENGTH_BYTES + header_bytes)
@@ -154,18 +176,3 @@ def _data_bytes(path: Path) -> int:
             return os.fstat(file.fileno()).st_size - to_data(file)
         except CorruptError:
             return -1
-
-
-def _verified_pieces(file: BinaryIO, entry: weights_pb2.TensorEntry, offset: int) -> Iterator[tuple[int, bytes]]:
-    hasher, position = xxhash.xxh3_128(), 0
-    to_data(file)
-    while position < entry.size_bytes:
-        data = file.read(min(PIECE_BYTES, entry.size_bytes - position))
-        hasher.update(data)
-        end = position + len(data)
-        if not data or (end == entry.size_bytes and hasher.hexdigest() != entry.digest):
-            raise CorruptError(f"tensor {entry.name!r} does not match its digest on the disk of parameters")
-        if end > offset:
-            first = max(position, offset)
-            yield first, data[first - position :]
-        position = end

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
@@ -76,10 +75,7 @@ def _export(run: Run, store: ParameterStore, arguments: argparse.Namespace) -> R
     version = store.version(arguments.version)
 
     def array_of(entry: weights_pb2.TensorEntry) -> NDArray[Any]:
-        data = np.empty(entry.size_bytes, np.uint8)
-        for offset, piece in store.read(version.version, entry):
-            data[offset : offset + len(piece)] = np.frombuffer(piece, np.uint8)
-        return from_wire(entry, data)
+        return from_wire(entry, store.read_whole(version.version, entry))
 
     info = read_info(store.info(version.version))
     return export(arguments.out, run, info, version.manifest.tensors, array_of)

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from minefleet.errors import RejectedError, UnavailableError
 from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import digest_of, is_finite
+from minefleet.weights.manifest import is_finite
+from minefleet.weights.pieces import AnyPiece
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.tensors import header_of, to_data
 
@@ -44,7 +46,7 @@ class Upload:
                 if entry.size_bytes == 0:
                     self._append(entry, b"")
 
-    def write(self, pieces: Iterable[weights_pb2.TensorPiece]) -> None:
+    def write(self, pieces: Iterable[AnyPiece]) -> None:
         """Takes the next pieces.
 
         Raises:
@@ -85,7 +87,7 @@ class Upload:
         if self._closed:
             raise UnavailableError("the publish was abandoned")
 
-    def _expected(self, piece: weights_pb2.TensorPiece, length: int) -> weights_pb2.TensorEntry:
+    def _expected(self, piece: AnyPiece, length: int) -> weights_pb2.TensorEntry:
         entry, filled = self._entries.get(piece.digest), self._filled.get(piece.digest, 0)
         if entry is None:
             raise RejectedError(f"no tensor of the manifest has the digest {piece.digest[:32]!r}")
@@ -98,7 +100,7 @@ class Upload:
             )
         return entry
 
-    def _append(self, entry: weights_pb2.TensorEntry, data: bytes) -> None:
+    def _append(self, entry: weights_pb2.TensorEntry, data: bytes | memoryview) -> None:
         path = self._path(entry.digest)
         filled = self._filled.setdefault(entry.digest, 0)
         with path.open("ab") as file:
@@ -125,7 +127,13 @@ def _map(path: Path, size_bytes: int) -> NDArray[np.uint8]:
 
 
 def _verify(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> None:
-    if digest_of(data) != entry.digest:
+    """Looks at one piece after the other, so that each is in the processor's cache for both checks."""
+    hasher, finite = xxhash.xxh3_128(), True
+    for start in range(0, len(data), PIECE_BYTES):
+        part = data[start : start + PIECE_BYTES]
+        hasher.update(part.data)
+        finite = finite and is_finite(entry, part)
+    if hasher.hexdigest() != entry.digest:
         raise RejectedError(f"tensor {entry.name!r} does not match its digest {entry.digest}")
-    if not is_finite(entry, data):
+    if not finite:
         raise RejectedError(f"tensor {entry.name!r} holds NaN or infinity")

@@ -60,7 +60,7 @@ class StandIn(parameters_service_pb2_grpc.ParametersServiceServicer, status_serv
 
     def Publish(self, request_iterator: Iterator[pb.PublishRequest], context: Any) -> pb.PublishResponse:  # noqa: N802
         header = next(request_iterator).header
-        self.published.append({request.piece.digest for request in request_iterator})
+        self.published.append({piece.digest for request in request_iterator for piece in request.pieces})
         self._enter("Publish", context)
         return pb.PublishResponse(version=header.expected_version + 1)
 
@@ -87,7 +87,7 @@ class StandIn(parameters_service_pb2_grpc.ParametersServiceServicer, status_serv
             for each in request.ranges
         ]
         for piece in self.spoil_pieces(pieces):
-            yield pb.FetchResponse(piece=piece)
+            yield pb.FetchResponse(pieces=[piece])
 
     def Claim(self, request: pb.ClaimRequest, context: Any) -> pb.ClaimResponse:  # noqa: N802
         self._enter("Claim", context)

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from minefleet.parameters import ParametersClient
-from minefleet.v1 import parameters_service_pb2_grpc
 from minefleet_parameters.metrics import parameters_metrics
-from minefleet_parameters.service import ParametersService
+from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_parameters.wishes import WishBook
 from minefleet_runtime.context import StatusBoard
@@ -75,7 +74,7 @@ def running(directory: Path, keep: int = 8, address: str = "127.0.0.1:0") -> Ite
                 server = grpc.aio.server(
                     interceptors=[AioRpcInterceptor(rpc_metrics(registry))], options=SERVER_OPTIONS
                 )
-                parameters_service_pb2_grpc.add_ParametersServiceServicer_to_server(service, server)
+                add_to_server(service, server)
                 port = server.add_insecure_port(address)
                 await server.start()
                 return server, port, asyncio.create_task(service.drain_when(stopping))

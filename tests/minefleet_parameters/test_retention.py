@@ -50,7 +50,7 @@ def assert_whole(store: ParameterStore, directory: Path) -> None:
     needed = set()
     for number in store.kept:
         for entry in store.version(number).manifest.tensors:
-            data = b"".join(data for _, data in store.read(number, entry))
+            data = store.read_whole(number, entry).tobytes()
             assert data == weights_of(number)[entry.name].tobytes()
             needed.add(entry.digest)
     assert {path.stem for path in (directory / "tensors").iterdir()} == needed == store.tensors.held

@@ -214,7 +214,7 @@ def messages(weights: Weights, *, expected: int, epoch: int = 1) -> Iterator[pb.
     for digest, part in parts.items():
         for offset in range(0, part.nbytes, PIECE_BYTES):
             data = part[offset : offset + PIECE_BYTES].tobytes()
-            yield pb.PublishRequest(piece=weights_pb2.TensorPiece(digest=digest, offset=offset, data=data))
+            yield pb.PublishRequest(pieces=[weights_pb2.TensorPiece(digest=digest, offset=offset, data=data)])
 
 
 def test_an_expired_version_is_not_found_and_never_substituted(
@@ -498,7 +498,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_server_lives(
     parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
 ) -> None:
     every = list(messages(make_weights(), expected=0))
-    every[1].piece.data = bytes(17 * 2**20)
+    every[1].pieces[0].data = bytes(17 * 2**20)
     options = [("grpc.max_send_message_length", -1)]
     channel = clients.enter_context(grpc.insecure_channel(parameters.address, options=options))
     with pytest.raises(grpc.RpcError) as caught:

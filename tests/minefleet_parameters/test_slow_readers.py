@@ -61,7 +61,8 @@ class Reader:
         """Takes the rest; returns how it ended."""
         try:
             for response in self._call:
-                self.downloads.add(response.piece)
+                for piece in response.pieces:
+                    self.downloads.add(piece)
         except grpc.RpcError as error:
             return error.code()
         self.downloads.check_whole(self.version.manifest)

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,6 +27,7 @@ from minefleet.v1 import parameters_service_pb2, tensor_pb2, weights_pb2
 from minefleet.weights.encoding import as_fetched
 from minefleet.weights.manifest import describe, digest_of, from_wire
 from minefleet.weights.missing import MissingTensorsError
+from minefleet_parameters.sending import TensorSender
 from minefleet_parameters.store import ParameterStore, open_store
 
 Weights = dict[str, NDArray[Any]]
@@ -79,10 +81,27 @@ def read(store: ParameterStore, number: int = 0) -> Weights:
     return {
         entry.name: from_wire(
             entry,
-            np.frombuffer(b"".join(data for _, data in store.read(version.version, entry)), np.uint8),
+            np.frombuffer(b"".join(received(store, version.version, entry)), np.uint8),
         )
         for entry in version.manifest.tensors
     }
+
+
+def received(
+    store: ParameterStore,
+    number: int,
+    entry: weights_pb2.TensorEntry,
+    offset: int = 0,
+    into: list[bytes] | None = None,
+) -> list[bytes]:
+    data = [] if into is None else into
+
+    async def receive() -> None:
+        async for message in TensorSender(store).send(number, [(entry, offset)]):
+            data.extend(bytes(piece.data) for piece in message.pieces)
+
+    asyncio.run(receive())
+    return data
 
 
 def assert_same(ours: Weights, theirs: Weights) -> None:
@@ -479,11 +498,10 @@ def test_a_damaged_tensor_is_never_delivered_whole_and_the_next_publish_renews_i
     spoil_file(tmp_path / "store", "frozen.weight", store)
     entry = store.version().manifest.tensors[0]
     for offset in (0, PIECE_BYTES + 8):
-        received = 0
+        data = list[bytes]()
         with pytest.raises(CorruptError, match=r"'frozen\.weight' does not match its digest"):
-            for _, data in store.read(1, entry, offset):
-                received += len(data)
-        assert received < entry.size_bytes - offset
+            received(store, 1, entry, offset, into=data)
+        assert sum(map(len, data)) < entry.size_bytes - offset
     with pytest.raises(MissingTensorsError) as caught:
         publish(store, weights, sent={}, expected=1, iteration=1)
     assert caught.value.digests == {entry.digest}
@@ -504,7 +522,7 @@ def test_a_truncated_tensor_counts_as_lacking_after_opening(
         entry = store.version().manifest.tensors[0]
         assert entry.digest not in store.tensors.held
         with pytest.raises(CorruptError):
-            list(store.read(1, entry))
+            received(store, 1, entry)
         assert publish(store, make_weights(), expected=1, iteration=1) == 2
         assert_same(read(store, 1), make_weights())
 
@@ -517,11 +535,11 @@ def test_a_lost_tensor_is_corruption_and_an_expired_one_is_not_found(
     for number in range(1, 4):
         publish(store, make_weights(number + 1), expected=number)
     with pytest.raises(NotFoundError, match="the oldest available is 2"):
-        list(store.read(1, entry))
+        received(store, 1, entry)
     for path in (tmp_path / "store/tensors").iterdir():
         path.unlink()
     with pytest.raises(CorruptError, match="is gone"):
-        list(store.read(4, store.version().manifest.tensors[0]))
+        received(store, 4, store.version().manifest.tensors[0])
 
 
 @pytest.mark.parametrize("name", ["versions/1.json", "identity.json"])

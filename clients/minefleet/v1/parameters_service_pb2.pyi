@@ -114,33 +114,31 @@ Global___PublishHeader: _TypeAlias = PublishHeader  # noqa: Y015
 
 @_typing.final
 class PublishRequest(_message.Message):
-    """PublishRequest is one message of a Publish."""
+    """PublishRequest is one message of a Publish: the header, or pieces."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
-    PIECE_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___PublishHeader:
-        """First, once."""
+        """First, once, by itself."""
 
     @_builtins.property
-    def piece(self) -> _weights_pb2.TensorPiece:
-        """A piece of a tensor; pieces of one tensor come in order."""
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.TensorPiece]:
+        """Pieces of tensors; those of one tensor come in order. Best about 1 MiB together: small ones share a message."""
 
     def __init__(
         self,
         *,
         header: Global___PublishHeader | None = ...,
-        piece: _weights_pb2.TensorPiece | None = ...,
+        pieces: _abc.Iterable[_weights_pb2.TensorPiece] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "part", b"part", "piece", b"piece"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "part", b"part", "piece", b"piece"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "pieces", b"pieces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "piece"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishRequest: _TypeAlias = PublishRequest  # noqa: Y015
 
@@ -290,33 +288,31 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
-    """FetchResponse is one message of a Fetch."""
+    """FetchResponse is one message of a Fetch: the version, or pieces."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
-    PIECE_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def version(self) -> _weights_pb2.Version:
-        """First, once."""
+        """First, once, by itself."""
 
     @_builtins.property
-    def piece(self) -> _weights_pb2.TensorPiece:
-        """A piece of a tensor."""
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.TensorPiece]:
+        """Pieces of tensors; those of one tensor come in order. At most 2 MiB together."""
 
     def __init__(
         self,
         *,
         version: _weights_pb2.Version | None = ...,
-        piece: _weights_pb2.TensorPiece | None = ...,
+        pieces: _abc.Iterable[_weights_pb2.TensorPiece] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "piece", b"piece", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "piece", b"piece", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pieces", b"pieces", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["version", "piece"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
 
