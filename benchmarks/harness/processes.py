@@ -26,6 +26,17 @@ def resident_bytes(pid: int) -> int:
     return int(lines["RssAnon"].split()[0]) * 1024
 
 
+def forget_peak(pid: int) -> None:
+    """Starts `peak_bytes` anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has held since `forget_peak`, with what it maps from files."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) * 1024
+
+
 def disk_bytes(directory: Path) -> int:
     """Disk space that a directory takes."""
     return sum(path.stat().st_blocks for path in directory.rglob("*") if path.is_file()) * 512
