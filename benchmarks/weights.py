@@ -8,7 +8,7 @@
                tensors, verified, in memory. Limit: the same bytes in messages of 1 MiB from memory to four processes
                that drop them, from when they are told to read
     publish    a learner's publish in which every tensor changed: GB/s until it is acked. Limit: the same bytes in
-               messages of 1 MiB to a server that writes one file and syncs it
+               messages of 1 MiB to a server that writes one file and syncs it; both keep eight versions
     frozen-90  a tenth of the bytes changes: the share of all bytes that a publish and a fetch move
     memory     the most that the server's process held while 1, 4 and 8 actors fetched; the limit is that of one
 

@@ -3,7 +3,8 @@
     python -m harness.weights_bare {sync,aio} DIR BYTES
 
 Prints its address and serves until its standard input ends. `Upload` writes what comes to one file and syncs it before
-it answers; `Download` sends so many bytes from memory.
+it answers; like ours it keeps eight, since pages that were just freed are written faster than others. `Download` sends
+so many bytes from memory.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ SERVICE = "benchmark.Bare"
 UPLOAD = f"/{SERVICE}/Upload"
 DOWNLOAD = f"/{SERVICE}/Download"
 HANDLERS = 16
+KEPT = 8
 
 
 def as_is(message: bytes) -> bytes:
@@ -35,17 +38,18 @@ def as_is(message: bytes) -> bytes:
 def main() -> None:
     kind, directory, size = sys.argv[1:]
     keep_freed_memory()
-    path, messages = Path(directory) / "upload", list(pieces(os.urandom(PIECE_BYTES) * (int(size) // PIECE_BYTES)))
+    messages = list(pieces(os.urandom(PIECE_BYTES) * (int(size) // PIECE_BYTES)))
     messages.append(os.urandom(int(size) % PIECE_BYTES))
+    files = cycle(Path(directory) / f"upload-{number}" for number in range(KEPT))
     if kind == "sync":
-        serve_sync(path, messages)
+        serve_sync(files, messages)
     else:
-        asyncio.run(serve_aio(path, messages))
+        asyncio.run(serve_aio(files, messages))
 
 
-def serve_sync(path: Path, messages: list[bytes]) -> None:
+def serve_sync(files: Iterator[Path], messages: list[bytes]) -> None:
     def upload(requests: Iterator[bytes], _: object) -> bytes:
-        with path.open("wb", buffering=0) as file:
+        with next(files).open("wb", buffering=0) as file:
             for request in requests:
                 file.write(request)
             os.fsync(file.fileno())
@@ -63,9 +67,9 @@ def serve_sync(path: Path, messages: list[bytes]) -> None:
     server.stop(None).wait()
 
 
-async def serve_aio(path: Path, messages: list[bytes]) -> None:
+async def serve_aio(files: Iterator[Path], messages: list[bytes]) -> None:
     async def upload(requests: AsyncIterator[bytes], _: object) -> bytes:
-        with path.open("wb", buffering=0) as file:
+        with next(files).open("wb", buffering=0) as file:
             async for request in requests:
                 file.write(request)
             await asyncio.to_thread(os.fsync, file.fileno())
