@@ -74,8 +74,8 @@ def command(run: Run, capfd: pytest.CaptureFixture[str]) -> Command:
 
 
 @contextmanager
-def serving(run: Run) -> Iterator[ParametersClient]:
-    """Runs parameters, and yields a learner; ends it by `kill -9`."""
+def serving(run: Run, run_id: str = "run-7") -> Iterator[ParametersClient]:
+    """Runs parameters, and yields a learner of a run; ends it by `kill -9`."""
     command = [sys.executable, "-m", "minefleet_parameters", "--run-dir", str(run.directory)]
     identity = run.identity(status_service_pb2.ROLE_LEARNER)
     address = run.config.services.parameters.address
@@ -85,7 +85,7 @@ def serving(run: Run) -> Iterator[ParametersClient]:
         closing(ParametersClient(address, identity=identity, patience_s=60.0)) as learner,
     ):
         try:
-            learner.open_epoch("run-7")
+            learner.open_epoch(run_id)
             yield learner
         finally:
             process.kill()
@@ -202,13 +202,10 @@ def test_a_run_without_a_store_and_one_that_another_process_serves_are_refused(r
 def test_parameters_of_another_run_at_the_address_are_not_asked(run: Run, command: Command, tmp_path: Path) -> None:
     with serving(run) as learner:
         publish(learner, 1)
-    (run.parameters / "identity.json").rename(tmp_path / "identity.json")
     run.parameters.rename(tmp_path / "store")
-    with serving(run) as learner:
+    with serving(run, "run-8") as learner:
         run.parameters.rename(tmp_path / "served")
         (tmp_path / "store").rename(run.parameters)
-        identity = json.loads((tmp_path / "identity.json").read_text())
-        (run.parameters / "identity.json").write_text(json.dumps(identity | {"run_id": "run-8"}))
         assert command("list").report["online"] is False
         assert learner.versions() == []
 
