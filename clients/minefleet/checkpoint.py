@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from minefleet.errors import ConfigError, FencedError
 from minefleet.files import sync, write_durably
-from minefleet.tensor_file import write_tensors
+from minefleet.tensor_file import row_of, write_tensors
 
 LATEST = "latest"
 FORMAT = 1
@@ -97,7 +97,7 @@ def write(directory: Path, checkpoint: Checkpoint) -> Path:
     for name in TENSORS:
         arrays = getattr(checkpoint, name)
         if arrays is not None:
-            write_tensors(aside / f"{name}.safetensors", arrays)
+            _write_arrays(aside / f"{name}.safetensors", arrays)
     write_durably(aside / RUN_FILE, checkpoint.run.encode())
     write_durably(aside / STATE_FILE, _state_text(aside, checkpoint.state).encode())
     sync(aside)
@@ -176,6 +176,13 @@ def remove_leftovers(directory: Path) -> None:
         shutil.rmtree(path)
     for path in directory.glob(f".{LATEST}-*"):
         path.unlink()
+
+
+def _write_arrays(path: Path, arrays: Arrays) -> None:
+    """Writes them as `safetensors` would: largest elements first, so that each array is aligned, then by name."""
+    rows = sorted((row_of(name, array) for name, array in arrays.items()), key=lambda row: row.name)
+    rows.sort(key=lambda row: arrays[row.name].itemsize, reverse=True)
+    write_tensors(path, rows, arrays.__getitem__)
 
 
 def _refuse_fenced(directory: Path, epoch: int) -> None:

@@ -7,6 +7,7 @@ DIR/
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,17 +16,20 @@ from typing import Any
 import xxhash
 from numpy.typing import NDArray
 
+from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import ConfigError
 from minefleet.files import appearing, write_durably
 from minefleet.run import RUN_FILE, Run
+from minefleet.tensor_file import Row, word_of, write_tensors
 from minefleet.v1 import weights_pb2
-from minefleet.weights.model_file import write_model
 from minefleet.weights.version import VersionInfo
 
 MODEL_FILE = "model.safetensors"
 VERSION_FILE = "version.json"
 CONFIG_FILE = "config.yaml"
 FORMAT = 1
+METADATA = {"format": "pt"}
+"""By this, other programs know that the names are those of a torch state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +85,14 @@ def export(
     return {"run_dir": str(run.directory), "directory": str(target), "tensors": len(entries), **asdict(exported)}
 
 
+def write_model(
+    path: Path, entries: Sequence[weights_pb2.TensorEntry], array_of: Callable[[weights_pb2.TensorEntry], NDArray[Any]]
+) -> str:
+    """Writes tensors as a safetensors file, in the order and the dtypes of `entries`; returns its xxh3-64."""
+    entry_of = {entry.name: entry for entry in entries}
+    return write_tensors(path, [_row(entry) for entry in entries], lambda name: array_of(entry_of[name]), METADATA)
+
+
 def is_exported(path: Path) -> bool:
     """Whether a directory holds an exported version."""
     return (path / VERSION_FILE).is_file()
@@ -104,6 +116,11 @@ def read_model(path: Path) -> dict[str, NDArray[Any]]:
     from safetensors.numpy import load
 
     return load(_read(path)[1])
+
+
+def _row(entry: weights_pb2.TensorEntry) -> Row:
+    dtype = NUMPY_DTYPES[entry.dtype]
+    return Row(entry.name, word_of(dtype), entry.shape, math.prod(entry.shape) * dtype.itemsize)
 
 
 def _read(path: Path) -> tuple[Exported, bytes]:

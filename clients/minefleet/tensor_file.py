@@ -1,48 +1,87 @@
-"""Writes safetensors files without holding up other threads.
+"""Writes safetensors files tensor by tensor, without holding up other threads.
 
-`safetensors` itself builds the whole file in memory and keeps the interpreter's lock meanwhile, for seconds where the
-file is large. The format is eight bytes of header length, a JSON header, and the data:
+`safetensors` itself builds the whole file in memory, keeps the interpreter's lock meanwhile, for seconds where the file
+is large, and sorts the tensors. The format is eight bytes of header length, a JSON header, and the data:
 https://huggingface.co/docs/safetensors
 """
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-_DTYPES = {"float": "F", "int": "I", "uint": "U", "bool": "BOOL"}
+LENGTH_BYTES = 8
+"""Of the length that a file begins with."""
+
 _ALIGNMENT = 8
 
 
-def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes arrays whose bytes survive power loss; the file's name survives once the directory is synced too."""
-    # In alphabetical order of their names, largest elements first, so that each array is aligned: as safetensors does.
-    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
-    header = _header([(name, np.asarray(array)) for name, array in ordered])
+class Row(NamedTuple):
+    """What the header says of one tensor."""
+
+    name: str
+    dtype: str
+    """The format's word, as `word_of` gives it."""
+    shape: Sequence[int]
+    size_bytes: int
+
+
+def row_of(name: str, array: NDArray[Any]) -> Row:
+    """Describes an array."""
+    return Row(name, word_of(array.dtype), array.shape, array.nbytes)
+
+
+def word_of(dtype: np.dtype[Any]) -> str:
+    """What the format calls an element type: F32, I64, U8, BOOL."""
+    return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+
+
+def header_of(rows: Iterable[Row], metadata: Mapping[str, str] | None = None) -> bytes:
+    """What precedes the data of some tensors, which lie back to back in this order."""
+    described: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for row in rows:
+        start, end = end, end + row.size_bytes
+        described[row.name] = {"dtype": row.dtype, "shape": list(row.shape), "data_offsets": [start, end]}
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def write_tensors(
+    path: Path,
+    rows: Sequence[Row],
+    array_of: Callable[[str], NDArray[Any]],
+    metadata: Mapping[str, str] | None = None,
+) -> str:
+    """Writes tensors whose bytes survive power loss; the file's name survives once the directory is synced too.
+
+    Args:
+        path: The file.
+        rows: The tensors, in their order.
+        array_of: Returns the tensor of a name; called once for each, when it is written.
+        metadata: Goes into the header.
+
+    Returns:
+        The xxh3-64 of the file, in hexadecimal digits.
+    """
+    hasher = xxhash.xxh3_64()
     with path.open("wb") as file:
-        file.write(header)
-        for _, array in ordered:
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+        def put(data: bytes | memoryview) -> None:
+            hasher.update(data)
+            file.write(data)
+
+        put(header_of(rows, metadata))
+        for row in rows:
+            array = array_of(row.name)
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            put(little.reshape(-1).view(np.uint8).data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _header(ordered: list[tuple[str, NDArray[Any]]]) -> bytes:
-    entries, start = {}, 0
-    for name, array in ordered:
-        end = start + array.nbytes
-        entries[name] = {"dtype": _dtype(array.dtype), "shape": array.shape, "data_offsets": (start, end)}
-        start = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _dtype(dtype: np.dtype[Any]) -> str:
-    """The format's word: F32, I64, U8, BOOL."""
-    kind = dtype.name.rstrip("0123456789")
-    return _DTYPES[kind] + ("" if kind == "bool" else str(8 * dtype.itemsize))
+    return hasher.hexdigest()

@@ -1,10 +1,5 @@
-"""Tensors on disk, each in a safetensors file named by its digest.
+"""Tensors on disk, each in a safetensors file named by its digest."""
 
-A safetensors file is eight bytes of header length, a JSON header, and the data:
-https://huggingface.co/docs/safetensors
-"""
-
-import json
 import logging
 import os
 import threading
@@ -12,33 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from minefleet import tensor_file
+from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import CorruptError
 from minefleet.files import sync
 from minefleet.rpc import PIECE_BYTES
-from minefleet.v1 import tensor_pb2, weights_pb2
+from minefleet.tensor_file import LENGTH_BYTES, Row, word_of
+from minefleet.v1 import weights_pb2
+from minefleet.weights.manifest import is_bfloat16
 from minefleet.weights.pieces import Piece
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 MAX_HEADER_BYTES = 4096
-_ALIGNMENT = 8
-_LENGTH_BYTES = 8
-_SAFETENSORS_DTYPES: dict[tensor_pb2.Dtype.ValueType, str] = {
-    tensor_pb2.DTYPE_BOOL: "BOOL",
-    tensor_pb2.DTYPE_UINT8: "U8",
-    tensor_pb2.DTYPE_INT8: "I8",
-    tensor_pb2.DTYPE_UINT16: "U16",
-    tensor_pb2.DTYPE_INT16: "I16",
-    tensor_pb2.DTYPE_UINT32: "U32",
-    tensor_pb2.DTYPE_INT32: "I32",
-    tensor_pb2.DTYPE_UINT64: "U64",
-    tensor_pb2.DTYPE_INT64: "I64",
-    tensor_pb2.DTYPE_FLOAT16: "F16",
-    tensor_pb2.DTYPE_BFLOAT16: "BF16",
-    tensor_pb2.DTYPE_FLOAT32: "F32",
-    tensor_pb2.DTYPE_FLOAT64: "F64",
-}
+_BFLOAT16 = "BF16"
 
 
 class Span(NamedTuple):
@@ -138,14 +121,8 @@ def spans(digest: str, start: int, end: int) -> Iterator[Span]:
 
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
     """What precedes the data in a file that holds one tensor under its digest."""
-    described = {
-        "dtype": _SAFETENSORS_DTYPES[entry.wire_dtype or entry.dtype],
-        "shape": list(entry.shape),
-        "data_offsets": [0, entry.size_bytes],
-    }
-    text = json.dumps({entry.digest: described}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    dtype = _BFLOAT16 if is_bfloat16(entry) else word_of(NUMPY_DTYPES[entry.dtype])
+    return tensor_file.header_of([Row(entry.digest, dtype, entry.shape, entry.size_bytes)])
 
 
 class SeekableFile(Protocol):
@@ -164,10 +141,10 @@ def to_data(file: SeekableFile) -> int:
     Raises:
         CorruptError: If the file cannot be one of ours.
     """
-    header_bytes = int.from_bytes(file.read(_LENGTH_BYTES) or b"", "little")
+    header_bytes = int.from_bytes(file.read(LENGTH_BYTES) or b"", "little")
     if header_bytes > MAX_HEADER_BYTES:
         raise CorruptError("a tensor's file has a damaged header")
-    return file.seek(_LENGTH_BYTES + header_bytes)
+    return file.seek(LENGTH_BYTES + header_bytes)
 
 
 def _data_bytes(path: Path) -> int:

@@ -17,13 +17,12 @@ from safetensors.torch import load_file as load_torch_file
 from minefleet.config import FleetConfig
 from minefleet.dtypes import NUMPY_DTYPES
 from minefleet.errors import ConfigError, CorruptError
-from minefleet.exported import export, is_exported, read_exported, read_model
+from minefleet.exported import export, is_exported, read_exported, read_model, write_model
 from minefleet.files import appearing, disk_bytes
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
 from minefleet.trained import look, read_weights
 from minefleet.weights.manifest import entries_of
-from minefleet.weights.model_file import write_model
 from minefleet.weights.version import VersionInfo
 
 Weights = dict[str, NDArray[Any]]

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from minefleet.tensor_file import write_tensors
+from minefleet.tensor_file import row_of, write_tensors
 
 DTYPES = (
     "bool",
@@ -34,7 +34,7 @@ def test_safetensors_reads_bit_for_bit_what_is_written(
     tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, NDArray[Any]]
 ) -> None:
     path = tmp_path_factory.mktemp("written") / "file"
-    write_tensors(path, arrays)
+    write_tensors(path, [row_of(*item) for item in arrays.items()], arrays.__getitem__)
     loaded = load_file(path)
     assert set(loaded) == set(arrays)
     for name, array in arrays.items():
@@ -44,5 +44,5 @@ def test_safetensors_reads_bit_for_bit_what_is_written(
 
 def test_arrays_that_are_not_contiguous_are_written_in_order(tmp_path: Path) -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]
-    write_tensors(tmp_path / "file", {"w": array})
+    write_tensors(tmp_path / "file", [row_of("w", array)], {"w": array}.__getitem__)
     np.testing.assert_array_equal(load_file(tmp_path / "file")["w"], array)
