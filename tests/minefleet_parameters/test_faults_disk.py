@@ -221,7 +221,7 @@ def test_a_damaged_tensor_is_never_served_and_the_next_publish_renews_it(
     with parameters.running(), parameters.client(patience_s=0.0) as learner, parameters.client() as actor:
         if running:
             TENSORS[damage](path)
-        with pytest.raises(CorruptError, match="'frozen'"):
+        with pytest.raises(CorruptError, match=rf"'frozen'|{digest}"):
             actor.fetch()
         learner.open_epoch(RUN)
         assert learner.publish(weights_of(4), iteration=4) == 4
