@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from minefleet.checkpoint import Arrays, Checkpoint, CheckpointState
-from minefleet.errors import FencedError
+from minefleet.errors import ContractError, FencedError, GaveUpError
 from minefleet.files import write_whole
 from minefleet.parameters import ParametersClient
 from minefleet.policies.weights import Weights
@@ -89,17 +89,15 @@ class Finisher:
         self._journal.open(state.run_id, state.iteration)
 
     def publish_first(self, weights: Weights) -> CheckpointState:
-        """Fences every earlier learner of the run, and publishes above all that it published."""
-        resumed = self._state
-        epoch = self._outlets.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
-        version = epoch.newest_version + 1
-        self._position = Position(
-            run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
-        )
-        self._state = replace(resumed, epoch=epoch.epoch)
-        self._publish(weights, resumed.iteration, version)
-        self._judge()
-        return self._state
+        """Fences every earlier learner of the run, and publishes above all that it published.
+
+        Raises:
+            GaveUpError: If parameters holds another run or another architecture; another start would not change that.
+        """
+        try:
+            return self._publish_first(weights)
+        except ContractError as error:
+            raise GaveUpError(f"parameters refuses this learner: {error}") from error
 
     def finish(self, trained: Trained) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
@@ -131,6 +129,18 @@ class Finisher:
     def close(self) -> None:
         """Closes the sinks; the second time does nothing."""
         self._journal.close()
+
+    def _publish_first(self, weights: Weights) -> CheckpointState:
+        resumed = self._state
+        epoch = self._outlets.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
+        version = epoch.newest_version + 1
+        self._position = Position(
+            run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
+        )
+        self._state = replace(resumed, epoch=epoch.epoch)
+        self._publish(weights, resumed.iteration, version)
+        self._judge()
+        return self._state
 
     def _publish(self, weights: Weights, iteration: int, version: int) -> None:
         """Publishes weights as a version; replay hears of it with the next call."""

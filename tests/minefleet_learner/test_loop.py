@@ -19,7 +19,7 @@ from minefleet.checkpoint import newest, read, read_state
 from minefleet.codec import encode
 from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.config.fleet import EndpointConfig, StopConfig
-from minefleet.errors import ConfigError, FencedError
+from minefleet.errors import ConfigError, FencedError, GaveUpError
 from minefleet.fragment import Fragment
 from minefleet.parameters import ParametersClient
 from minefleet.replay import Position, ReplayClient
@@ -466,6 +466,17 @@ def test_a_learner_that_is_fenced_ends_with_that_although_it_waits_for_fragments
     assert made.rows() == []
     assert read_state(made.run.checkpoints / "latest").iteration == 0
     assert not {thread.name.partition("_")[0] for thread in threading.enumerate()} & {"backlog", "feed", "checkpoint"}
+
+
+def test_a_learner_gives_up_where_parameters_holds_another_run(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    other = ParametersClient(made.run.config.services.parameters.address)
+    other.open_epoch("other")
+    other.close()
+    learner, _ = made.learner()
+    with pytest.raises(GaveUpError, match="parameters holds run other, the learner is of run"):
+        learner.start()
+    learner.close()
 
 
 def test_weights_that_are_not_finite_are_neither_published_nor_saved(fleet: Callable[..., Fleet]) -> None:
