@@ -10,6 +10,7 @@
     publish    a learner's publish in which every tensor changed: GB/s until it is acked. Limit: the same bytes in
                messages of 1 MiB to a server that writes one file and syncs it; both keep eight versions
     frozen-90  a tenth of the bytes changes: the share of all bytes that a publish and a fetch move
+    bfloat16   all tensors change and travel as bfloat16: the share of their own bytes that a publish and a fetch move
     memory     the most that the server's process held while 1, 4 and 8 actors fetched; the limit is that of one
 
 Each round runs all sides in turn, a different one first each time. The limit is the faster of a sync and an aio server.
@@ -18,8 +19,8 @@ Each round runs all sides in turn, a different one first each time. The limit is
 import argparse
 import os
 import urllib.request
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import count
 from typing import TypeAlias
@@ -32,7 +33,7 @@ from harness.weights_sides import BARE_KINDS, Ours, bare, ours
 ACTORS = 4
 READERS = (1, 4, 8)
 CHANGED = 0.1
-BARS = {"fetch-4": 0.7, "publish": 0.5, "frozen-90": 0.15, "memory": 1.25}
+BARS = {"fetch-4": 0.7, "publish": 0.5, "frozen-90": 0.15, "bfloat16": 0.55, "memory": 1.25}
 """Least shares of the limit, and most shares of the bytes and of one reader's memory."""
 
 Measure: TypeAlias = Callable[[Weights], float]
@@ -50,6 +51,7 @@ def main() -> None:
         "fetch-4": fetch_4,
         "publish": publish,
         "frozen-90": frozen_90,
+        "bfloat16": bfloat16,
         "memory": memory,
     }
     lines = [cases[case](arguments.rounds) for case in arguments.case]
@@ -104,19 +106,31 @@ def against_limit(case: str, moved_gb: float, sides: dict[str, Measure], rounds:
 
 def frozen_90(rounds: int) -> str:
     """Measures the case; returns its JSON line."""
-    weights, figures = new_weights(), list[Round]()
-    with ours(weights) as fleet, fleet.followed(1) as actors:
-        for _ in range(rounds):
+    weights = new_weights()
+    versions = (weights := partly_changed(weights, next(_seeds), CHANGED) for _ in range(rounds))
+    return share_moved("frozen-90", ours(weights), versions)
+
+
+def bfloat16(rounds: int) -> str:
+    """Measures the case; returns its JSON line."""
+    first = new_weights()
+    return share_moved("bfloat16", ours(first, rounded=first.keys()), (new_weights() for _ in range(rounds)))
+
+
+def share_moved(case: str, fleets: AbstractContextManager[Ours], versions: Iterable[Weights]) -> str:
+    """Publishes versions, each fetched by one actor; prints the table; returns the JSON line."""
+    figures = list[Round]()
+    with fleets as fleet, fleet.followed(1) as actors:
+        for weights in versions:
             before = moved_bytes(fleet)
-            weights = partly_changed(weights, next(_seeds), CHANGED)
             fleet.fetch(weights, actors)
             moved = [now - then for now, then in zip(moved_bytes(fleet), before, strict=True)]
             shares = [each / total_bytes(weights) for each in moved]
             figures.append({"published": shares[0], "fetched": shares[1], "both": sum(shares) / 2})
     share = medians(figures)["both"]
-    print(f"\n{table('frozen-90, share of all bytes', figures)}")
-    print(f"share moved: {share:.3f}, bar: <= {BARS['frozen-90']}", flush=True)
-    return line("weights", "frozen-90", "bytes/byte moved", 1 / share)
+    print(f"\n{table(f'{case}, share of all bytes', figures)}")
+    print(f"share moved: {share:.3f}, bar: <= {BARS[case]}", flush=True)
+    return line("weights", case, "bytes/byte moved", 1 / share)
 
 
 def moved_bytes(fleet: Ours) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +57,12 @@ class Ours:
 
 
 @contextmanager
-def ours(weights: Weights) -> Iterator[Ours]:
-    """Runs parameters and publishes its first version."""
+def ours(weights: Weights, rounded: Collection[str] = ()) -> Iterator[Ours]:
+    """Runs parameters and publishes its first version; the tensors named in `rounded` travel as bfloat16."""
     with scratch() as directory:
         run = make_run(directory, (64, 64, 3), ReplayBufferConfig(), per_lease=1)
         with serving(run, "parameters") as server:
-            learner = ParametersClient(server.address)
+            learner = ParametersClient(server.address, rounded=rounded)
             learner.open_epoch(RUN_ID)
             learner.publish(weights, iteration=0)
             yield Ours(server=server, learner=learner)
