@@ -49,11 +49,11 @@ from minefleet.errors import (
 )
 from minefleet.files import write_whole
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import check_architecture, check_manifest, digest_of, info_of
+from minefleet.weights.manifest import check_architecture, check_manifest, info_of
 from minefleet.weights.missing import MissingTensorsError
 from minefleet.weights.pieces import Piece
 from minefleet_parameters.files import refusing_when_full, remove_asides
-from minefleet_parameters.tensors import Span, TensorFiles, spans
+from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
 from minefleet_parameters.upload import Upload
 
 IDENTITY_FILE = "identity.json"
@@ -185,10 +185,10 @@ class ParameterStore:
         return info_of(version, pinned=version.version in self.identity.pinned)
 
     def read(self, number: int, span: Span) -> Piece:
-        """Returns a part of a tensor of a version; the caller verifies the whole.
+        """Returns a part of a tensor of a version, verified.
 
         Raises:
-            CorruptError: If the tensor cannot be what it was; it counts as lacking from then on.
+            CorruptError: If the tensor is not what it was; it counts as lacking from then on.
             NotFoundError: If the version has expired meanwhile.
         """
         try:
@@ -199,13 +199,10 @@ class ParameterStore:
             raise CorruptError(f"tensor {span.digest} is gone from the disk of parameters") from error
 
     def read_whole(self, number: int, entry: weights_pb2.TensorEntry) -> NDArray[np.uint8]:
-        """Returns the bytes of a tensor of a version, verified. Raises as `read` does."""
+        """Returns the bytes of a tensor of a version. Raises as `read` does."""
         data = np.empty(entry.size_bytes, np.uint8)
         for span in spans(entry.digest, 0, entry.size_bytes):
             data[span.offset : span.offset + span.size_bytes] = self.read(number, span).data
-        if digest_of(data) != entry.digest:
-            self.tensors.forget(entry.digest)
-            raise CorruptError(f"tensor {entry.name!r} does not match its digest on the disk of parameters")
         return data
 
     def check(self, header: parameters_service_pb2.PublishHeader) -> int | None:
@@ -334,7 +331,7 @@ class ParameterStore:
             check_architecture(self.version().manifest.tensors, header.manifest.tensors)
         return None
 
-    def _install(self, header: parameters_service_pb2.PublishHeader, whole: Mapping[str, Path]) -> None:
+    def _install(self, header: parameters_service_pb2.PublishHeader, whole: Mapping[str, Whole]) -> None:
         version = weights_pb2.Version(
             version=self._newest + 1, epoch=header.epoch, run_id=header.run_id, manifest=header.manifest
         )

@@ -4,8 +4,11 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
+
+import xxhash
 
 from minefleet import tensor_file
 from minefleet.dtypes import NUMPY_DTYPES
@@ -24,12 +27,23 @@ MAX_HEADER_BYTES = 4096
 _BFLOAT16 = "BF16"
 
 
+Checksums: TypeAlias = tuple[int, ...]
+"""The xxh3-64 of each `PIECE_BYTES` of a tensor; the last may be of fewer."""
+
+
 class Span(NamedTuple):
     """A part of a tensor that fits into one piece."""
 
     digest: str
     offset: int
     size_bytes: int
+
+
+class Whole(NamedTuple):
+    """A tensor's file that lies aside, verified and durable."""
+
+    path: Path
+    checksums: Checksums
 
 
 class TensorFiles:
@@ -41,6 +55,8 @@ class TensorFiles:
         # Replaced, never changed, so that readers need no lock.
         self._sizes: Mapping[str, int] = {}
         self._needed: frozenset[str] = frozenset()
+        self._checksums: dict[str, Checksums] = {}
+        """Of tensors that were verified as a whole, when they were published or first read."""
 
     @property
     def held(self) -> frozenset[str]:
@@ -63,14 +79,15 @@ class TensorFiles:
         self._sizes = {digest: size for digest, size in sizes.items() if found.get(digest) == size}
         self._needed = frozenset(sizes)
 
-    def take_over(self, whole: Mapping[str, Path], needed: Iterable[weights_pb2.TensorEntry]) -> None:
+    def take_over(self, whole: Mapping[str, Whole], needed: Iterable[weights_pb2.TensorEntry]) -> None:
         """Moves files in, durably. They replace damaged ones of their name."""
         sizes = {entry.digest: entry.size_bytes for entry in needed}
         with self._lock:
             self._needed |= sizes.keys()
-            for digest, path in whole.items():
-                path.replace(self._path(digest))
+            for digest, tensor in whole.items():
+                tensor.path.replace(self._path(digest))
             sync(self._directory)
+            self._checksums.update({digest: tensor.checksums for digest, tensor in whole.items()})
             self._sizes = {**self._sizes, **{digest: sizes[digest] for digest in whole}}
 
     def keep(self, needed: Iterable[weights_pb2.TensorEntry]) -> None:
@@ -78,6 +95,8 @@ class TensorFiles:
         with self._lock:
             self._needed = frozenset(entry.digest for entry in needed)
             self._sizes = {digest: size for digest, size in self._sizes.items() if digest in self._needed}
+            for digest in self._checksums.keys() - self._needed:
+                del self._checksums[digest]
 
     def sweep(self) -> None:
         """Removes the tensors that are not needed."""
@@ -88,35 +107,47 @@ class TensorFiles:
                     path.unlink()
 
     def read(self, span: Span) -> Piece:
-        """Returns a part of a tensor; nothing is verified.
+        """Returns a part of a tensor, verified.
 
         Raises:
-            CorruptError: If a file cannot be what it was. The tensor counts as lacking from then on.
+            CorruptError: If the file is not what it was. The tensor counts as lacking from then on.
             FileNotFoundError: If there is no such tensor.
         """
         with self._path(span.digest).open("rb", buffering=0) as file:
             try:
-                data = os.pread(file.fileno(), span.size_bytes, to_data(file) + span.offset)
-                if len(data) < span.size_bytes:
-                    raise CorruptError(f"tensor {span.digest} ends too early on the disk of parameters")
+                return Piece(span.digest, span.offset, self._verified(file, span))
             except CorruptError:
                 self.forget(span.digest)
                 raise
-        return Piece(span.digest, span.offset, memoryview(data))
 
     def forget(self, damaged: str) -> None:
         """Counts a tensor as lacking, by its digest."""
         logger.error("tensor %s is damaged; the next publish renews it", self._path(damaged))
         with self._lock:
             self._sizes = {digest: size for digest, size in self._sizes.items() if digest != damaged}
+            self._checksums.pop(damaged, None)
+
+    def _verified(self, file: FileIO, span: Span) -> memoryview:
+        start = to_data(file)
+        checksums = self._checksums.get(span.digest)
+        if checksums is None:
+            checksums = self._checksums[span.digest] = _checksums_of(file, start, span.digest)
+        block, skipped = divmod(span.offset, PIECE_BYTES)
+        data = os.pread(file.fileno(), PIECE_BYTES, start + block * PIECE_BYTES)
+        if block >= len(checksums) or xxhash.xxh3_64_intdigest(data) != checksums[block]:
+            raise CorruptError(f"tensor {span.digest} is damaged on the disk of parameters")
+        return memoryview(data)[skipped : skipped + span.size_bytes]
 
     def _path(self, digest: str) -> Path:
         return self._directory / f"{digest}{SUFFIX}"
 
 
 def spans(digest: str, start: int, end: int) -> Iterator[Span]:
-    """Cuts a tensor into spans, from an offset to its end."""
-    return (Span(digest, offset, min(PIECE_BYTES, end - offset)) for offset in range(start, end, PIECE_BYTES))
+    """Cuts a tensor into spans, from an offset to its end; all but the first begin at multiples of `PIECE_BYTES`."""
+    while start < end:
+        size_bytes = min(PIECE_BYTES - start % PIECE_BYTES, end - start)
+        yield Span(digest, start, size_bytes)
+        start += size_bytes
 
 
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
@@ -153,3 +184,13 @@ def _data_bytes(path: Path) -> int:
             return os.fstat(file.fileno()).st_size - to_data(file)
         except CorruptError:
             return -1
+
+
+def _checksums_of(file: FileIO, start: int, digest: str) -> Checksums:
+    hasher, checksums = xxhash.xxh3_128(), list[int]()
+    while data := os.pread(file.fileno(), PIECE_BYTES, start + len(checksums) * PIECE_BYTES):
+        hasher.update(data)
+        checksums.append(xxhash.xxh3_64_intdigest(data))
+    if hasher.hexdigest() != digest:
+        raise CorruptError(f"tensor {digest} is damaged on the disk of parameters")
+    return tuple(checksums)

@@ -17,7 +17,7 @@ from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet.weights.manifest import is_finite
 from minefleet.weights.pieces import AnyPiece
 from minefleet_parameters.files import refusing_when_full
-from minefleet_parameters.tensors import header_of, to_data
+from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
 
 
 class Upload:
@@ -35,7 +35,7 @@ class Upload:
         self._lock = threading.Lock()
         self._closed = False
         self._filled: dict[str, int] = {}
-        self._finishing: dict[str, Future[Path]] = {}
+        self._finishing: dict[str, Future[Whole]] = {}
         self._entries = {entry.digest: entry for entry in header.manifest.tensors}
 
     def start(self) -> None:
@@ -60,8 +60,8 @@ class Upload:
                 self._append(self._expected(piece, len(data)), data)
 
     @contextmanager
-    def handing_over(self) -> Iterator[Mapping[str, Path]]:
-        """Yields the files of the whole tensors by digest, verified and durable; `close` waits for the end.
+    def handing_over(self) -> Iterator[Mapping[str, Whole]]:
+        """Yields the whole tensors by digest; `close` waits for the end.
 
         Raises:
             RejectedError: If a tensor is not what the manifest says, or not finite.
@@ -113,10 +113,10 @@ class Upload:
             self._finishing[entry.digest] = self._pool.submit(_finish, path, entry)
 
 
-def _finish(path: Path, entry: weights_pb2.TensorEntry) -> Path:
-    _verify(entry, _map(path, entry.size_bytes))
+def _finish(path: Path, entry: weights_pb2.TensorEntry) -> Whole:
+    checksums = _verify(entry, _map(path, entry.size_bytes))
     sync(path)
-    return path
+    return Whole(path, checksums)
 
 
 def _map(path: Path, size_bytes: int) -> NDArray[np.uint8]:
@@ -126,14 +126,16 @@ def _map(path: Path, size_bytes: int) -> NDArray[np.uint8]:
         return np.memmap(file, np.uint8, "r", to_data(file), (size_bytes,))
 
 
-def _verify(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> None:
-    """Looks at one piece after the other, so that each is in the processor's cache for both checks."""
-    hasher, finite = xxhash.xxh3_128(), True
+def _verify(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> Checksums:
+    """Looks at one piece after the other, so that each is in the processor's cache for all checks."""
+    hasher, checksums, finite = xxhash.xxh3_128(), list[int](), True
     for start in range(0, len(data), PIECE_BYTES):
         part = data[start : start + PIECE_BYTES]
         hasher.update(part.data)
+        checksums.append(xxhash.xxh3_64_intdigest(part.data))
         finite = finite and is_finite(entry, part)
     if hasher.hexdigest() != entry.digest:
         raise RejectedError(f"tensor {entry.name!r} does not match its digest {entry.digest}")
     if not finite:
         raise RejectedError(f"tensor {entry.name!r} holds NaN or infinity")
+    return tuple(checksums)

@@ -317,7 +317,7 @@ def test_a_damaged_tensor_is_refused_and_the_next_publish_heals_it(
     data[len(data) // 2] ^= 0x10
     largest.write_bytes(data)
     actor = connected(parameters, clients)
-    with pytest.raises(CorruptError, match="does not match its digest"):
+    with pytest.raises(CorruptError, match="is damaged on the disk"):
         actor.fetch()
     assert parameters.figure("corrupt_reads_total") == 1
     assert learner.publish(weights, iteration=2) == 2

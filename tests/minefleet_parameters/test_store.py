@@ -27,6 +27,7 @@ from minefleet.v1 import parameters_service_pb2, tensor_pb2, weights_pb2
 from minefleet.weights.encoding import as_fetched
 from minefleet.weights.manifest import describe, digest_of, from_wire
 from minefleet.weights.missing import MissingTensorsError
+from minefleet.weights.pieces import decode
 from minefleet_parameters.sending import TensorSender
 from minefleet_parameters.store import ParameterStore, open_store
 
@@ -98,7 +99,7 @@ def received(
 
     async def receive() -> None:
         async for message in TensorSender(store).send(number, [(entry, offset)]):
-            data.extend(bytes(piece.data) for piece in message.pieces)
+            data.extend(bytes(piece.data) for piece in decode(message.encoded) or ())
 
     asyncio.run(receive())
     return data
@@ -133,7 +134,7 @@ def store(tmp_path: Path) -> Iterator[ParameterStore]:
 
 
 def test_a_published_version_is_read_back_and_survives_reopening(tmp_path: Path, make_weights: MakeWeights) -> None:
-    weights = make_weights(size_bytes=3 * PIECE_BYTES)
+    weights = make_weights(size_bytes=6 * PIECE_BYTES)
     with open_store(tmp_path, keep=3) as store:
         assert store.open_epoch("run", 0, 0).epoch == 1
         assert publish(store, weights, expected=0) == 1
@@ -499,7 +500,7 @@ def test_a_damaged_tensor_is_never_delivered_whole_and_the_next_publish_renews_i
     entry = store.version().manifest.tensors[0]
     for offset in (0, PIECE_BYTES + 8):
         data = list[bytes]()
-        with pytest.raises(CorruptError, match=r"'frozen\.weight' does not match its digest"):
+        with pytest.raises(CorruptError, match="is damaged on the disk"):
             received(store, 1, entry, offset, into=data)
         assert sum(map(len, data)) < entry.size_bytes - offset
     with pytest.raises(MissingTensorsError) as caught:
@@ -507,6 +508,25 @@ def test_a_damaged_tensor_is_never_delivered_whole_and_the_next_publish_renews_i
     assert caught.value.digests == {entry.digest}
     assert publish(store, weights, expected=1, iteration=1) == 2
     assert_same(read(store, 1), weights)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("offset", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 1])
+def test_a_tensor_is_sent_from_any_offset_on(
+    tmp_path: Path, make_weights: MakeWeights, offset: int, *, reopened: bool
+) -> None:
+    weights = make_weights(size_bytes=6 * PIECE_BYTES)
+    with open_store(tmp_path, keep=3) as store:
+        store.open_epoch("run", 0, 0)
+        publish(store, weights, expected=0)
+        if not reopened:
+            assert sent_from(store, offset) == weights["frozen.weight"].tobytes()[offset:]
+    with open_store(tmp_path, keep=3) as store:
+        assert sent_from(store, offset) == weights["frozen.weight"].tobytes()[offset:]
+
+
+def sent_from(store: ParameterStore, offset: int) -> bytes:
+    return b"".join(received(store, 1, store.version().manifest.tensors[0], offset))
 
 
 @pytest.mark.parametrize("size_bytes", [0, 5, 200])
