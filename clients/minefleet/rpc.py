@@ -35,6 +35,10 @@ LONGEST_DELAY_S = 2.0
 PING_TIMEOUT_MS = 15_000
 """An answer to a ping waits behind uploads in the sender's buffers: megabytes, which take seconds on a slow line."""
 
+# An end tells the other how large the frames may be that it takes: a piece with its head fits into one. The default of
+# 16 KiB would cut it into 64.
+FRAMES = (("grpc.http2.max_frame_size", 2 * PIECE_BYTES),)
+
 # Both ends must agree on keepalive: a client that pings faster than the server allows is cut off, and only
 # ping_timeout_ms notices a peer that hangs.
 KEEPALIVE = (
@@ -46,6 +50,7 @@ KEEPALIVE = (
 )
 CLIENT_OPTIONS = (
     *KEEPALIVE,
+    *FRAMES,
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),

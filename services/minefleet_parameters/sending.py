@@ -1,13 +1,15 @@
 """Sends tensors: read and verified once for all fetches that are near each other.
 
-    fetch ── runs of about 1 MiB ──▶ recent messages ── a thread ──▶ disk
+    fetch ── runs of about 1 MiB ──▶ recent messages ──▶ page cache, or a thread ──▶ disk
 
 Actors fetch the same tensors at the same moment, so most runs are found among the recent messages. These are bounded;
-a fetch holds one and reads one ahead; one that lags behind reads for itself.
+a fetch holds one; one that lags behind reads for itself. What the page cache holds, as a rule all of a version that was
+just published, is read by the event loop itself: that takes less time than to hand it to a thread.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec, TypeAlias, TypeVar
 
@@ -18,6 +20,8 @@ from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensors import Span, spans
 
 RECENT_MESSAGES = 16
+MOST_AT_ONCE = 8
+"""Tensors that the event loop reads for one message; more files than that take too long to open."""
 
 Asked: TypeAlias = Sequence[tuple[weights_pb2.TensorEntry, int]]
 """Tensors, each with the offset from which on it is sent."""
@@ -43,7 +47,8 @@ class TensorSender:
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
-        self._recent: dict[Run, asyncio.Task[Message]] = {}
+        self._recent: dict[Run, Message] = {}
+        self._reading: dict[Run, asyncio.Task[Message]] = {}
 
     async def send(self, number: int, asked: Asked) -> AsyncIterator[Message]:
         """Yields tensors of a version in pieces.
@@ -52,28 +57,35 @@ class TensorSender:
             CorruptError: If a tensor is damaged; it counts as lacking from then on.
             NotFoundError: If the version has expired meanwhile.
         """
-        runs = _runs(asked)
-        first = next(runs, None)
-        if first is None:
-            return
-        ahead = self._reading(number, first)
-        for run in runs:
-            reading, ahead = ahead, self._reading(number, run)
-            yield await _result(reading)
-        yield await _result(ahead)
+        for run in _runs(asked):
+            message = self._at_once(number, run)
+            yield await self._awaited(number, run) if message is None else message
 
-    def _reading(self, number: int, run: Run) -> asyncio.Task[Message]:
-        reading = self._recent.pop(run, None)
-        if reading is None or (reading.done() and reading.exception()):
-            reading = begin(self._read, number, run)
-        self._recent[run] = reading
+    def _at_once(self, number: int, run: Run) -> Message | None:
+        """A message that was read already, or can be without waiting for the disk."""
+        message = self._recent.pop(run, None)
+        if message is None and len(run) <= MOST_AT_ONCE and run not in self._reading:
+            with suppress(OSError):  # Whatever it is, a thread meets it too.
+                message = self._read(number, run, wait=False)
+        return None if message is None else self._keep(run, message)
+
+    async def _awaited(self, number: int, run: Run) -> Message:
+        """A message that a thread reads for all who ask for it meanwhile, and for whoever asks next if they hang up."""
+        reading = self._reading.get(run)
+        if reading is None:
+            reading = self._reading[run] = begin(self._read, number, run, wait=True)
+            reading.add_done_callback(lambda _: self._reading.pop(run))
+        return self._keep(run, await asyncio.shield(reading))
+
+    def _read(self, number: int, run: Run, *, wait: bool) -> Message:
+        encoded = encode([self._store.read(number, span, wait=wait) for span in run])
+        return Message(encoded, sum(span.size_bytes for span in run))
+
+    def _keep(self, run: Run, message: Message) -> Message:
+        self._recent[run] = message
         if len(self._recent) > RECENT_MESSAGES:
             del self._recent[next(iter(self._recent))]
-        return reading
-
-    def _read(self, number: int, run: Run) -> Message:
-        encoded = encode(self._store.read(number, span) for span in run)
-        return Message(encoded, sum(span.size_bytes for span in run))
+        return message
 
 
 def begin(
@@ -83,11 +95,6 @@ def begin(
     task = asyncio.create_task(asyncio.to_thread(work, *arguments, **named))
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
-
-
-async def _result(reading: asyncio.Task[Message]) -> Message:
-    """What was read, at once if it is there; a fetch that ends leaves the reading to the others."""
-    return reading.result() if reading.done() else await asyncio.shield(reading)
 
 
 def _runs(asked: Asked) -> Iterator[Run]:

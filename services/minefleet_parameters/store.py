@@ -184,15 +184,16 @@ class ParameterStore:
         version = self.version(number)
         return info_of(version, pinned=version.version in self.identity.pinned)
 
-    def read(self, number: int, span: Span) -> Piece:
+    def read(self, number: int, span: Span, *, wait: bool = True) -> Piece:
         """Returns a part of a tensor of a version, verified.
 
         Raises:
+            OSError: Without `wait`, if it would take the disk.
             CorruptError: If the tensor is not what it was; it counts as lacking from then on.
             NotFoundError: If the version has expired meanwhile.
         """
         try:
-            return self.tensors.read(span)
+            return self.tensors.read(span, wait=wait)
         except FileNotFoundError as error:
             self.version(number)
             self.tensors.forget(span.digest)

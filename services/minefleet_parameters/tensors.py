@@ -8,6 +8,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import xxhash
 
 from minefleet import tensor_file
@@ -106,16 +107,17 @@ class TensorFiles:
                 if path.name not in names:
                     path.unlink()
 
-    def read(self, span: Span) -> Piece:
+    def read(self, span: Span, *, wait: bool = True) -> Piece:
         """Returns a part of a tensor, verified.
 
         Raises:
+            OSError: Without `wait`, if it would take the disk.
             CorruptError: If the file is not what it was. The tensor counts as lacking from then on.
             FileNotFoundError: If there is no such tensor.
         """
         with self._path(span.digest).open("rb", buffering=0) as file:
             try:
-                return Piece(span.digest, span.offset, self._verified(file, span))
+                return Piece(span.digest, span.offset, self._verified(file, span, wait=wait))
             except CorruptError:
                 self.forget(span.digest)
                 raise
@@ -127,16 +129,21 @@ class TensorFiles:
             self._sizes = {digest: size for digest, size in self._sizes.items() if digest != damaged}
             self._checksums.pop(damaged, None)
 
-    def _verified(self, file: FileIO, span: Span) -> memoryview:
+    def _verified(self, file: FileIO, span: Span, *, wait: bool) -> memoryview:
         start = to_data(file)
         checksums = self._checksums.get(span.digest)
         if checksums is None:
+            if not wait:
+                raise BlockingIOError
             checksums = self._checksums[span.digest] = _checksums_of(file, start, span.digest)
         block, skipped = divmod(span.offset, PIECE_BYTES)
-        data = os.pread(file.fileno(), PIECE_BYTES, start + block * PIECE_BYTES)
-        if block >= len(checksums) or xxhash.xxh3_64_intdigest(data) != checksums[block]:
+        data = np.empty(PIECE_BYTES, np.uint8)
+        size_bytes = os.preadv(file.fileno(), [data.data], start + block * PIECE_BYTES, 0 if wait else os.RWF_NOWAIT)
+        if block >= len(checksums) or xxhash.xxh3_64_intdigest(data[:size_bytes].data) != checksums[block]:
+            if not wait:
+                raise BlockingIOError
             raise CorruptError(f"tensor {span.digest} is damaged on the disk of parameters")
-        return memoryview(data)[skipped : skipped + span.size_bytes]
+        return data[skipped : skipped + span.size_bytes].data
 
     def _path(self, digest: str) -> Path:
         return self._directory / f"{digest}{SUFFIX}"

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from minefleet.errors import ConfigError
-from minefleet.rpc import KEEPALIVE, MESSAGE_BYTES
+from minefleet.rpc import FRAMES, KEEPALIVE, MESSAGE_BYTES
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.interceptors import AioRpcInterceptor, RpcInterceptor
@@ -33,6 +33,7 @@ CALLS_PER_WORKER = 16
 # Without so_reuseport = 0 two servers bind one port without an error and split its calls.
 SERVER_OPTIONS = (
     *KEEPALIVE,
+    *FRAMES,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),

@@ -29,10 +29,11 @@ class CountingStore(ParameterStore):
         self.reads: Counter[Span] = Counter()
         self._counting = threading.Lock()
 
-    def read(self, number: int, span: Span) -> Piece:
+    def read(self, number: int, span: Span, *, wait: bool = True) -> Piece:
+        piece = super().read(number, span, wait=wait)
         with self._counting:
             self.reads[span] += 1
-        return super().read(number, span)
+        return piece
 
 
 @pytest.fixture
@@ -90,6 +91,19 @@ def test_fetches_of_one_moment_read_the_disk_once(store: CountingStore) -> None:
     sender = TensorSender(store)
     together(8, lambda: asyncio.ensure_future(fetch(sender, entries)))
     assert set(store.reads.values()) == {1}
+
+
+def test_fetches_of_one_moment_share_what_takes_the_disk(tmp_path: Path, store: CountingStore) -> None:
+    entries = publish(store, draw(pieces=8), expected=0)
+    with ThreadPoolExecutor(4) as pool:
+        reopened = CountingStore(tmp_path, pool)
+        reopened.recover()
+        sender = TensorSender(reopened)
+        with pytest.raises(BlockingIOError):
+            reopened.read(1, Span(entries[0].digest, 0, PIECE_BYTES), wait=False)
+        together(8, lambda: asyncio.ensure_future(fetch(sender, entries)))
+        assert set(reopened.reads.values()) == {1}
+        assert reopened.read(1, Span(entries[0].digest, 0, PIECE_BYTES), wait=False)
 
 
 def test_small_tensors_share_a_message(store: CountingStore) -> None:
