@@ -13,6 +13,7 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
+from minefleet_learner.copies import Copier
 from minefleet_learner.feed import Feed
 from minefleet_learner.finishing import Outlets
 from minefleet_learner.loop import Learner, Parts
@@ -25,11 +26,12 @@ from minefleet_learner.update import Updater
 from minefleet_runtime.context import RoleContext
 
 
-def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
+def build_learner(context: RoleContext, *, background: bool = False, copier: Copier | None = None) -> Learner:
     """Builds a learner; nothing is started or sent yet.
 
     Args:
         context: The role.
+        copier: Of the weights; None for one of its own.
         background: Fetch, publish and save beside the training; otherwise all is done in order, on the caller's thread.
     """
     run, config = context.run, context.run.config.train_config
@@ -65,7 +67,14 @@ def build_learner(context: RoleContext, *, background: bool = False) -> Learner:
         updater.policy, versions=buffer.max_staleness + 2, context_length=config.context_length, rounded=rounded
     )
     return Learner(
-        Parts(updater=updater, probe=probe, outlets=outlets, stopping=context.stopping, background=background)
+        Parts(
+            updater=updater,
+            probe=probe,
+            outlets=outlets,
+            stopping=context.stopping,
+            copier=copier or Copier(),
+            background=background,
+        )
     )
 
 

@@ -10,6 +10,7 @@ has acked it, so that it never holds one that nobody published.
 """
 
 import json
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +48,8 @@ class Trained:
     """Iterations done with it."""
     version: int
     """What its weights are published as."""
-    weights: Weights
+    weights: Future[Weights]
+    """The copy of them, which may be under way."""
     insides: Insides | None
     """Where a checkpoint is due."""
     account: Account
@@ -101,7 +103,7 @@ class Finisher:
 
     def finish(self, trained: Trained) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
-        self._publish(trained.weights, trained.iteration, trained.version)
+        self._publish(trained.weights.result(), trained.iteration, trained.version)
         self._ack(trained)
         self._read_episodes()
         self._judge()
@@ -189,7 +191,7 @@ class Finisher:
             return
         checkpoint = Checkpoint(
             state=self._state,
-            policy=trained.weights,
+            policy=trained.weights.result(),
             optimizer=trained.insides.optimizer,
             rng=trained.insides.rng,
             reference=self._reference,

@@ -1,12 +1,13 @@
 """The learner's loop.
 
-    replay ─▶ feed ─▶ probe, update ─▶ copy ─▶ backlog ─▶ publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
-              └────────── loop ──────────┘     └──────────────────── backlog's thread ────────────────────┘
+    replay ─▶ feed ─▶ probe, update ─▶ backlog ─▶ copy ─▶ publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
+              └─────── loop ──────┘               └ copier's ┘ └──────────── backlog's thread ──────────────┘
 
-The loop waits for the feed (enough fragments) and for nobody else. It copies the weights off the device, hands the
-iteration over and goes on with the next lease; it knows the version that parameters will make of it, one more than the
-last. What parameters, replay and the disk take their time for is waited for by the backlog's thread. A stop ends every
-wait; iterations that are not acked by then are abandoned, their leases given back, and the last checkpoint stands.
+The loop waits for the feed (enough fragments) and, before it changes the weights again, for the copy of the last ones,
+which has been under way since. It hands the iteration over and goes on with the next lease; it knows the version that
+parameters will make of it, one more than the last. What parameters, replay and the disk take their time for is waited
+for by the backlog's thread. A stop ends every wait; iterations that are not acked by then are abandoned, their leases
+given back, and the last checkpoint stands.
 
 Room in the backlog is never waited for, because data runs out first. With P the newest published version, no fragment
 is acted by a later one, so that none may be used at a version above P + max_staleness. An iteration that is trained at
@@ -21,6 +22,7 @@ what the peers say: environment steps, episodes, cursors. Frozen records go betw
 import logging
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from minefleet.checkpoint import CheckpointState, newest
@@ -57,6 +59,8 @@ class Parts:
     outlets: Outlets
     stopping: threading.Event
     """Set when the learner shall stop, by others or by itself."""
+    copier: Copier
+    """Of the weights."""
     background: bool
     """Whether iterations are finished beside the training; otherwise on the caller's thread."""
 
@@ -74,7 +78,9 @@ class Learner:
             give_up=parts.stopping.set,
         )
         self._watch = Stopwatch()
-        self._weights, self._moments = Copier(), Copier()
+        self._moments = Copier()
+        self._copying: Future[Weights] = Future()
+        self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None
         self._started: CheckpointState | None = None
         self._iteration = self._version = 0
         """Of the policy here, which may be ahead of what is published."""
@@ -97,11 +103,10 @@ class Learner:
         if newest(run.checkpoints) is None:
             outlets.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
         outlets.board.set_run(state.run_id)
-        self._weights.reserve(updater.policy.state_dict(), self._parts.probe.versions + SPARE_COPIES)
-        weights = self._copy_weights()
-        self._started = self._finisher.publish_first(weights)
+        self._parts.copier.reserve(updater.policy.state_dict(), self._parts.probe.versions + SPARE_COPIES)
+        self._copying = self._begin_copy()
+        self._started = self._finisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
-        self._parts.probe.remember(self._version, weights)
         outlets.board.set(status_service_pb2.STATE_RUNNING)
 
     def iterate(self) -> None:
@@ -109,10 +114,13 @@ class Learner:
         leased = self._parts.outlets.feed.take(self._version)
         self._watch.waited()
         numbers = self._rates()
+        if self._copying.done():  # As it is if the batch was acted by it: then it is published.
+            self._wait_for_copy()
         parity = self._parts.probe.compare(leased.batch)
+        blocked_s = self._wait_for_copy()
         report = self._parts.updater.update(leased.batch, numbers)
         self._iteration, self._version = self._iteration + 1, self._version + 1
-        self._hand_over(leased, report, parity, numbers)
+        self._hand_over(leased, report, parity, numbers, blocked_s)
 
     def finish(self) -> None:
         """Has all iterations finished, gives back leases, and writes the last checkpoint and `result.json`."""
@@ -133,6 +141,8 @@ class Learner:
         self._parts.stopping.set()
         outlets.parameters.close()
         self._backlog.close()
+        if self._copy_thread is not None:
+            self._copy_thread.shutdown()
         outlets.feed.close()
         outlets.writer.close()
         self._finisher.close()
@@ -157,27 +167,39 @@ class Learner:
         share = progress(config, self._iteration, self._known().env_steps)
         return rates(config.train_config, self._iteration, share)
 
-    def _copy_weights(self) -> Weights:
-        return self._weights.copy(self._parts.updater.policy.state_dict(keep_vars=True))
+    def _begin_copy(self) -> Future[Weights]:
+        tensors = self._parts.updater.policy.state_dict(keep_vars=True)
+        if self._copy_thread is not None:
+            return self._copy_thread.submit(self._parts.copier.copy, tensors)
+        copied: Future[Weights] = Future()
+        copied.set_result(self._parts.copier.copy(tensors))
+        return copied
 
-    def _hand_over(self, leased: Leased, report: UpdateReport, parity: Parity, numbers: Rates) -> None:
-        """Copies what was trained and leaves the rest to the backlog."""
+    def _wait_for_copy(self) -> float:
+        """Waits until the weights may be changed; returns how long, seconds."""
+        began = time.monotonic()
+        self._parts.probe.remember(self._version, self._copying.result())
+        return time.monotonic() - began
+
+    def _hand_over(
+        self, leased: Leased, report: UpdateReport, parity: Parity, numbers: Rates, blocked_s: float
+    ) -> None:
+        """Has what was trained copied and leaves the rest to the backlog."""
         began = time.monotonic()
         self._backlog.make_room()
-        weights = self._copy_weights()
+        self._copying = self._begin_copy()
         account = Account(
             receipt=leased.receipt,
             report=report,
             parity=parity,
             rates=numbers,
-            publish_blocked_s=time.monotonic() - began,
+            publish_blocked_s=blocked_s + time.monotonic() - began,
             learner_wait_ratio=self._watch.lap(),
         )
-        self._parts.probe.remember(self._version, weights)
         trained = Trained(
             iteration=self._iteration,
             version=self._version,
-            weights=weights,
+            weights=self._copying,
             insides=self._insides() if self._parts.outlets.writer.claim(self._iteration) else None,
             account=account,
         )

@@ -32,7 +32,7 @@ GAUGES = {
     "learning_rate": "Step size.",
     "rho": "Weight of the pull towards the reference.",
     "learner_wait_ratio": "Share of the last iteration spent waiting for fragments.",
-    "publish_blocked_s": "Time that the last iteration's loop stood still so that its weights could be published.",
+    "publish_blocked_s": "Time that the loop stood still in the last iteration so that weights could be published.",
     "parity_logp": "Largest difference between a recorded and a recomputed log-probability.",
     "parity_value": "Largest difference between a recorded and a recomputed value, in normalised units.",
 }

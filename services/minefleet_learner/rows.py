@@ -69,7 +69,7 @@ class Account:
     learner_wait_ratio: float
     """Share of the iteration that the loop waited for fragments."""
     publish_blocked_s: float
-    """How long the loop stood still so that its weights could be published, seconds."""
+    """How long the loop stood still so that weights could be published, seconds."""
 
 
 def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from minefleet.checkpoint import newest, read, read_state
@@ -30,6 +32,7 @@ from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet.weights.encoding import as_fetched
 from minefleet_learner.assembly import build_learner
+from minefleet_learner.copies import Copier
 from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
@@ -431,6 +434,41 @@ def test_a_crash_between_publish_and_ack_saves_nothing_more_and_loses_no_fragmen
     learner.finish()
     assert [row["policy_version"] for row in made.rows()] == [2, 5]
     assert [row["trained_steps"] for row in made.rows()] == [LENGTH * FRAGMENTS, 2 * LENGTH * FRAGMENTS]
+
+
+class GatedCopier(Copier):
+    """Copies when it is let; knows whether the tensors stood still until then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.stood_still = True
+
+    def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+        before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self.gate.wait()
+        self.stood_still &= all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
+        return super().copy(tensors)
+
+
+def test_the_loop_goes_on_while_weights_are_copied_and_changes_them_only_then(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(max_staleness=2)
+    context, copier = made.context("learner", status_service_pb2.ROLE_LEARNER), GatedCopier()
+    learner = build_learner(context, background=True, copier=copier)
+    learner.start()
+    made.act(1, 2 * FRAGMENTS)
+    copier.gate.clear()
+    learner.iterate()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(learner.iterate)
+        with contextlib.suppress(TimeoutError):
+            second.result(timeout=1.0)  # Long enough to change them, were they not waited for.
+        copier.gate.set()
+        second.result()
+    learner.finish()
+    assert copier.stood_still
+    assert [row["policy_version"] for row in made.rows()] == [2, 3]
 
 
 def test_with_max_staleness_0_every_iteration_waits_for_the_version_before(fleet: Callable[..., Fleet]) -> None:
