@@ -38,7 +38,6 @@ LATEST = "latest"
 FORMAT = 1
 STATE_FILE = "state.json"
 RUN_FILE = "run.yaml"
-PIECE_BYTES = 2**20
 TENSORS = ("policy", "optimizer", "reference", "rng")
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -94,12 +93,15 @@ def write(directory: Path, checkpoint: Checkpoint) -> Path:
     remove_leftovers(directory)
     aside = directory / f".aside-{os.getpid()}"
     aside.mkdir()
+    checksums = {}
     for name in TENSORS:
         arrays = getattr(checkpoint, name)
         if arrays is not None:
-            _write_arrays(aside / f"{name}.safetensors", arrays)
+            file = f"{name}.safetensors"
+            checksums[file] = _write_arrays(aside / file, arrays)
     write_durably(aside / RUN_FILE, checkpoint.run.encode())
-    write_durably(aside / STATE_FILE, _state_text(aside, checkpoint.state).encode())
+    checksums[RUN_FILE] = _checksum(checkpoint.run.encode())
+    write_durably(aside / STATE_FILE, _state_text(aside, checkpoint.state, checksums).encode())
     sync(aside)
     _refuse_fenced(directory, checkpoint.state.epoch)
     place = _free_name(directory, checkpoint.state.iteration)
@@ -178,11 +180,14 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
-def _write_arrays(path: Path, arrays: Arrays) -> None:
-    """Writes them as `safetensors` would: largest elements first, so that each array is aligned, then by name."""
+def _write_arrays(path: Path, arrays: Arrays) -> str:
+    """Writes them as `safetensors` would: largest elements first, so that each array is aligned, then by name.
+
+    Returns the checksum of the file.
+    """
     rows = sorted((row_of(name, array) for name, array in arrays.items()), key=lambda row: row.name)
     rows.sort(key=lambda row: arrays[row.name].itemsize, reverse=True)
-    write_tensors(path, rows, arrays.__getitem__)
+    return write_tensors(path, rows, arrays.__getitem__)
 
 
 def _refuse_fenced(directory: Path, epoch: int) -> None:
@@ -195,11 +200,12 @@ def _refuse_fenced(directory: Path, epoch: int) -> None:
         raise FencedError(f"epoch {epoch} is fenced: {path} is of epoch {newer}")
 
 
-def _state_text(directory: Path, state: CheckpointState) -> str:
+def _state_text(directory: Path, state: CheckpointState, checksums: Mapping[str, str]) -> str:
     """The state with size and checksum of every file beside it, and a checksum of its own."""
-    files = {}
-    for path in sorted(directory.iterdir()):
-        files[path.name] = {"bytes": path.stat().st_size, "xxh3": _file_checksum(path)}
+    files = {
+        name: {"bytes": (directory / name).stat().st_size, "xxh3": checksum}
+        for name, checksum in sorted(checksums.items())
+    }
     content = {"format": FORMAT, **asdict(state), "files": files}
     return json.dumps(content | {"xxh3": _checksum(_canonical(content))}, indent=1) + "\n"
 
@@ -238,15 +244,6 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 def _checksum(data: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(data)
-
-
-def _file_checksum(path: Path) -> str:
-    """The checksum of a file, piece by piece: a whole one in memory would hold up other threads."""
-    digest, piece = xxhash.xxh3_64(), bytearray(PIECE_BYTES)
-    with path.open("rb", buffering=0) as file:
-        while size_bytes := file.readinto(piece):
-            digest.update(memoryview(piece)[:size_bytes])
-    return digest.hexdigest()
 
 
 def _free_name(directory: Path, iteration: int) -> Path:
