@@ -71,7 +71,7 @@ def measure(
     if weights is not None:
         load_numpy(exact, weights)
     acting = Inference(
-        build(config.policy, schema_of(envs[0])), ENVS, device=torch.device("cpu"), seed=SEED, deterministic=False
+        build(config.policy, schema_of(envs[0])), ENVS, device=torch.device("cpu"), seed=SEED, greedy=False
     )
     sent = as_fetched(to_numpy(exact), rounded_tensors(exact, wire_dtype))
     acting.swap(sent, 1)

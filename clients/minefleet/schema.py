@@ -19,8 +19,9 @@ from minefleet.tree import Tree, flatten, tree_map, unflatten
 class Leaf:
     """One array of an observation or action, for one step."""
 
-    kind: Literal["box", "discrete", "multi_discrete"]
-    """`box`: numbers in a range. `discrete`: one category, shape (). `multi_discrete`: several, shape (n,)."""
+    kind: Literal["box", "discrete", "multi_discrete", "text"]
+    """`box`: numbers in a range. `discrete`: one category, shape (). `multi_discrete`: several, shape (n,).
+    `text`: UTF-8 bytes, zeros after them, shape (longest,)."""
     shape: tuple[int, ...]
     """Shape of one step."""
     dtype: str

@@ -24,9 +24,9 @@ from minefleet_actor.lanes import Lane, Lanes
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
+from minefleet_actor.pool.slots import episode_seed
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.shipping import Shipper
-from minefleet_actor.slots import episode_seed
 from minefleet_actor.weights import WeightsFollower
 from minefleet_runtime.context import RoleContext
 
@@ -86,7 +86,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
 
 def make_policy(run: Run) -> Policy:
     """The run's policy, with fresh weights."""
-    torch.set_num_threads(run.config.rollout_config.worker_config.torch_threads)
+    torch.set_num_threads(run.config.rollout_config.torch_threads)
     return build(run.config.policy, run.schema)
 
 
@@ -98,7 +98,7 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
         slots,
         device=choose_device(worker.device),
         seed=seed,
-        deterministic=worker.deterministic,
+        greedy=worker.greedy,
     )
 
 

@@ -56,7 +56,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def evaluate(run: Run, trained: Trained, arguments: argparse.Namespace) -> dict[str, Any]:
     """Plays the episodes and summarises them."""
     sample = arguments.sample or arguments.random
-    player = make_player(run, episodes=arguments.episodes, seed=arguments.seed, deterministic=not sample)
+    player = make_player(run, episodes=arguments.episodes, seed=arguments.seed, greedy=not sample)
     take_weights(player.inference, trained, arguments)
     with player:
         return summarise(list(player.play(arguments.episodes, "evaluation")), trained)
@@ -94,7 +94,7 @@ def record(run: Run, trained: Trained, arguments: argparse.Namespace) -> Path:
     """Writes a GIF of one episode."""
     name = "random.gif" if arguments.random else f"version-{trained.version}.gif"
     sample = arguments.sample or arguments.random
-    inference = make_player(run, episodes=1, seed=arguments.seed, deterministic=not sample).inference
+    inference = make_player(run, episodes=1, seed=arguments.seed, greedy=not sample).inference
     take_weights(inference, trained, arguments)
     return film(run.config.env, inference, arguments.video / name, seed=arguments.seed)
 

@@ -35,11 +35,11 @@ class Decision:
 class Inference:
     """Runs a policy over some slots at a time; state stays on the device."""
 
-    def __init__(self, policy: Policy, slots: int, *, device: torch.device, seed: int, deterministic: bool) -> None:
+    def __init__(self, policy: Policy, slots: int, *, device: torch.device, seed: int, greedy: bool) -> None:
         self.version = 0
         self._policy = policy.to(device).eval()
         self._device = device
-        self._deterministic = deterministic
+        self._greedy = greedy
         self._generator = torch.Generator(device).manual_seed(seed)
         self._initial: Tree = tree_map(torch.clone, self._policy.initial_state(1))
         self._state: Tree = tree_map(torch.clone, self._policy.initial_state(slots))
@@ -77,7 +77,7 @@ class Inference:
         state = tree_map(lambda leaf: leaf.index_select(0, index), self._state)
         first = self._first[slots]
         output, state = self._policy(tree_map(self._batch, obs), state, self._batch(first))
-        action = self._policy.action_head.sample(output.params, self._deterministic, self._generator)
+        action = self._policy.action_head.sample(output.params, self._greedy, self._generator)
         decision = Decision(
             action=tree_map(_row, action),
             logp=_row(self._policy.action_head.logp(output.params, action)),

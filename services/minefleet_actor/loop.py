@@ -34,7 +34,7 @@ from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.lanes import PATIENCE_S, Lanes
 from minefleet_actor.metrics import ActorMetrics
-from minefleet_actor.pool import Kind, Pool, Ready
+from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.weights import WeightsFollower
 
@@ -174,10 +174,12 @@ class Actor:
             self._recorder.cut(slot, self._obs(slot))
             self._phase[slot] = Phase.ENDING
 
-    def _absorb_failure(self, slot: int, failure: str) -> None:
+    def _absorb_failure(self, slot: int, failure: Failure) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
         self._metrics.failed(self._lanes.numbers[slot])
-        record = self._episodes.end(slot, self._lanes.stream(slot), version=self._inference.version, failure=failure)
+        record = self._episodes.end(
+            slot, self._lanes.stream(slot), version=self._inference.version, failure=failure.kind
+        )
         self._lanes.report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING
         self._recorder.fail(slot, self._recorder.acted_on(slot) if in_flight else self._obs(slot))

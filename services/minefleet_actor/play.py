@@ -104,7 +104,7 @@ class Player:
         self._pool.step(slots, decision.action)
 
 
-def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, deterministic: bool = True) -> Player:
+def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, greedy: bool = True) -> Player:
     """Builds a player with a fresh policy and a pool for so many episodes, both on the CPU."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, determini
         slots,
         device=torch.device("cpu"),
         seed=seed,
-        deterministic=deterministic,
+        greedy=greedy,
     )
     pool = EnvPool(run.config.env, run.schema, worker, seed=seed, actor_index=index)
     return Player(pool, inference, run.config.train_config.discount)

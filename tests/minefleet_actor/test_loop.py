@@ -23,7 +23,7 @@ from minefleet_actor.inference import Inference
 from minefleet_actor.lanes import Lane, Lanes, lane_number
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics import ActorMetrics
-from minefleet_actor.pool import Ending, Kind, Ready, Slots
+from minefleet_actor.pool import Ending, Failure, Kind, Ready, Slots
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.shipping import Parcel
 
@@ -92,7 +92,7 @@ class NumberedPool:
             terminated=stepped & (self._rng.random(len(slots)) < 0.1),
             truncated=stepped & (self._rng.random(len(slots)) < 0.1),
             endings=defaultdict(Ending),
-            failures={int(slot): "crash" for slot in slots[kind == Kind.FAILED]},
+            failures={int(slot): Failure("exception", "it raised") for slot in slots[kind == Kind.FAILED]},
         )
 
 
@@ -179,7 +179,7 @@ def play(seed: int, clock: Callable[[], float], posts: list[Post]) -> tuple[Numb
     ]
     actor = Actor(
         pool=pool,
-        inference=Inference(NumberPolicy(), SLOTS, device=torch.device("cpu"), seed=seed, deterministic=False),
+        inference=Inference(NumberPolicy(), SLOTS, device=torch.device("cpu"), seed=seed, greedy=False),
         recorder=Recorder(SCHEMA, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
         lanes=Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK),

@@ -15,7 +15,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make
 from minefleet.envs.spaces import schema_of
 from minefleet_actor.pool import Ending, EnvPool, InlinePool, Kind, Pool, Ready
-from minefleet_actor.slots import episode_seed
+from minefleet_actor.pool.slots import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
 SEED = 3

@@ -17,7 +17,7 @@ from minefleet.envs import make
 from minefleet.envs.spaces import schema_of
 from minefleet.schema import Schema
 from minefleet_actor.pool import EnvGaveUpError, EnvPool, EnvStartError, InlinePool, Kind, Pool, Ready
-from minefleet_actor.slots import episode_seed
+from minefleet_actor.pool.slots import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
 PATIENCE_S = 60.0
@@ -102,7 +102,7 @@ def test_nonsense_fails_its_own_slot_only_and_the_environment_is_made_anew(pools
     command(pool)
     said = command(pool, action, GO_ON)
     assert kinds(said) == {0: Kind.FAILED, 1: Kind.STEP}
-    assert NONSENSE[action] in said[0].failures[0]
+    assert NONSENSE[action] in said[0].failures[0].text
     assert said[0].reward[said[0].slots == 0] == 0.0
     pool.reset(np.array([0]))
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
@@ -116,7 +116,7 @@ def test_a_lone_environment_is_replaced_with_its_process(pools: Any) -> None:
     before = pool.pids
     said = command(pool, RAISE, GO_ON)
     assert kinds(said) == {0: Kind.FAILED, 1: Kind.STEP}
-    assert "the sky falls" in said[0].failures[0]
+    assert "the sky falls" in said[0].failures[0].text
     pool.reset(np.array([0]))
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
     assert pool.pids[0] != before[0]
@@ -131,7 +131,7 @@ def test_a_failing_reset_is_a_failure_of_the_slot(pools: Any, kind: Any) -> None
     command(pool, BREAK_RESET, CUT)
     said = command(pool)
     assert kinds(said) == {0: Kind.FAILED, 1: Kind.RESET}
-    assert "no way back" in said[0].failures[0]
+    assert "no way back" in said[0].failures[0].text
     pool.reset(np.array([0]))
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
 
@@ -146,7 +146,7 @@ def test_a_killed_process_fails_each_of_its_slots_once_and_is_replaced(pools: An
     os.kill(victim, signal.SIGKILL)
     said = results(pool, {0, 1})
     assert kinds(said) == {0: Kind.FAILED, 1: Kind.FAILED}
-    assert f"environment process {victim}, slots 0-1: it was ended by SIGKILL" in said[1].failures[1]
+    assert f"environment process {victim}, slots 0-1: it was ended by SIGKILL" in said[1].failures[1].text
     np.testing.assert_array_equal(pool.obs["count"], [[1, 2], [1, 1], [1, 1], [1, 1]])
     pool.reset(np.array([0, 1]))
     pool.step(np.array([2, 3]), np.array([GO_ON, GO_ON]))
@@ -171,7 +171,7 @@ def test_a_process_that_exits_by_itself_is_replaced_and_its_exit_code_reported(p
     pool = pools(num_envs=1)
     command(pool)
     said = command(pool, EXIT)
-    assert "it exited with code 7" in said[0].failures[0]
+    assert "it exited with code 7" in said[0].failures[0].text
     assert kinds(command(pool)) == {0: Kind.RESET}
 
 
@@ -182,7 +182,7 @@ def test_a_hanging_step_is_killed_at_its_deadline_and_others_go_on(pools: Any) -
     assert kinds(results(pool, {1})) == {1: Kind.STEP}
     said = results(pool, {0})
     assert kinds(said) == {0: Kind.FAILED}
-    assert "STEP took longer than 0.5 s" in said[0].failures[0]
+    assert "STEP took longer than 0.5 s" in said[0].failures[0].text
     pool.reset(np.array([0]))
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
 

@@ -1,14 +1,14 @@
 """The configuration tree: frozen dataclasses. OmegaConf stays in `minefleet.config.load`."""
 
+from minefleet.config.env import EnvConfig, WrappersConfig
 from minefleet.config.fleet import (
     EndpointConfig,
-    EnvConfig,
     FleetConfig,
     LoggerConfig,
-    PolicyConfig,
     ServicesConfig,
     StopConfig,
 )
+from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import DatabaseConfig, ReplayBufferConfig, RolloutConfig, WorkerConfig
 from minefleet.config.train import TrainConfig
 
@@ -25,4 +25,5 @@ __all__ = [
     "StopConfig",
     "TrainConfig",
     "WorkerConfig",
+    "WrappersConfig",
 ]

@@ -1,62 +1,13 @@
 """The whole configuration: one tree for all roles."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from minefleet.config.checks import above, at_least, divides, not_yet, one_of
+from minefleet.config.checks import above, at_least, divides, not_yet
+from minefleet.config.env import EnvConfig
+from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.train import TrainConfig
 from minefleet.errors import ConfigError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnvConfig:
-    """Which environment to play."""
-
-    id: str = ""
-    """A Gymnasium id, for example `CartPole-v1`. Empty when `generator` is given."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environment."""
-    generator: str = ""
-    """`package.module:function` or `path/to/file.py:function` that makes an environment. Empty when `id` is given."""
-    python: str = ""
-    """Interpreter of the environment processes; empty means the fleet's own."""
-
-    def __post_init__(self) -> None:
-        """Rejects impossible values."""
-        not_yet("env.python", self.python, "")
-        if self.id and self.generator:
-            raise ConfigError(f"give env.id or env.generator, not both: got {self.id!r} and {self.generator!r}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyConfig:
-    """Which policy to train: ours, sized here, or one that a generator makes."""
-
-    generator: str = ""
-    """`package.module:function` or `path/to/file.py:function` that makes a policy; it may take the schema.
-    Empty for ours."""
-    hidden_size: int = 256
-    """Features of the trunk, >= 1."""
-    hidden_layers: int = 2
-    """Dense layers for vector observations, >= 1."""
-    conv_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
-    """Channels of the three convolutions for pixels."""
-    activation: str = "tanh"
-    """`tanh`, `relu` or `elu`."""
-    gru_size: int = 0
-    """Units of the GRU after the trunk; 0 for none."""
-    separate_value_trunk: bool = False
-    """Give the value function a trunk of its own (vector observations)."""
-    initial_log_std: float = 0.0
-    """Log standard deviation of continuous actions at the start."""
-
-    def __post_init__(self) -> None:
-        """Rejects impossible values."""
-        at_least("policy.hidden_size", self.hidden_size, 1)
-        at_least("policy.hidden_layers", self.hidden_layers, 1)
-        at_least("policy.gru_size", self.gru_size, 0)
-        one_of("policy.activation", self.activation, ("tanh", "relu", "elu"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """What actors do and what replay allows: `rollout_config` of the seeds."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,10 +23,19 @@ class WorkerConfig:
     """Longest wait for `min_batch_size`, seconds, >= 0."""
     device: str = "auto"
     """Torch device of the inference: `auto` takes CUDA when there is one, else the CPU."""
-    torch_threads: int = 1
-    """Threads of one forward pass on the CPU, >= 1."""
-    deterministic: bool = False
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the forward pass; the weights and what is recorded stay float32."""
+    compile: bool = False
+    """Compile the policy by `torch.compile`; where that fails the policy runs as it is, and says so."""
+    cuda_graphs: bool = False
+    """Replay the forward pass as a CUDA graph; elsewhere than on CUDA the policy runs as it is, and says so."""
+    torch_threads: int = 0
+    """Threads of one forward pass on the CPU; 0 means `num_cpus_per_worker`, rounded up."""
+    greedy: bool = False
     """Act with the mode of the policy instead of a sample."""
+    deterministic: bool = False
+    """Make the same fragments whenever the seed, the weights and the environments are the same: every environment is
+    waited for at each step. Slow, for tests and debugging."""
     start_timeout_s: float = 300.0
     """Longest start of an environment, seconds, > 0. Minecraft takes minutes."""
     reset_timeout_s: float = 300.0
@@ -35,9 +45,19 @@ class WorkerConfig:
     reset_cut_s: float = 5.0
     """A reset slower than this closes the fragment early, so that its steps do not go stale, seconds, > 0."""
     restart_interval: float = 0.0
-    """Restart each environment between episodes after so many seconds; 0 never. Seeds: 3600."""
+    """Restart each environment between episodes after so many seconds, not all at once; 0 never. Seeds: 3600."""
+    max_rss_bytes: int = 0
+    """Memory that the process of an environment and its children may take, in bytes; 0 sets no limit. Beyond, it is
+    restarted between episodes; beyond 1.25 times that, at once."""
     max_restarts: int = 8
-    """Failures in a row, without one good episode, after which the actor gives up on a slot, >= 1."""
+    """Failures in a row, without one good episode, after which a slot rests, >= 1."""
+    rest_s: float = 300.0
+    """How long a slot rests before its environment is tried again, seconds, > 0. When all slots rest, the actor gives
+    up."""
+    max_resets_at_once: int = 0
+    """Environments that may start or reset at the same time, per actor; 0 sets no limit."""
+    start_spread_s: float = 0.0
+    """Time over which the environments' first episodes begin, seconds, >= 0: spread, they do not all end together."""
     video_fps: int = 20
     """Frame rate of recorded episodes, >= 1. Seeds: 20."""
     video_output_dir: str = "videos"
@@ -45,9 +65,9 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        for key in ("num_envs", "envs_per_process", "torch_threads", "max_restarts", "video_fps"):
+        for key in ("num_envs", "envs_per_process", "max_restarts", "video_fps"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
-        for key in ("batch_size", "min_batch_size", "batch_timeout_s"):
+        for key in ("batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
@@ -143,3 +163,8 @@ class RolloutConfig:
         at_least("rollout_config.fragment_length", self.fragment_length, 1)
         at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 1)
         not_yet("rollout_config.episode_statistics_config", self.episode_statistics_config, {})
+
+    @property
+    def torch_threads(self) -> int:
+        """Threads of one forward pass on the CPU."""
+        return self.worker_config.torch_threads or max(1, math.ceil(self.num_cpus_per_worker))

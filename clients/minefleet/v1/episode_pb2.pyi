@@ -79,8 +79,8 @@ class EpisodeRecord(_message.Message):
     evaluation: _builtins.bool
     """True when an evaluator played it: it was not trained on and is kept out of the training statistics."""
     failure: _builtins.str
-    """How the environment failed when a failure cut the episode ("crash", "hang", ...); empty otherwise. Such an episode
-    counts as a failure and is kept out of the return statistics.
+    """How the environment failed when a failure cut the episode ("exception", "hang", ...); empty otherwise. Such an
+    episode counts as a failure and is kept out of the return statistics.
     """
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
@@ -119,22 +119,42 @@ class Video(_message.Message):
     WISH_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
+    POLICY_VERSION_FIELD_NUMBER: _builtins.int
+    EPISODE_RETURN_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     wish: _builtins.str
     """The claimed wish."""
     format: _builtins.str
     """File format, for example "mp4"."""
     data: _builtins.bytes
     """The file."""
+    stream: _builtins.str
+    """The episode's stream."""
+    episode: _builtins.int
+    """The episode's number in its stream."""
+    policy_version: _builtins.int
+    """The newest policy version that acted in it."""
+    episode_return: _builtins.float
+    """The episode's undiscounted return."""
+    task: _builtins.str
+    """Name of the task that was played; empty when the environment names none."""
     def __init__(
         self,
         *,
         wish: _builtins.str = ...,
         format: _builtins.str = ...,
         data: _builtins.bytes = ...,
+        stream: _builtins.str = ...,
+        episode: _builtins.int = ...,
+        policy_version: _builtins.int = ...,
+        episode_return: _builtins.float = ...,
+        task: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "format", b"format", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "episode", b"episode", "episode_return", b"episode_return", "format", b"format", "policy_version", b"policy_version", "stream", b"stream", "task", b"task", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

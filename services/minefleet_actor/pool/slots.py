@@ -7,49 +7,17 @@ A slot is in one state:
     READY   the observation is there                  step, reset → BUSY; failure → EMPTY
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
-from minefleet.errors import GaveUpError
 from minefleet.schema import Schema
 from minefleet.tree import Tree, flatten
-from minefleet_actor.frames import Command, Ending, Kind, Reply
-from minefleet_actor.layout import private
-
-Slots = NDArray[np.intp]
-
-
-class EnvStartError(GaveUpError):
-    """An environment failed when it was made for the first time."""
-
-
-class EnvGaveUpError(GaveUpError):
-    """A slot failed too often in a row."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ready:
-    """What has become of some slots' commands; n of them."""
-
-    slots: Slots
-    """[n] intp, rising."""
-    kind: NDArray[np.uint8]
-    """[n] uint8, each a `Kind`."""
-    reward: NDArray[np.float32]
-    """[n] float32; 0 unless a step was done."""
-    terminated: NDArray[np.bool_]
-    """[n] bool; false unless a step was done."""
-    truncated: NDArray[np.bool_]
-    """[n] bool; false unless a step was done."""
-    endings: Mapping[int, Ending]
-    """For each slot whose episode has ended."""
-    failures: Mapping[int, str]
-    """For each slot that failed, why: the traceback, or what the process did."""
+from minefleet_actor.pool.contract import EnvGaveUpError, Ready, Slots
+from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
+from minefleet_worker.layout import private
 
 
 class State(IntEnum):
@@ -75,7 +43,7 @@ class SlotBook:
         self._state = np.full(num_slots, State.EMPTY, np.uint8)
         self._kind = np.zeros(num_slots, np.uint8)
         self._endings: dict[int, Ending] = {}
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, Failure] = {}
         self._episodes = np.zeros(num_slots, np.int64)
         self._unseeded = np.ones(num_slots, np.bool_)
         self._broken = np.zeros(num_slots, np.bool_)
@@ -113,16 +81,16 @@ class SlotBook:
         np.maximum(section, np.frombuffer(reply.kinds, np.uint8), out=section)
         for index, ending in reply.endings.items():
             self._endings[slots[index]] = ending
-        for index, text in reply.failures.items():
-            self._fail(slots[index], text)
+        for index, failure in reply.failures.items():
+            self._fail(slots[index], failure)
             self._broken[slots[index]] = True
-            self.count_failure([slots[index]], text)
+            self.count_failure([slots[index]], failure.text)
 
-    def lose(self, slots: range, text: str) -> None:
+    def lose(self, slots: range, failure: Failure) -> None:
         """Notes that a process has gone, with its environments. Slots without an episode have nothing to report."""
         for slot in slots:
             if self._state[slot] != State.EMPTY:
-                self._fail(slot, text)
+                self._fail(slot, failure)
         section = slice(slots.start, slots.stop)
         self.command[section] = Command.NONE
         self._broken[section] = False
@@ -168,9 +136,9 @@ class SlotBook:
             names = [State(self._state[slot]).name for slot in wrong]
             raise ValueError(f"slots {wrong.tolist()} must be {expected}, are {names}")
 
-    def _fail(self, slot: int, text: str) -> None:
+    def _fail(self, slot: int, failure: Failure) -> None:
         self._kind[slot] = Kind.FAILED
-        self._failures[slot] = text
+        self._failures[slot] = failure
         self._unseeded[slot] = True
         self._endings.pop(slot, None)
         self.arrays.reward[slot] = 0.0

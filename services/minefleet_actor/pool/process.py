@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from minefleet_actor.frames import MAX_FRAME_BYTES, Command, Reply, Setup, unpack_reply
+from minefleet_worker.frames import MAX_FRAME_BYTES, Command, Reply, Setup, unpack_reply
 
 REAP_S = 10
 """Longest that the kernel may take to end a killed process, seconds."""
@@ -32,7 +32,7 @@ class EnvProcess:
         """Starts the process in a group of its own, by exec: nothing of this process is shared but what is passed."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            arguments = ["-P", "-X", "faulthandler", "-m", "minefleet_actor.worker"]
+            arguments = ["-P", "-X", "faulthandler", "-m", "minefleet_worker"]
             self._popen = subprocess.Popen(
                 [sys.executable, *arguments, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(), self._setup.memory),

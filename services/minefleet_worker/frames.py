@@ -10,13 +10,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from minefleet.config import EnvConfig
 from minefleet.schema import Schema
 
 MAX_FRAME_BYTES = 2**17
 """Longest packet; below the send buffer that Linux gives a socket."""
+
+
+FAILURES = {
+    "exception": "the environment raised",
+    "error": 'it said so in info["error"]',
+    "contract": "it returned what it must not: a wrong shape or dtype, a reward that is not finite",
+    "exit": "its process ended, by itself or by a signal",
+    "hang": "a start, reset or step took longer than it may",
+    "memory": "its process took more memory than it may",
+}
+"""The kinds of failures: what can become of an environment."""
 
 
 class Command(IntEnum):
@@ -53,6 +64,15 @@ class Ending:
     """`info["task"]` of the last step, or else of the reset."""
 
 
+class Failure(NamedTuple):
+    """Why an episode was lost."""
+
+    kind: str
+    """One of `FAILURES`: what is counted."""
+    text: str
+    """For people: a traceback, or what the process did."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
     """What a process's environments have to report. Keys count its environments from 0."""
@@ -60,7 +80,7 @@ class Reply:
     kinds: bytes
     """One `Kind` per environment."""
     endings: Mapping[int, Ending] = field(default_factory=dict)
-    failures: Mapping[int, str] = field(default_factory=dict)
+    failures: Mapping[int, Failure] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Returns the packet."""
@@ -81,7 +101,7 @@ def unpack_reply(frame: bytes, count: int) -> Reply:
     return Reply(
         kinds=frame[:count],
         endings={int(index): Ending(**ending) for index, ending in data["endings"].items()},
-        failures={int(index): text for index, text in data["failures"].items()},
+        failures={int(index): Failure(*failure) for index, failure in data["failures"].items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""An environment process: `python -m minefleet_actor.worker CHANNEL PARENT`, started by `EnvPool` and by nothing else.
+"""An environment process: `python -m minefleet_worker CHANNEL PARENT`, started by `EnvPool` and by nothing else.
 
     pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
 
@@ -13,9 +13,9 @@ import signal
 import sys
 from typing import NoReturn
 
-from minefleet_actor.frames import MAX_FRAME_BYTES, unpack_setup
-from minefleet_actor.host import EnvHost
-from minefleet_actor.layout import attach
+from minefleet_worker.frames import MAX_FRAME_BYTES, unpack_setup
+from minefleet_worker.host import EnvHost
+from minefleet_worker.layout import attach
 
 PR_SET_PDEATHSIG = 1
 CLOSE_S = 10

@@ -15,8 +15,8 @@ from minefleet.envs.spaces import from_env_obs, schema_of, to_env_action
 from minefleet.errors import ContractError, FleetError
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import flatten, tree_map
-from minefleet_actor.frames import Command, Ending, Kind, Reply
-from minefleet_actor.layout import Arrays
+from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
+from minefleet_worker.layout import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,11 @@ MAX_TEXT = 8_000
 
 
 class EnvError(FleetError):
-    """An environment returned what it must not."""
+    """An environment returned what it must not, or reports an error."""
+
+    def __init__(self, message: str, kind: str = "contract") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class EnvHost:
@@ -44,16 +48,17 @@ class EnvHost:
         """Runs one command per environment, in turn. Whatever an environment raises is in the reply."""
         kinds = bytearray(len(commands))
         endings: dict[int, Ending] = {}
-        failures: dict[int, str] = {}
+        failures: dict[int, Failure] = {}
         for index, command in enumerate(commands):
             if command == Command.NONE:
                 continue
             self._began_s[index] = time.monotonic()
             try:
                 kinds[index], ending = self._envs[index].run(command)
-            except Exception:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
+            except Exception as error:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
                 kinds[index], ending = Kind.FAILED, None
-                failures[index] = traceback.format_exc()[-MAX_TEXT:]
+                kind = error.kind if isinstance(error, EnvError) else "exception"
+                failures[index] = Failure(kind, traceback.format_exc()[-MAX_TEXT:])
             if ending is not None:
                 endings[index] = ending
         return Reply(kinds=bytes(kinds), endings=endings, failures=failures)
@@ -149,7 +154,7 @@ def _rows(tree: Any, slot: int) -> Any:
 
 def _refuse_error(info: Mapping[str, Any]) -> None:
     if info.get("error"):
-        raise EnvError(f"the environment reports an error: {info['error']}")
+        raise EnvError(f"the environment reports an error: {info['error']}", "error")
 
 
 def _checked_reward(reward: Any) -> float:

@@ -5,14 +5,15 @@ import threading
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
 from minefleet.tree import Tree
-from minefleet_actor import layout
-from minefleet_actor.frames import Command
-from minefleet_actor.host import EnvHost
-from minefleet_actor.slots import EnvStartError, Ready, SlotBook, Slots
+from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
+from minefleet_actor.pool.slots import SlotBook
+from minefleet_worker import layout
+from minefleet_worker.frames import Command
+from minefleet_worker.host import EnvHost
 
 
 class InlinePool:
-    """Environments in this process; see `pool.Pool` for the contract. Nothing is killed here, so a hang is a hang."""
+    """Environments in this process; see `Pool` for the contract. Nothing is killed here, so a hang is a hang."""
 
     def __init__(
         self, env_config: EnvConfig, schema: Schema, worker_config: WorkerConfig, *, seed: int, actor_index: int
@@ -41,7 +42,7 @@ class InlinePool:
         failures = self._host.make().failures
         if failures:
             self.close()
-            raise EnvStartError("\n".join(f"slot {slot}: {text}" for slot, text in failures.items()))
+            raise EnvStartError("\n".join(f"slot {slot}: {failure.text}" for slot, failure in failures.items()))
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Asks for a step of each slot."""

@@ -28,20 +28,17 @@ import selectors
 import sys
 import threading
 import time
-from typing import Protocol
 
 import numpy as np
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
 from minefleet.tree import Tree
-from minefleet_actor import layout
-from minefleet_actor.frames import Command, Ending, Kind, Setup
-from minefleet_actor.inline import InlinePool
-from minefleet_actor.process import EnvProcess
-from minefleet_actor.slots import EnvGaveUpError, EnvStartError, Ready, SlotBook, Slots
-
-__all__ = ["Ending", "EnvGaveUpError", "EnvPool", "EnvStartError", "InlinePool", "Kind", "Pool", "Ready", "Slots"]
+from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
+from minefleet_actor.pool.process import EnvProcess
+from minefleet_actor.pool.slots import SlotBook
+from minefleet_worker import layout
+from minefleet_worker.frames import Command, Setup
 
 logger = logging.getLogger(__name__)
 
@@ -51,36 +48,6 @@ MAX_BACKOFF_S = 30.0
 LONGEST_SELECT_S = 3600.0
 CLOSE_S = 3.0
 """Longest that processes may take to end when asked, and again when asked by signal, seconds."""
-
-
-class Pool(Protocol):
-    """Environments behind numbered slots."""
-
-    @property
-    def num_slots(self) -> int:
-        """Number of environments."""
-
-    @property
-    def obs(self) -> Tree:
-        """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
-
-    def start(self) -> None:
-        """Makes the environments. Raises `EnvStartError` with the traceback if one fails."""
-
-    def step(self, slots: Slots, action: Tree) -> None:
-        """Starts a step of each slot and returns; `action` is a tree of [len(slots), ...]."""
-
-    def reset(self, slots: Slots) -> None:
-        """Starts a new episode in each slot and returns. No slot is ever reset without being asked."""
-
-    def wait(self, timeout_s: float) -> Ready:
-        """Waits until a slot has news, `wake` is called or the time is over. Raises `EnvGaveUpError`."""
-
-    def wake(self) -> None:
-        """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
-
-    def close(self) -> None:
-        """Ends everything the pool has started. May be called again."""
 
 
 class EnvPool:
@@ -185,9 +152,9 @@ class EnvPool:
         process = self._processes[index]
         reply = process.receive()
         if reply is None:
-            self._fail(index)
+            self._fail(index, "exit")
         elif reply.failures and (len(process.slots) == 1 or not process.made):
-            self._fail(index, next(iter(reply.failures.values())))
+            self._fail(index, *next(iter(reply.failures.values())))
         else:
             process.under_way = Command.NONE
             self._due_s[index] = np.inf
@@ -223,7 +190,7 @@ class EnvPool:
         began_s = self._book.arrays.began_s[process.slots.start : process.slots.stop].max()
         self._due_s[index] = began_s + self._timeout_s[command]
         if self._due_s[index] <= time.monotonic():
-            self._fail(index, f"{command.name} took longer than {self._timeout_s[command]:g} s")
+            self._fail(index, "hang", f"{command.name} took longer than {self._timeout_s[command]:g} s")
 
     def _start(self, index: int) -> None:
         process = self._processes[index]
@@ -231,7 +198,7 @@ class EnvPool:
         self._selector.register(process, selectors.EVENT_READ, index)
         self._set_due(index)
 
-    def _fail(self, index: int, reason: str = "") -> None:
+    def _fail(self, index: int, kind: str, reason: str = "") -> None:
         """Ends a process and plans its next start."""
         process = self._processes[index]
         pid, made = process.pid, process.made
@@ -243,7 +210,7 @@ class EnvPool:
             raise EnvStartError(text)
         logger.warning("%s", text)
         if made:
-            self._book.lose(process.slots, text)
+            self._book.lose(process.slots, Failure(kind, text))
         failures = self._book.count_failure(process.slots, text)
         self._due_s[index] = time.monotonic() + min(BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
 

@@ -1,0 +1,35 @@
+"""Which policy to train."""
+
+from dataclasses import dataclass, field
+
+from minefleet.config.checks import at_least, one_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyConfig:
+    """Which policy to train: ours, sized here, or one that a generator makes."""
+
+    generator: str = ""
+    """`package.module:function` or `path/to/file.py:function` that makes a policy; it may take the schema.
+    Empty for ours."""
+    hidden_size: int = 256
+    """Features of the trunk, >= 1."""
+    hidden_layers: int = 2
+    """Dense layers for vector observations, >= 1."""
+    conv_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
+    """Channels of the three convolutions for pixels."""
+    activation: str = "tanh"
+    """`tanh`, `relu` or `elu`."""
+    gru_size: int = 0
+    """Units of the GRU after the trunk; 0 for none."""
+    separate_value_trunk: bool = False
+    """Give the value function a trunk of its own (vector observations)."""
+    initial_log_std: float = 0.0
+    """Log standard deviation of continuous actions at the start."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("policy.hidden_size", self.hidden_size, 1)
+        at_least("policy.hidden_layers", self.hidden_layers, 1)
+        at_least("policy.gru_size", self.gru_size, 0)
+        one_of("policy.activation", self.activation, ("tanh", "relu", "elu"))

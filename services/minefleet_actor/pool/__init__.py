@@ -1,0 +1,27 @@
+"""Environments behind numbered slots: in supervised processes of their own, or in this one."""
+
+from minefleet_actor.pool.contract import (
+    Ending,
+    EnvGaveUpError,
+    EnvStartError,
+    Failure,
+    Kind,
+    Pool,
+    Ready,
+    Slots,
+)
+from minefleet_actor.pool.env_pool import EnvPool
+from minefleet_actor.pool.inline import InlinePool
+
+__all__ = [
+    "Ending",
+    "EnvGaveUpError",
+    "EnvPool",
+    "EnvStartError",
+    "Failure",
+    "InlinePool",
+    "Kind",
+    "Pool",
+    "Ready",
+    "Slots",
+]
