@@ -7,17 +7,17 @@
 Any environment may report on a finished episode in the last step's info: `info["metrics"]`, a dict from names to
 floats, and `info["task"]`, the name of the task that was played. `info["error"]`, in any step, says that the
 environment is broken: the step is dropped and the environment replaced.
+
+Environment processes import this package for our own ids, so that importing it loads Gymnasium and nothing of the fleet.
 """
 
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from minefleet.config import EnvConfig
-from minefleet.generators import refusing
-from minefleet.schema import Schema
-from minefleet_worker import making, spaces
+if TYPE_CHECKING:
+    from minefleet.config import EnvConfig
+    from minefleet.schema import Schema
 
 Env = gymnasium.Env[Any, Any]
 
@@ -30,21 +30,30 @@ for _id, _entry_point in _OURS.items():
     gymnasium.register(_id, entry_point=_entry_point)
 
 
-def make(config: EnvConfig, render_mode: str | None = None) -> Any:
+def make(config: "EnvConfig", render_mode: str | None = None) -> Any:
     """Makes the environment that a config names, in this process. One from a generator renders as it is made.
 
     Raises:
         ConfigError: If there is no such environment, a package of its is missing, or the generator makes none.
     """
+    from dataclasses import asdict
+
+    from minefleet.generators import refusing
+    from minefleet_worker import making
+
     with refusing():
         return making.make(asdict(config), render_mode)
 
 
-def schema_of(env: Any) -> Schema:
+def schema_of(env: Any) -> "Schema":
     """Returns the schema of an environment's observations and actions.
 
     Raises:
         ConfigError: If a space, or a key of a Dict, has no counterpart in a schema; names the leaf.
     """
+    from minefleet.generators import refusing
+    from minefleet.schema import Schema
+    from minefleet_worker import spaces
+
     with refusing():
         return Schema.from_dict(spaces.schema_of(env))
