@@ -101,20 +101,23 @@ def _generated(config: Mapping[str, Any]) -> Any:
 
 
 def _registered(config: Mapping[str, Any], render_mode: str | None) -> Any:
-    library, name = _library(), config["id"]
+    library = _library()
+    module, _, name = config["id"].rpartition(":")
     if name.startswith(OURS):
-        importlib.import_module("minefleet.envs")
+        module = "minefleet.envs"
     kwargs = dict(config["kwargs"])
     if render_mode is not None and _has_render_mode(library):
         kwargs["render_mode"] = render_mode
     if _has_checker(library):
         kwargs["disable_env_checker"] = True
     try:
+        if module:
+            importlib.import_module(module)
         return library.make(name, **kwargs)
     except ModuleNotFoundError as error:
-        raise RefusedError(f"env.id {name!r} needs a package that is not installed: {error}") from error
+        raise RefusedError(f"env.id {config['id']!r} needs a package that is not installed: {error}") from error
     except library.error.Error as error:
-        raise RefusedError(f"env.id {name!r}: {error} {_nearest(library, name)}") from error
+        raise RefusedError(f"env.id {config['id']!r}: {error} {_nearest(library, name)}") from error
 
 
 def _library() -> Any:

@@ -46,10 +46,12 @@ def test_a_module_gives_its_settings_and_its_generators(tmp_path: Path) -> None:
 
 def test_relative_paths_are_taken_from_where_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "mine.yaml").write_text("env: {generator: 'world.py:make'}\n")
+    (tmp_path / "below" / "mine.yaml").write_text("env: {generator: 'world.py:make', python: .old/bin/python}\n")
     monkeypatch.chdir(tmp_path)
     config = load("below/mine.yaml", ["policy.generator=brain.py:make", "train_config.resume=old"])
     assert config.env.generator == f"{tmp_path}/below/world.py:make"
+    assert config.env.python == f"{tmp_path}/below/.old/bin/python"
+    assert load("cartpole", ["env.python=python3.8"]).env.python == "python3.8"
     assert config.policy.generator == f"{tmp_path}/brain.py:make"
     assert config.train_config.resume == f"{tmp_path}/old"
 

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import flatten
 from minefleet_worker import layout
-from minefleet_worker.errors import RefusedError
+from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.spaces import reader, schema_of, writer
 
 SPACES: dict[str, gymnasium.Space[Any]] = {
@@ -146,3 +146,74 @@ def _arrays(value: Any) -> list[Any]:
     if isinstance(value, tuple):
         return [array for item in value for array in _arrays(item)]
     return [np.asarray(value)]
+
+
+def test_a_text_becomes_its_bytes_with_zeros_after_them() -> None:
+    space = spaces.Text(4, charset="abcü")
+    assert schema(space).obs == Leaf(kind="text", shape=(8,), dtype="uint8")
+    rows = rows_of(space)
+    write = writer(space, schema(space).to_dict()["obs"], rows)
+    write("übbb")
+    assert rows[""].tobytes() == "übbb".encode() + bytes(3)
+    write("")
+    assert rows[""].tobytes() == bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("abcdefghi", "at most 8 bytes, got 9"), (7, "must be a text, got a int")]
+)
+def test_what_is_no_such_text_is_an_error_of_the_environment(text: Any, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        written(spaces.Text(8), text)
+
+
+def test_a_text_cannot_be_an_action() -> None:
+    with pytest.raises(RefusedError, match="action/say is a Text space"):
+        schema(spaces.Discrete(2), spaces.Dict({"say": spaces.Text(8)}))
+
+
+class Text(gymnasium.Space[Any]):
+    """A text as MineRL has it: an array of strings that does not say how long they get."""
+
+    MAX_STR_LEN = 100
+
+
+class Enum(spaces.Discrete):
+    """A category as MineRL has it: called by names, in alphabetical order."""
+
+    def __init__(self, *values: str) -> None:
+        super().__init__(len(values))
+        self.values = np.array(sorted(values))
+
+
+def test_texts_and_names_of_minerl_are_understood() -> None:
+    assert written(Text((1,)), np.array(["a pig"]))[""].tobytes() == b"a pig" + bytes(395)
+    tools = Enum("shovel", "axe", "none")
+    assert written(tools, "none")[""] == 1
+    assert written(tools, np.array("shovel"))[""] == 2
+    assert acted(tools, {"": np.array(0)}) == "axe"
+    with pytest.raises(EnvError, match="must count categories below 3, got -1"):
+        written(tools, "spoon")
+
+
+BAD: dict[str, tuple[gymnasium.Space[Any], Any, str]] = {
+    "shape": (SPACES["box"], np.zeros(3, np.float32), r"must have shape \(3, 2\), got \(3,\)"),
+    "float for int": (SPACES["pixels"], np.zeros((4, 5, 3)), "must be uint8, got float64"),
+    "nan": (SPACES["box"], np.full((3, 2), np.nan, np.float32), "must be finite"),
+    "beyond float32": (SPACES["box in float64"], np.array([1e300, 0.0]), "must be finite"),
+    "category beyond": (SPACES["discrete from 3"], 7, "must count categories below 4, got 4"),
+    "category before": (SPACES["discrete from 3"], 2, "must count categories below 4, got -1"),
+    "half a category": (SPACES["discrete"], 1.5, "must be int64, got float64"),
+    "category in a list": (SPACES["discrete"], [0, 1], r"must have shape \(\), got \(2,\)"),
+    "one of many": (SPACES["multi-discrete"], np.array([1, 3, 0]), r"below \[2, 3, 4\], got \[1 3 0\]"),
+    "too few": (SPACES["multi-binary"], np.zeros(3, np.int8), r"must have shape \(4,\), got \(3,\)"),
+    "two for a bit": (SPACES["multi-binary"], np.array([0, 2, 0, 0], np.int8), "must count categories below"),
+    "deep": (SPACES["dict"], {"b": 0, "a": {"c": np.zeros(3, np.float32)}}, "observation 'a/c' must have shape"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_the_space_does_not_allow_is_an_error_of_the_environment(name: str) -> None:
+    space, value, message = BAD[name]
+    with pytest.raises(EnvError, match=message):
+        written(space, value)

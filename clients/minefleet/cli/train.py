@@ -22,9 +22,10 @@ from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
+from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge, name_of
 from minefleet.config.shards import NUM_SHARDS
-from minefleet.errors import EXIT_CONFIG, EXIT_FAILED
+from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.launch.child import role_command
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
 from minefleet.launch.supervisor import Ending, Supervisor, supervisor
@@ -75,9 +76,21 @@ def run(arguments: argparse.Namespace) -> int:
         return _resume(arguments, train)
     config, overrides = split(arguments.settings)
     directory = arguments.run_dir or fresh_directory(required(config))
-    fresh = prepare(load(required(config), overrides + (IN_ORDER if arguments.serial else [])), directory)
+    loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []))
+    check_serial(loaded, arguments)
+    fresh = prepare(loaded, directory)
     with holding(fresh.directory):
         return finish(fresh, train(fresh))
+
+
+def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
+    """Refuses what one process cannot do.
+
+    Raises:
+        ConfigError: Names the key.
+    """
+    if arguments.serial and config.env.python:
+        raise ConfigError(f"--serial plays in the fleet's own process; it cannot with env.python={config.env.python}")
 
 
 def train_fleet(run: Run) -> Outcome:
@@ -150,6 +163,7 @@ def _resume(arguments: argparse.Namespace, train: Train) -> int:
     with holding(directory):
         previous = read_run(directory)
         merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
+        check_serial(merged, arguments)
         resumed = prepare_resumed(merged, previous)
         return finish(resumed, train(resumed))
 

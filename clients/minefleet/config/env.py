@@ -40,7 +40,8 @@ class EnvConfig:
     generator: str = ""
     """`package.module:function` or `path/to/file.py:function` that makes an environment. Empty when `id` is given."""
     python: str = ""
-    """Interpreter of the environment processes; empty means the fleet's own."""
+    """Interpreter of the environment processes: a path, or a command to be found; empty means the fleet's own. Besides
+    what the environment needs, Python 3.8 or newer with NumPy 1.19 or newer is enough."""
     wrappers: WrappersConfig = field(default_factory=WrappersConfig)
 
     def __post_init__(self) -> None:

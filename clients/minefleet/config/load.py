@@ -259,12 +259,14 @@ def _path(key: str) -> list[Any]:
 
 
 def _anchor_paths(data: Data, folder: Path) -> None:
-    """Makes paths to Python files and checkpoints absolute, so that they mean the same in every role."""
+    """Makes paths to Python files, interpreters and checkpoints absolute, so that they mean the same in every role."""
     for section, key in FILE_KEYS:
         value = _get(data, section, key)
         place, _, function = value.rpartition(":")
         if place.endswith(".py"):
             data[section][key] = f"{_absolute(place, folder)}:{function}"
+    if "/" in _get(data, "env", "python"):
+        data["env"]["python"] = _absolute(data["env"]["python"], folder)
     if _get(data, "train_config", "resume"):
         data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
 

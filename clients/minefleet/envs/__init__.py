@@ -8,7 +8,7 @@ Any environment may report on a finished episode in the last step's info: `info[
 floats, and `info["task"]`, the name of the task that was played. `info["error"]`, in any step, says that the
 environment is broken: the step is dropped and the environment replaced.
 
-Environment processes import this package for our own ids, so that importing it loads Gymnasium and nothing of the fleet.
+Environment processes import this package for our own ids, so importing it loads Gymnasium and nothing of the fleet.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.errors import ConfigError
 from minefleet.schema import Schema
 from minefleet.tree import Tree, unflatten
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
@@ -27,6 +28,8 @@ class InlinePool:
         actor_index: int,
         frame_shape: Sequence[int] | None = None,
     ) -> None:
+        if env_config.python:
+            raise ConfigError(f"env.python={env_config.python} is another interpreter: it cannot play in this process")
         self._env_config = env_config
         self._schema = schema.to_dict()
         self._frame_shape = frame_shape
