@@ -2,22 +2,22 @@
 
     pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
 
-It waits for commands and for nothing else. It ends when the channel closes or SIGTERM comes, which the kernel sends
-when the pool's thread dies: it closes its environments, then kills its process group, children of theirs included.
+It waits for commands and for nothing else. It ends when the channel closes, which the kernel does when the pool
+dies, or when SIGTERM comes, which the kernel sends when the guard dies: it closes its environments, then kills what
+they have started and not ended, and itself.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 from typing import NoReturn
 
+from minefleet_worker import kin
 from minefleet_worker.frames import MAX_FRAME_BYTES, unpack_setup
 from minefleet_worker.host import EnvHost
 from minefleet_worker.layout import attach
 
-PR_SET_PDEATHSIG = 1
 CLOSE_S = 10
 """Longest that environments may take to close, seconds; the process is killed then, also without a parent."""
 
@@ -34,7 +34,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.alarm(CLOSE_S)
     host.close()
-    os.killpg(0, signal.SIGKILL)
+    kin.kill_tree(os.getpid())
 
 
 def _tie_to(parent_pid: int) -> None:
@@ -43,8 +43,8 @@ def _tie_to(parent_pid: int) -> None:
         sys.exit("an environment process leads a group of its own; start it through EnvPool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:
+    kin.adopt_orphans()
+    if not kin.tie_to(parent_pid):
         sys.exit("the parent is gone")
 
 
