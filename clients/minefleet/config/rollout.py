@@ -52,8 +52,8 @@ class WorkerConfig:
     sets no limit. It is looked at every second. Beyond, environments are made anew between episodes, as for
     `restart_interval`; beyond 1.25 times that the process is killed at once, which is a failure."""
     max_restarts: int = 8
-    """Failures in a row, without one good episode, after which a slot rests, >= 1. Before that it pauses for 0.1 s after
-    the first failure and twice as long after each further one."""
+    """Failures in a row, without one good episode, after which a slot rests, >= 1. Before that it pauses for 0.1 s
+    after the first failure and twice as long after each further one."""
     rest_s: float = 300.0
     """How long a slot rests before its environment is tried once again, seconds, > 0. When all slots rest, the actor
     gives up."""

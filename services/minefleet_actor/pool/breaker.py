@@ -32,7 +32,7 @@ class Breaker:
         self._in_row = np.zeros(num_slots, np.int64)
 
     def fail(self, slots: Sequence[int], text: str, now_s: float) -> float:
-        """Counts a failure of each slot, and returns when all their pauses are over.
+        """Counts a failure of each slot, and returns when the first of their pauses is over.
 
         Raises:
             EnvGaveUpError: If no slot is left that does not rest.
@@ -44,7 +44,7 @@ class Breaker:
                 rest = f"slot {slot} failed {self._in_row[slot]} times without finishing an episode"
                 logger.warning("%s; it rests for %g s", rest, self._rest_s)
                 self._check_all(f"{rest}; the last time: {text}", now_s)
-        return float(self.until_s[list(slots)].max())
+        return float(self.until_s[list(slots)].min())
 
     def succeed(self, slots: Slots) -> None:
         """Notes that the slots have finished an episode each."""

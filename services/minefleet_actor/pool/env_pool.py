@@ -227,11 +227,12 @@ class EnvPool:
 
     def _sift(self, index: int, row: NDArray[np.uint8]) -> bytes:
         """Returns the commands without the resets that must wait; has worn environments made anew for the others."""
-        slots, now_s = self._supervisor.processes[index].slots, time.monotonic()
+        process, now_s = self._supervisor.processes[index], time.monotonic()
+        slots = process.slots
         until_s = self._book.breaker.until_s[slots.start : slots.stop]
         is_reset = row >= Command.RESET
         is_ripe = is_reset & (until_s <= now_s)
-        worn = is_ripe & self._wear.is_due(slots, now_s)
+        worn = is_ripe & self._wear.is_due(slots, now_s) & (not process.is_fresh)
         if not is_ripe.any():
             self._supervisor.call_at(index, float(until_s[is_reset].min()))
         elif worn.any() and len(slots) == 1:

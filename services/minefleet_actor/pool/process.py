@@ -57,6 +57,8 @@ class EnvProcess:
         """Of the commands it was given last, the one that may take longest; NONE when it has replied."""
         self.pid = 0
         """Its process id, which is its group's; 0 when it is down or being started."""
+        self.is_fresh = True
+        """Whether nothing was asked of its environments yet."""
         self.failure: Failure | None = None
         """Why it is doomed; the text may be empty where only its end will tell."""
         self._commands = b""
@@ -71,7 +73,7 @@ class EnvProcess:
         with theirs:
             self._channel.send(self.setup.pack())
             guard.start(index, COMMAND, theirs)
-        self.stage, self.under_way = Stage.UP, Command.MAKE
+        self.stage, self.under_way, self.is_fresh = Stage.UP, Command.MAKE, True
         self._commands = bytes([Command.MAKE]) * len(self.slots)
 
     def started(self, pid: int) -> None:
@@ -96,7 +98,7 @@ class EnvProcess:
 
     def send(self, commands: bytes, longest: Command) -> None:
         """Passes commands on. To a dead process that does nothing; `receive` tells of the death."""
-        self.under_way, self._commands = longest, commands
+        self.under_way, self._commands, self.is_fresh = longest, commands, False
         if self._channel:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._channel.send(commands)
