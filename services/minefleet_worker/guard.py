@@ -53,9 +53,15 @@ class Guard:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def run(self) -> None:
-        """Serves until the pool is gone; then ends everything."""
-        while not self._dismissed and self._serve(LOOK_S):
-            self._look()
+        """Serves until the pool is gone; then ends everything, as also when serving fails."""
+        try:
+            while not self._dismissed and self._serve(LOOK_S):
+                self._look()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends all processes and what is below them."""
         self._await_ends(CLOSE_S)
         for pid in self._indices:
             os.kill(pid, signal.SIGTERM)
@@ -70,9 +76,11 @@ class Guard:
         return self._pool.fileno() not in readable or self._obey()
 
     def _obey(self) -> bool:
-        frame, ancillary, _, _ = self._pool.recvmsg(
-            MAX_REQUEST_BYTES, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
-        )
+        room = socket.CMSG_SPACE(array.array("i").itemsize)
+        try:
+            frame, ancillary, _, _ = self._pool.recvmsg(MAX_REQUEST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # The pool has gone without hearing everything.
+            return False
         if not frame:
             return False
         request = json.loads(frame)

@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 GO_ON, END, RAISE, HANG, EXIT, GARBAGE, CLOSE_CHANNEL, FLOOD, ESCAPE = 0, 1, 3, 4, 5, 18, 19, 20, 21
 SEGFAULT, ABORT, FREEZE = 15, 16, 17
 OWNER = """
-import sys; sys.path.insert(0, sys.argv[1])
+import sys, threading; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import numpy as np
 import test_pool_guard as t
@@ -37,7 +37,7 @@ t.command(pool, {0, 1})
 t.command(pool, {0, 1}, t.ESCAPE)
 pool.step(np.array([1]), np.array([int(sys.argv[3])]))
 print(pool.guard_pid, *pool.pids, flush=True)
-pool.wait(1000.0)
+threading.Event().wait()  # It hears no more: what its guard tells it is unread when it dies.
 """
 
 
@@ -118,6 +118,8 @@ def test_whoever_is_killed_with_the_pools_process_nothing_stays(
         groups = {"owner": [owner.pid], "worker": workers[:1], "workers": workers, "guard": [guard]}
         for victim in [pid for name in victims.split(", ") for pid in groups[name]]:
             os.kill(victim, signal.SIGKILL)
+            if victim != owner.pid:
+                wait_for_death(victim)
     wait_for_deaths(mark)
 
 

@@ -221,12 +221,13 @@ class EnvPool:
         commands = row.tobytes()
         if max(commands) >= Command.RESET:
             commands = self._sift(index, row)
+        else:
+            row.fill(Command.NONE)
         if any(commands):
-            row[np.frombuffer(commands, np.uint8) != Command.NONE] = Command.NONE
             self._supervisor.send(index, commands)
 
     def _sift(self, index: int, row: NDArray[np.uint8]) -> bytes:
-        """Returns the commands without the resets that must wait; has worn environments made anew for the others."""
+        """Takes the commands, but not the resets that must wait; has worn environments made anew for the others."""
         process, now_s = self._supervisor.processes[index], time.monotonic()
         slots = process.slots
         until_s = self._book.breaker.until_s[slots.start : slots.stop]
@@ -242,8 +243,10 @@ class EnvPool:
             is_ripe[:] = False
         else:
             self._renew([slots[offset] for offset in np.flatnonzero(worn)], now_s)
-        may_go: NDArray[np.uint8] = row * (is_ripe | ~is_reset)
-        return may_go.tobytes()
+        may_go = is_ripe | ~is_reset
+        commands = (row * may_go).tobytes()
+        row[may_go] = Command.NONE
+        return commands
 
     def _renew(self, slots: list[int], now_s: float) -> None:
         """Has environments made anew in their process, with the reset that waits for each."""
