@@ -40,7 +40,7 @@ from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.failure_log import FailureLog
 from minefleet_actor.pool.process import Stage
 from minefleet_actor.pool.slots import SlotBook
-from minefleet_actor.pool.supervisor import Alarm, Answer, End, Event, Heavy, Supervisor
+from minefleet_actor.pool.supervisor import Alarm, Answer, End, Event, Heavy, Supervisor, named
 from minefleet_actor.pool.turnstile import Turnstile
 from minefleet_actor.pool.wear import Wear
 from minefleet_worker import layout
@@ -154,8 +154,9 @@ class EnvPool:
         index, reply, longest = answer
         process = self._supervisor.processes[index]
         self._book.record(reply, process.slots)
-        for failure in reply.failures.values():
-            self._log.note(failure, time.monotonic())
+        for offset, failure in reply.failures.items():
+            text = f"{named(process.slots[offset : offset + 1])}: {failure.text}"
+            self._log.note(Failure(failure.kind, text), time.monotonic())
         if longest >= Command.RESET:
             self._turnstile.leave(index, comes_back=longest == Command.MAKE)
             self._pass_on(index)

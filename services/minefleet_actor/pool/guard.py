@@ -75,12 +75,15 @@ class Guard:
             yield json.loads(event)
 
     def close(self) -> None:
-        """Hangs up and waits until the guard has ended, which it does when all processes have. May be called again."""
+        """Hangs up and waits until the guard has ended, which it does when all processes have; kills it else."""
         if self._popen is None or self._channel is None:
             return
         self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._popen.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
         self._popen, self._channel = None, None
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> None:

@@ -206,7 +206,7 @@ class Supervisor:
             self._selector.unregister(process)
         failure = _EXIT if process.stage == Stage.UP else process.failure
         if failure is not None:
-            text = f"environment process {process.pid}, {_named(process.slots)}: {failure.text or how}"
+            text = f"environment process {process.pid}, {named(process.slots)}: {failure.text or how}"
             failure = Failure(failure.kind, text)
         end = End(index, failure, process.made)
         process.ended()
@@ -249,5 +249,6 @@ class Supervisor:
         self._due_s[index] = time.monotonic() + self._timeouts_s[self.processes[index].under_way]
 
 
-def _named(slots: range) -> str:
+def named(slots: range) -> str:
+    """What people call these slots."""
     return f"slot {slots[0]}" if len(slots) == 1 else f"slots {slots[0]}-{slots[-1]}"
