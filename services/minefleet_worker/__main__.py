@@ -3,20 +3,21 @@
 serve CHANNEL PARENT               pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
 describe FILE PARENT QUESTION      makes the environment once, and writes what it is to the file: see `describing`
 
-It waits for its channel and for nothing else. It ends when the channel closes or SIGTERM comes, which the kernel sends
-when the parent's thread dies: it closes its environments, then kills its process group, children of theirs included.
+It waits for its channel and for nothing else. It ends when the channel closes, which the kernel does when the pool
+dies, or when SIGTERM comes, which the kernel sends when its parent dies: it closes its environments, then kills what
+they have started and not ended, and itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from minefleet_worker import kin
 from minefleet_worker.describing import reply
 from minefleet_worker.frames import MAX_FRAME_BYTES, unpack_setup
 from minefleet_worker.host import EnvHost
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
-PR_SET_PDEATHSIG = 1
 CLOSE_S = 10
 """Longest that environments may take to close, seconds; the process is killed then, also without a parent."""
 
@@ -40,7 +40,7 @@ def main() -> None:
         _describe(descriptor, json.loads(sys.argv[4]))
     else:
         _serve(descriptor)
-    os.killpg(0, signal.SIGKILL)
+    kin.kill_tree(os.getpid())
 
 
 def _describe(file: int, question: Mapping[str, Any]) -> None:
@@ -65,8 +65,8 @@ def _tie_to(parent_pid: int) -> None:
         sys.exit("an environment process leads a group of its own; start it through EnvPool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:
+    kin.adopt_orphans()
+    if not kin.tie_to(parent_pid):
         sys.exit("the parent is gone")
 
 

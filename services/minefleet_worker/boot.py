@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PLACE = str(Path(__file__).parent)
 OLDEST = (3, 8)
@@ -40,9 +44,14 @@ def command(python: str, *arguments: str) -> list[str]:
     return [python or sys.executable, "-X", "faulthandler", "-c", BOOT, PLACE, *arguments]
 
 
+def fleets_own(python: str) -> Sequence[str]:
+    """The variables that its process must not inherit."""
+    return FLEETS_OWN if python else ()
+
+
 def environment(python: str) -> dict[str, str]:
     """The variables of its process. Cores go to processes, not to threads of NumPy in each of them."""
-    kept = {name: value for name, value in os.environ.items() if not (python and name in FLEETS_OWN)}
+    kept = {name: value for name, value in os.environ.items() if name not in fleets_own(python)}
     return dict({"OMP_NUM_THREADS": "1"}, **kept)
 
 

@@ -47,6 +47,10 @@ class NumberedPool:
         self._number = 1000.0 * np.arange(1, SLOTS + 1)
         self._wanted: dict[int, Kind] = {}
 
+    @property
+    def resting(self) -> int:
+        return 0
+
     def start(self) -> None: ...
 
     def close(self) -> None: ...

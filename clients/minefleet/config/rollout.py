@@ -45,19 +45,24 @@ class WorkerConfig:
     reset_cut_s: float = 5.0
     """A reset slower than this closes the fragment early, so that its steps do not go stale, seconds, > 0."""
     restart_interval: float = 0.0
-    """Restart each environment between episodes after so many seconds, not all at once; 0 never. Seeds: 3600."""
+    """Make each environment anew between episodes every so many seconds, not all at once, >= 0; 0 never. Its process is
+    started anew if it has that for itself. Seeds: 3600."""
     max_rss_bytes: int = 0
-    """Memory that the process of an environment and its children may take, in bytes; 0 sets no limit. Beyond, it is
-    restarted between episodes; beyond 1.25 times that, at once."""
+    """Resident memory that a process of environments and all that it has started may take together, in bytes, >= 0; 0
+    sets no limit. It is looked at every second. Beyond, environments are made anew between episodes, as for
+    `restart_interval`; beyond 1.25 times that the process is killed at once, which is a failure."""
     max_restarts: int = 8
-    """Failures in a row, without one good episode, after which a slot rests, >= 1."""
+    """Failures in a row, without one good episode, after which a slot rests, >= 1. Before that it pauses for 0.1 s
+    after the first failure and twice as long after each further one."""
     rest_s: float = 300.0
-    """How long a slot rests before its environment is tried again, seconds, > 0. When all slots rest, the actor gives
-    up."""
+    """How long a slot rests before its environment is tried once again, seconds, > 0. When all slots rest, the actor
+    gives up."""
     max_resets_at_once: int = 0
-    """Environments that may start or reset at the same time, per actor; 0 sets no limit."""
+    """Processes of environments that may start or reset some at the same time, per actor, >= 0; 0 sets no limit. First
+    come, first served; a start and the first reset after it count as one."""
     start_spread_s: float = 0.0
-    """Time over which the environments' first episodes begin, seconds, >= 0: spread, they do not all end together."""
+    """Time over which the environments' first episodes begin, counted from when the first environment is made, seconds,
+    >= 0: spread, they do not all end together."""
     video_fps: int = 20
     """Frame rate of recorded episodes, >= 1. Seeds: 20."""
     video_output_dir: str = "videos"
@@ -69,9 +74,10 @@ class WorkerConfig:
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
         for key in ("batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
-        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s"):
+        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s", "rest_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
-        not_yet("rollout_config.worker_config.restart_interval", self.restart_interval, 0.0)
+        for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_spread_s"):
+            at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
 
     @property
     def largest_batch(self) -> int:

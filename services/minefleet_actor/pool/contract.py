@@ -17,16 +17,16 @@ Slots = NDArray[np.intp]
 
 
 class EnvStartError(GaveUpError):
-    """An environment failed when it was made for the first time."""
+    """An environment failed before any was made."""
 
 
 class EnvGaveUpError(GaveUpError):
-    """A slot failed too often in a row."""
+    """Every slot fails again and again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """What has become of some slots' commands; n of them."""
+    """What has become of some slots' commands; n of them. Each command is answered once, by its result or a failure."""
 
     slots: Slots
     """[n] intp, rising."""
@@ -41,11 +41,16 @@ class Ready:
     endings: Mapping[int, Ending]
     """For each slot whose episode has ended."""
     failures: Mapping[int, Failure]
-    """For each slot that failed, why."""
+    """For each slot that failed, why; told once, and only when nothing can change the slot's rows any more."""
 
 
 class Pool(Protocol):
-    """Environments behind numbered slots."""
+    """Environments behind numbered slots.
+
+    A slot has news only of what it was asked to do, or of a failure. A failure takes nothing but its slot's episode:
+    the failed step has no result, and the slot wants a reset. Environments are replaced without being asked, after
+    failures and between episodes; a reset then takes as long as that does.
+    """
 
     @property
     def num_slots(self) -> int:
@@ -55,14 +60,21 @@ class Pool(Protocol):
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
 
+    @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+
     def start(self) -> None:
-        """Makes the environments. Raises `EnvStartError` with the traceback if one fails."""
+        """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Starts a step of each slot and returns; `action` is a tree of [len(slots), ...]."""
 
     def reset(self, slots: Slots) -> None:
-        """Starts a new episode in each slot and returns. No slot is ever reset without being asked."""
+        """Starts a new episode in each slot and returns. No slot is ever reset without being asked.
+
+        It begins when the environment is there, its pause after failures is over and `max_resets_at_once` allows it.
+        """
 
     def wait(self, timeout_s: float) -> Ready:
         """Waits until a slot has news, `wake` is called or the time is over. Raises `EnvGaveUpError`."""

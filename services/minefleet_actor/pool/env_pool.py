@@ -4,51 +4,51 @@
     ┌──────────┐ ───────────────────────────────────────▶ ┌─────────┐
     │ EnvPool  │            socket per process            │ process │ × ⌈num_envs / envs_per_process⌉
     └──────────┘ ◀─────────────────────────────────────── └─────────┘
-          ▲         replies, one byte per environment          ▲
-          │                                                    │
-          └─────── arrays, one row per slot, shared ───────────┘
+       ▲    ▲         replies, one byte per environment       ▲    ▲
+       │    └──────────── starts, kills ────▶ guard ──────────┘    │
+       └─────── arrays, one row per slot, shared ──────────────────┘
               actions and seeds out; observations and results back
 
 Commands   filled by `step` and `reset` when the process is idle, else by `wait` as soon as it is; emptied by the
-           process, which waits for nothing else and runs them in turn.
-Replies    filled by the process, emptied by `wait`, which waits for them, for the next deadline and for `wake`.
+           process, which waits for nothing else and runs them in turn. A reset waits here until its slot's pause is
+           over and the turnstile lets its process in.
+Replies    filled by the process, emptied by `wait`, which waits for them, for the guard's events, for the next deadline
+           and for `wake`.
 
 A process has at most one frame of either kind before it, so neither socket can fill up.
 
-A process that dies, or takes longer than a command may, is killed with its group and started anew after a pause that
-doubles; what its slots were doing is reported as FAILED, once. Of several environments in a process, one that raises or
-returns nonsense is made anew by itself. All of that happens inside `wait`.
+A process that dies, takes longer than a command may, takes too much memory or talks nonsense is killed by the guard,
+with all that is below it, and started anew after a pause; what its slots were doing is reported as FAILED, once, when
+it is gone. Of several environments in a process, one that raises or returns nonsense is made anew by itself. One that
+is worn is made anew before a reset, together with its process if it has that for itself: in a shared process nobody
+waits for the others' episodes to end. All of that happens inside `wait`.
 
-Start, wait and close belong to one thread, which must outlive the pool's processes: the kernel ends them with it.
+Start, wait and close belong to one thread, which must outlive the pool's processes: the guard ends them with it.
 """
 
-import logging
 import os
-import selectors
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
 from minefleet.tree import Tree, unflatten
 from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
-from minefleet_actor.pool.process import EnvProcess
+from minefleet_actor.pool.failure_log import FailureLog
+from minefleet_actor.pool.process import Stage
 from minefleet_actor.pool.slots import SlotBook
+from minefleet_actor.pool.supervisor import Alarm, Answer, End, Event, Heavy, Supervisor, named
+from minefleet_actor.pool.turnstile import Turnstile
+from minefleet_actor.pool.wear import Wear
 from minefleet_worker import boot, layout
 from minefleet_worker.frames import Command, Setup
 
-logger = logging.getLogger(__name__)
-
-BACKOFF_S = 0.1
-"""Pause before a process is started anew after its first failure, seconds; doubled with each failure in a row."""
-MAX_BACKOFF_S = 30.0
-LONGEST_SELECT_S = 3600.0
-CLOSE_S = 3.0
-"""Longest that processes may take to end when asked, and again when asked by signal, seconds."""
+KILL_SHARE = 1.25
+"""Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""
 
 
 class EnvPool:
@@ -69,16 +69,11 @@ class EnvPool:
         self._frame_shape = frame_shape
         self._config = worker_config
         self._book = SlotBook(schema, worker_config, seed=seed, actor_index=actor_index)
-        self._timeout_s = _timeouts_s(worker_config)
-        self._processes: list[EnvProcess] = []
-        self._due_s = np.zeros(0)
-        """Per process: when its command is overdue or, of one that is down, when to start it; infinity for never."""
-        self._selector = selectors.DefaultSelector()
+        self._turnstile = Turnstile(worker_config.max_resets_at_once)
+        self._wear = Wear(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
+        self._log = FailureLog()
+        self._supervisor = Supervisor(_timeouts_s(worker_config), worker_config.max_rss_bytes)
         self._memory = -1
-        self._waker = -1
-        self._waker_lock = threading.RLock()
-        """Reentrant, since a signal's handler may wake the pool while its thread is here."""
-        self._awake = False
         self._running = False
 
     @property
@@ -92,21 +87,32 @@ class EnvPool:
         return unflatten(self._book.arrays.obs)
 
     @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+        return self._book.breaker.resting(time.monotonic())
+
+    @property
     def pids(self) -> list[int]:
         """Ids of the processes, which are their groups'; 0 for one that is down."""
-        return [process.pid for process in self._processes]
+        return [process.pid for process in self._supervisor.processes]
+
+    @property
+    def guard_pid(self) -> int:
+        """Id of the process that starts and ends the others; 0 when it is down."""
+        return self._supervisor.guard_pid
 
     def start(self) -> None:
-        """Makes the environments, in all processes at once. Raises `EnvStartError` if one fails."""
+        """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
         self._memory = layout.create(self._schema, self.num_slots, self._frame_shape)
         self._book.arrays = layout.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
-        self._waker = os.eventfd(0)
-        self._selector.register(self._waker, selectors.EVENT_READ)
-        self._processes = [EnvProcess(self._setup(slots)) for slots in self._shares()]
-        self._due_s = np.zeros(len(self._processes))
-        while not all(process.made for process in self._processes):
+        self._supervisor.open([self._setup(slots) for slots in self._shares()], self._book.arrays.began_s)
+        for index in range(len(self._supervisor.processes)):
+            self._begin(index)
+        while not any(process.made for process in self._supervisor.processes):
             self._turn(np.inf)
         self._running = True
+        spread = np.arange(self.num_slots) / self.num_slots * self._config.start_spread_s
+        self._book.breaker.until_s[:] = time.monotonic() + spread
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Starts a step of each slot and returns; `action` is a tree of [len(slots), ...]."""
@@ -122,122 +128,142 @@ class EnvPool:
         """Waits until a slot has news, `wake` is called or the time is over. Raises `EnvGaveUpError`."""
         until_s = time.monotonic() + timeout_s
         self._turn(until_s)
-        while not (self._book.has_news or self._awake) and time.monotonic() < until_s:
+        while not (self._book.has_news or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
-        self._awake = False
+        self._supervisor.was_woken = False
         return self._book.take()
 
     def wake(self) -> None:
         """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
-        with self._waker_lock:
-            if self._waker >= 0:
-                os.eventfd_write(self._waker, 1)
+        self._supervisor.wake()
 
     def close(self) -> None:
-        """Asks the processes to end, asks again by signal, kills them with their groups; at most 2 · `CLOSE_S`."""
-        self._release_waker()
-        for ask in (EnvProcess.hang_up, EnvProcess.terminate):
-            for process in self._processes:
-                ask(process)
-            self._await_ends(time.monotonic() + CLOSE_S)
-        for process in self._processes:
-            process.end()
-        self._selector.close()
+        """Ends the processes and all that is below them."""
+        self._supervisor.close()
         self._release_memory()
 
     def _turn(self, until_s: float) -> None:
         """Waits for the next event, at most until `until_s`, and does what it calls for."""
-        patience_s = min(until_s, self._due_s.min()) - time.monotonic()
-        for key, _ in self._selector.select(min(max(patience_s, 0.0), LONGEST_SELECT_S)):
-            if key.data is None:
-                self._awake = os.eventfd_read(self._waker) > 0
-            else:
-                self._hear(key.data)
-        for index in np.flatnonzero(self._due_s <= time.monotonic()):
-            self._act_on_due(int(index))
+        for event in self._supervisor.turn(until_s):
+            self._attend(event)
 
-    def _hear(self, index: int) -> None:
-        """Takes a process's reply. A lone environment's failure is its process's: children of it may be left over."""
-        process = self._processes[index]
-        reply = process.receive()
-        if reply is None:
-            self._fail(index, "exit")
-        elif reply.failures and (len(process.slots) == 1 or not process.made):
-            self._fail(index, *next(iter(reply.failures.values())))
+    def _attend(self, event: Event) -> None:
+        match event:
+            case Answer():
+                self._record(event)
+            case End():
+                self._replace(event)
+            case Alarm(index):
+                self._go_on(index)
+            case Heavy():
+                self._lighten(event)
+
+    def _record(self, answer: Answer) -> None:
+        """Notes what a process's environments report, and gives the process what has come up meanwhile."""
+        index, reply, longest = answer
+        process = self._supervisor.processes[index]
+        self._book.record(reply, process.slots)
+        for offset, failure in reply.failures.items():
+            text = f"{named(process.slots[offset : offset + 1])}: {failure.text}"
+            self._log.note(Failure(failure.kind, text), time.monotonic())
+        if longest >= Command.RESET:
+            self._turnstile.leave(index, comes_back=longest == Command.MAKE)
+            self._pass_on(index)
+            self._admit()
         else:
-            process.under_way = Command.NONE
-            self._due_s[index] = np.inf
-            self._book.record(reply, process.slots)
-            self._flush(index)
+            self._pass_on(index)
+
+    def _replace(self, end: End) -> None:
+        """Plans the next start of a process that has ended; at once if it was only worn."""
+        index, failure, was_made = end
+        self._turnstile.leave(index)
+        if failure is None:
+            self._begin(index)
+        elif not self._running:
+            self.close()
+            raise EnvStartError(failure.text)
+        else:
+            self._log.note(failure, time.monotonic())
+            slots = self._supervisor.processes[index].slots
+            if was_made:
+                self._book.lose(slots, failure)
+            self._supervisor.call_at(index, self._book.breaker.fail(slots, failure.text, time.monotonic()))
+        self._admit()
+
+    def _lighten(self, heavy: Heavy) -> None:
+        index, rss_bytes = heavy
+        limit = self._config.max_rss_bytes
+        if rss_bytes > KILL_SHARE * limit:
+            text = f"it takes {rss_bytes} bytes with what it has started, and may take {limit}"
+            self._supervisor.doom(index, Failure("memory", text))
+        else:
+            self._wear.hurry(self._supervisor.processes[index].slots)
+
+    def _begin(self, index: int) -> None:
+        """Starts a process that is down, when the turnstile lets it."""
+        if self._turnstile.enter(index):
+            slots = self._supervisor.processes[index].slots
+            self._book.renew(slots)
+            self._wear.renew(slots, time.monotonic())
+            self._supervisor.start(index)
+
+    def _admit(self) -> None:
+        """Lets those go on that waited for room in the turnstile."""
+        while (index := self._turnstile.admit()) is not None:
+            self._go_on(index)
+
+    def _go_on(self, index: int) -> None:
+        if self._supervisor.processes[index].stage == Stage.DOWN:
+            self._begin(index)
+        else:
+            self._pass_on(index)
 
     def _send(self, slots: Slots) -> None:
         for index in set((slots // self._config.envs_per_process).tolist()):
-            self._flush(index)
+            self._pass_on(index)
 
-    def _flush(self, index: int) -> None:
+    def _pass_on(self, index: int) -> None:
         """Passes on the commands that wait for a process, once it is idle: those given meanwhile become one frame."""
-        process = self._processes[index]
-        if not process.alive or process.under_way:
+        process = self._supervisor.processes[index]
+        if not process.is_idle:
             return
         row = self._book.command[process.slots.start : process.slots.stop]
         commands = row.tobytes()
+        if max(commands) >= Command.RESET:
+            commands = self._sift(index, row)
+        else:
+            row.fill(Command.NONE)
         if any(commands):
-            row[:] = Command.NONE
-            process.send(commands, Command(max(commands, key=self._timeout_s.__getitem__)))
-            self._set_due(index)
+            self._supervisor.send(index, commands)
 
-    def _set_due(self, index: int) -> None:
-        self._due_s[index] = time.monotonic() + self._timeout_s[self._processes[index].under_way]
+    def _sift(self, index: int, row: NDArray[np.uint8]) -> bytes:
+        """Takes the commands, but not the resets that must wait; has worn environments made anew for the others."""
+        process, now_s = self._supervisor.processes[index], time.monotonic()
+        slots = process.slots
+        until_s = self._book.breaker.until_s[slots.start : slots.stop]
+        is_reset = row >= Command.RESET
+        is_ripe = is_reset & (until_s <= now_s)
+        worn = is_ripe & self._wear.is_due(slots, now_s) & (not process.is_fresh)
+        if not is_ripe.any():
+            self._supervisor.call_at(index, float(until_s[is_reset].min()))
+        elif worn.any() and len(slots) == 1:
+            self._supervisor.dismiss(index)
+            return b""
+        elif not self._turnstile.enter(index):
+            is_ripe[:] = False
+        else:
+            self._renew([slots[offset] for offset in np.flatnonzero(worn)], now_s)
+        may_go = is_ripe | ~is_reset
+        commands = (row * may_go).tobytes()
+        row[may_go] = Command.NONE
+        return commands
 
-    def _act_on_due(self, index: int) -> None:
-        """Starts a process that is down. Kills one whose present command is overdue, not one that is at the next."""
-        process = self._processes[index]
-        if not process.alive:
-            self._start(index)
-            return
-        command = process.under_way
-        began_s = self._book.arrays.began_s[process.slots.start : process.slots.stop].max()
-        self._due_s[index] = began_s + self._timeout_s[command]
-        if self._due_s[index] <= time.monotonic():
-            self._fail(index, "hang", f"{command.name} took longer than {self._timeout_s[command]:g} s")
-
-    def _start(self, index: int) -> None:
-        process = self._processes[index]
-        process.start()
-        self._selector.register(process, selectors.EVENT_READ, index)
-        self._set_due(index)
-
-    def _fail(self, index: int, kind: str, reason: str = "") -> None:
-        """Ends a process and plans its next start."""
-        process = self._processes[index]
-        pid, made = process.pid, process.made
-        self._selector.unregister(process)
-        ending = process.end()
-        text = f"environment process {pid}, {_named(process.slots)}: {reason or ending}"
-        if not self._running:
-            self.close()
-            raise EnvStartError(text)
-        logger.warning("%s", text)
-        if made:
-            self._book.lose(process.slots, Failure(kind, text))
-        failures = self._book.count_failure(process.slots, text)
-        self._due_s[index] = time.monotonic() + min(BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
-
-    def _await_ends(self, until_s: float) -> None:
-        """Waits until all processes have ended, and reaps those that have."""
-        while self._selector.get_map() and (left_s := until_s - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left_s):
-                process = self._processes[key.data]
-                if process.receive() is None:
-                    self._selector.unregister(process)
-                    process.end()
-
-    def _release_waker(self) -> None:
-        with self._waker_lock:
-            waker, self._waker = self._waker, -1
-            if waker >= 0:
-                self._selector.unregister(waker)
-                os.close(waker)
+    def _renew(self, slots: list[int], now_s: float) -> None:
+        """Has environments made anew in their process, with the reset that waits for each."""
+        self._book.renew(slots)
+        for slot in slots:
+            self._book.command[slot] = Command.REMAKE
+            self._wear.renew(range(slot, slot + 1), now_s)
 
     def _release_memory(self) -> None:
         """Lets go of the arrays; who still holds one keeps it alive."""
@@ -272,7 +298,3 @@ def _timeouts_s(config: WorkerConfig) -> dict[int, float]:
         Command.MAKE: config.start_timeout_s,
         Command.REMAKE: config.start_timeout_s + config.reset_timeout_s,
     }
-
-
-def _named(slots: range) -> str:
-    return f"slot {slots[0]}" if len(slots) == 1 else f"slots {slots[0]}-{slots[-1]}"

@@ -1,6 +1,7 @@
 """A pool of environments in this process, for `--serial` and debuggers: `wait` runs the commands, in turn."""
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -48,6 +49,11 @@ class InlinePool:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
         return unflatten(self._book.arrays.obs)
 
+    @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+        return self._book.breaker.resting(time.monotonic())
+
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
         self._book.arrays = layout.private(self._schema, self.num_slots, self._frame_shape)
@@ -67,12 +73,10 @@ class InlinePool:
 
     def wait(self, timeout_s: float) -> Ready:
         """Does what was asked for. Where that is nothing, waits until `wake` is called or the time is over."""
-        commands = self._book.command.tobytes()
-        if self._host is not None and any(commands):
-            self._book.command[:] = Command.NONE
-            self._book.record(self._host.run(commands), self._slots)
-        else:
-            self._woken.wait(timeout_s)
+        until_s = time.monotonic() + timeout_s
+        while not (self._run() or self._woken.wait(max(0.0, min(until_s, self._next_s()) - time.monotonic()))):
+            if time.monotonic() >= until_s:
+                break
         self._woken.clear()
         return self._book.take()
 
@@ -85,3 +89,18 @@ class InlinePool:
         if self._host is not None:
             self._host.close()
             self._host = None
+
+    def _run(self) -> bool:
+        """Runs the commands, but not the resets of slots that pause; says whether there were any."""
+        row, now_s = self._book.command, time.monotonic()
+        may_go = (row < Command.RESET) | (self._book.breaker.until_s <= now_s)
+        commands = (row * may_go).tobytes()
+        if self._host is None or not any(commands):
+            return False
+        row[may_go] = Command.NONE
+        self._book.record(self._host.run(commands), self._slots)
+        return True
+
+    def _next_s(self) -> float:
+        """When the first pause is over that a reset waits for."""
+        return float(np.min(self._book.breaker.until_s[self._book.command >= Command.RESET], initial=np.inf))

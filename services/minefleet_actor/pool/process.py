@@ -1,62 +1,95 @@
 """An environment process, as its pool sees it."""
 
 import contextlib
+import math
 import os
+import select
 import signal
 import socket
-import subprocess
+from enum import IntEnum
 
-from minefleet_worker import boot
-from minefleet_worker.frames import MAX_FRAME_BYTES, Command, Reply, Setup, unpack_reply
+from minefleet_actor.pool.contract import Failure
+from minefleet_actor.pool.guard import Guard
+from minefleet_worker import boot, kin
+from minefleet_worker.frames import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
 
-REAP_S = 10
+END_S = 10.0
 """Longest that the kernel may take to end a killed process, seconds."""
+_GARBAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What it may raise to read bytes as a reply that they are not."""
+_EXPECTED = bytes.maketrans(bytes(Command), bytes([Kind.NONE, Kind.STEP, Kind.RESET, Kind.NONE, Kind.RESET]))
+"""By command, what follows if nothing fails."""
+
+
+class Stage(IntEnum):
+    """Where a process stands; the legal moves are in `EnvProcess`'s docstring."""
+
+    DOWN = 0
+    UP = 1
+    LEAVING = 2
+    """Asked to close its environments and end."""
+    DOOMED = 3
+    """To be killed. Nothing that it says counts any more."""
+
+
+class GarbledError(Exception):
+    """What came over a channel is no reply to what was asked."""
 
 
 class EnvProcess:
-    """Starts, addresses and ends the process of some slots' environments, again and again.
+    """Addresses the process of some slots' environments, one after another.
 
-    down ── start ──▶ making ── reply ──▶ idle ── send ──▶ busy ── reply ──▶ idle, and from everywhere ── end ──▶ down
+    DOWN ── open ──▶ UP: making ── reply ──▶ idle ── send ──▶ busy ── reply ──▶ idle
+                      │                       │ hang_up                │
+                      │                       ▼                        │
+                      │                    LEAVING                     │
+                      ▼                       ▼                        ▼
+                    DOOMED ◀── doom ──────────┴────────────────────────┘     and from everywhere ── ended ──▶ DOWN
     """
 
     def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         self.slots = setup.slots
+        self.stage = Stage.DOWN
         self.under_way = Command.NONE
         """Of the commands it was given last, the one that may take longest; NONE when it has replied."""
-        self._setup = setup
-        self._popen: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        """Its process id, which is its group's; 0 when it is down or being started."""
+        self.is_fresh = True
+        """Whether nothing was asked of its environments yet."""
+        self.failure: Failure | None = None
+        """Why it is doomed; the text may be empty where only its end will tell."""
+        self._commands = b""
         self._channel: socket.socket | None = None
+        self._handle = -1
+        """A descriptor of the process itself, which cannot come to mean another one."""
         self._buffer = bytearray(MAX_FRAME_BYTES)
 
-    def start(self) -> None:
-        """Starts the process in a group of its own, by exec: nothing of this process is shared but what is passed."""
+    def open(self, guard: Guard, index: int) -> None:
+        """Has the guard start the process."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            python = self._setup.config["python"]
-            self._popen = subprocess.Popen(
-                boot.command(python, "serve", str(theirs.fileno()), str(os.getpid())),
-                pass_fds=(theirs.fileno(), self._setup.memory),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=boot.environment(python),
-            )
-        self._channel.send(self._setup.pack())
-        self.under_way = Command.MAKE
+            python = self.setup.config["python"]
+            self._channel.send(self.setup.pack())
+            guard.start(index, boot.command(python, "serve"), theirs, without=boot.fleets_own(python))
+        self.stage, self.under_way, self.is_fresh = Stage.UP, Command.MAKE, True
+        self._commands = bytes([Command.MAKE]) * len(self.slots)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process was started and has not been ended; it may have died unnoticed."""
-        return self._popen is not None
-
-    @property
-    def pid(self) -> int:
-        """Its process id, which is its group's; 0 when it is down."""
-        return self._popen.pid if self._popen else 0
+    def started(self, pid: int) -> None:
+        """Notes the process's number."""
+        self.pid = pid
+        with contextlib.suppress(ProcessLookupError):
+            self._handle = os.pidfd_open(pid)
 
     @property
     def made(self) -> bool:
-        """Whether its environments are made."""
-        return self.alive and self.under_way != Command.MAKE
+        """Whether its environments are made, or were before it was dismissed or doomed."""
+        return self.stage != Stage.DOWN and self.under_way != Command.MAKE
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for commands."""
+        return self.stage == Stage.UP and not self.under_way
 
     def fileno(self) -> int:
         """The channel, for a selector."""
@@ -64,37 +97,68 @@ class EnvProcess:
 
     def send(self, commands: bytes, longest: Command) -> None:
         """Passes commands on. To a dead process that does nothing; `receive` tells of the death."""
-        self.under_way = longest
+        self.under_way, self._commands, self.is_fresh = longest, commands, False
         if self._channel:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._channel.send(commands)
 
     def receive(self) -> Reply | None:
-        """Returns the next reply, or None when the process has died. Waits for one of them."""
+        """Returns the reply that has come, or None when the process has hung up. Raises `GarbledError`."""
         try:
-            size = self._channel.recv_into(self._buffer) if self._channel else 0
+            size = self._channel.recv_into(self._buffer, 0, socket.MSG_DONTWAIT) if self._channel else 0
         except ConnectionResetError:
             return None
-        return unpack_reply(bytes(self._buffer[:size]), len(self.slots)) if size else None
+        if not size:
+            return None
+        try:
+            reply = unpack_reply(bytes(self._buffer[:size]), len(self.slots))
+            self._check(reply)
+        except _GARBAGE as error:
+            raise GarbledError(f"it sent what is no reply: {error!r}") from error
+        return reply
 
     def hang_up(self) -> None:
         """Asks the process to close its environments and end."""
+        self.stage = Stage.LEAVING
         if self._channel:
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_WR)
 
-    def terminate(self) -> None:
-        """Asks again, also in the middle of a command."""
-        if self._popen:
-            self._popen.terminate()
+    def doom(self, failure: Failure | None) -> None:
+        """Hears no more of what the process says."""
+        self.stage, self.failure = Stage.DOOMED, failure
+        if self._channel:
+            self._channel.close()
+            self._channel = None
 
-    def end(self) -> str:
-        """Kills the process and its group, whatever state they are in, and says how it ended."""
-        if self._popen is None or self._channel is None:
-            return "it was not running"
-        # Before the process is reaped: until then the group's number cannot be another's.
-        os.killpg(self._popen.pid, signal.SIGKILL)
-        code = self._popen.wait(REAP_S)
-        self._channel.close()
-        self._popen, self._channel, self.under_way = None, None, Command.NONE
-        return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it exited with code {code}"
+    def ended(self) -> None:
+        """Notes that the process is gone."""
+        self.doom(None)
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle, self.pid = -1, 0
+        self.stage, self.under_way = Stage.DOWN, Command.NONE
+
+    def kill(self) -> None:
+        """Kills the process and what is below it, for a guard that cannot, and waits for the end."""
+        if self._handle >= 0 and not select.select([self._handle], [], [], 0)[0]:
+            kin.kill_tree(self.pid)
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            select.select([self._handle], [], [], END_S)
+
+    def _check(self, reply: Reply) -> None:
+        """Refuses a reply to what was not asked."""
+        expected = self._commands.translate(_EXPECTED) if self.under_way else b""
+        if reply.kinds == expected and not reply.failures and not reply.endings:
+            return
+        failed = {index for index, kind in enumerate(reply.kinds) if kind == Kind.FAILED}
+        answered = [Kind.FAILED if i in failed and self._commands[i] else kind for i, kind in enumerate(expected)]
+        if bytes(answered) != reply.kinds or failed != set(reply.failures):
+            raise ValueError(f"{list(reply.kinds)} follows on {list(self._commands)}")
+        for index, ending in reply.endings.items():
+            if reply.kinds[index] != Kind.STEP or not isinstance(ending.task, str):
+                raise ValueError(f"environment {index} has no such end: {ending}")
+            math.fsum(ending.metrics.values())
+        for failure in reply.failures.values():
+            if failure.kind not in FAILURES:
+                raise ValueError(f"there is no failure {failure.kind!r}")

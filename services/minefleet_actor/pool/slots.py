@@ -7,7 +7,8 @@ A slot is in one state:
     READY   the observation is there                  step, reset → BUSY; failure → EMPTY
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable
 from enum import IntEnum
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from minefleet.config import WorkerConfig
 from minefleet.schema import Schema
 from minefleet.tree import Tree, flatten
-from minefleet_actor.pool.contract import EnvGaveUpError, Ready, Slots
+from minefleet_actor.pool.breaker import Breaker
+from minefleet_actor.pool.contract import Ready, Slots
 from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
 from minefleet_worker.layout import private
 
@@ -37,7 +39,7 @@ class SlotBook:
         """The pool's; none before it starts and after it has closed."""
         self.command = np.zeros(num_slots, np.uint8)
         """[N] uint8, each a `Command` that waits to be passed on."""
-        self._max_restarts = config.max_restarts
+        self.breaker = Breaker(num_slots, max_restarts=config.max_restarts, rest_s=config.rest_s)
         self._seed = seed
         self._actor_index = actor_index
         self._state = np.full(num_slots, State.EMPTY, np.uint8)
@@ -47,7 +49,6 @@ class SlotBook:
         self._episodes = np.zeros(num_slots, np.int64)
         self._unseeded = np.ones(num_slots, np.bool_)
         self._broken = np.zeros(num_slots, np.bool_)
-        self._failures_in_row = np.zeros(num_slots, np.int64)
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Wants a step of each slot."""
@@ -61,13 +62,20 @@ class SlotBook:
         """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
         self._refuse(slots[self._state[slots] == State.BUSY], "EMPTY or READY")
         self.arrays.seed[slots] = -1
-        for slot in slots[self._unseeded[slots]]:
-            self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, int(slot), int(self._episodes[slot]))
-        self._unseeded[slots] = False
         self._episodes[slots] += 1
+        for slot in slots[self._unseeded[slots]].tolist():
+            self._sow(slot)
         self._state[slots] = State.BUSY
         self.command[slots] = np.where(self._broken[slots], Command.REMAKE, Command.RESET)
         self._broken[slots] = False
+
+    def renew(self, slots: Iterable[int]) -> None:
+        """Notes that the slots' environments are new ones, for the resets that wait or else for the next."""
+        for slot in slots:
+            if self.command[slot] >= Command.RESET:
+                self._sow(slot)
+            else:
+                self._unseeded[slot] = True
 
     @property
     def has_news(self) -> bool:
@@ -83,7 +91,7 @@ class SlotBook:
         for index, failure in reply.failures.items():
             self._fail(slots[index], failure)
             self._broken[slots[index]] = True
-            self.count_failure([slots[index]], failure.text)
+            self.breaker.fail([slots[index]], failure.text, time.monotonic())
 
     def lose(self, slots: range, failure: Failure) -> None:
         """Notes that a process has gone, with its environments. Slots without an episode have nothing to report."""
@@ -94,21 +102,6 @@ class SlotBook:
         self.command[section] = Command.NONE
         self._broken[section] = False
 
-    def count_failure(self, slots: Sequence[int], text: str) -> int:
-        """Counts a failure of each slot, and returns the longest row of failures.
-
-        Raises:
-            EnvGaveUpError: If a slot has failed `max_restarts` times without finishing an episode in between.
-        """
-        rows = self._failures_in_row
-        for slot in slots:
-            rows[slot] += 1
-            if rows[slot] >= self._max_restarts:
-                raise EnvGaveUpError(
-                    f"slot {slot} failed {rows[slot]} times without finishing an episode; the last time: {text}"
-                )
-        return int(rows[list(slots)].max())
-
     def take(self) -> Ready:
         """Returns the news and forgets them."""
         slots = np.flatnonzero(self._kind)
@@ -117,7 +110,7 @@ class SlotBook:
         self._state[slots] = np.where(kind == Kind.FAILED, State.EMPTY, State.READY)
         terminated, truncated = self.arrays.terminated[slots], self.arrays.truncated[slots]
         over = slots[terminated | truncated]
-        self._failures_in_row[over] = 0
+        self.breaker.succeed(over)
         endings = {slot: self._endings.pop(slot, Ending()) for slot in over.tolist()}
         failures, self._failures = self._failures, {}
         return Ready(
@@ -129,6 +122,12 @@ class SlotBook:
             endings=endings,
             failures=failures,
         )
+
+    def _sow(self, slot: int) -> None:
+        """Gives the slot's new environment the seed of the episode that it is to begin with."""
+        episode = int(self._episodes[slot]) - 1
+        self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, slot, episode)
+        self._unseeded[slot] = False
 
     def _refuse(self, wrong: Slots, expected: str) -> None:
         if len(wrong):

@@ -1,0 +1,67 @@
+"""Says how long a slot pauses after its failures.
+
+    closed ── max_restarts failures in a row ──▶ resting ── rest_s ──▶ half-open ── failure ──▶ resting
+      ▲                                                                    │
+      └────────────────────────── good episode ────────────────────────────┘
+
+Closed, the pause doubles with each failure in a row. Half-open, the slot's environment is tried once.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from minefleet_actor.pool.contract import EnvGaveUpError, Slots
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_S = 0.1
+"""Pause after a first failure, seconds; doubled with each failure in a row."""
+MAX_BACKOFF_S = 30.0
+
+
+class Breaker:
+    """Counts every slot's failures in a row, and makes slots rest that fail too often."""
+
+    def __init__(self, num_slots: int, *, max_restarts: int, rest_s: float) -> None:
+        self.until_s = np.full(num_slots, -np.inf)
+        """[N] float64, when each slot's pause is over, on the monotonic clock."""
+        self._max_restarts = max_restarts
+        self._rest_s = rest_s
+        self._in_row = np.zeros(num_slots, np.int64)
+
+    def fail(self, slots: Sequence[int], text: str, now_s: float) -> float:
+        """Counts a failure of each slot, and returns when the first of their pauses is over.
+
+        Raises:
+            EnvGaveUpError: If no slot is left that does not rest.
+        """
+        for slot in slots:
+            self._in_row[slot] += 1
+            self.until_s[slot] = now_s + self._pause_s(int(self._in_row[slot]))
+            if self._in_row[slot] >= self._max_restarts:
+                rest = f"slot {slot} failed {self._in_row[slot]} times without finishing an episode"
+                logger.warning("%s; it rests for %g s", rest, self._rest_s)
+                self._check_all(f"{rest}; the last time: {text}", now_s)
+        return float(self.until_s[list(slots)].min())
+
+    def succeed(self, slots: Slots) -> None:
+        """Notes that the slots have finished an episode each."""
+        for slot in slots[self._in_row[slots] >= self._max_restarts]:
+            logger.info("slot %s works again", slot)
+        self._in_row[slots] = 0
+
+    def resting(self, now_s: float) -> int:
+        """Number of slots that rest."""
+        return int(np.count_nonzero((self._in_row >= self._max_restarts) & (self.until_s > now_s)))
+
+    def _pause_s(self, in_row: int) -> float:
+        if in_row >= self._max_restarts:
+            return self._rest_s
+        return float(min(BACKOFF_S * 2.0 ** min(in_row - 1, 20), MAX_BACKOFF_S))
+
+    def _check_all(self, text: str, now_s: float) -> None:
+        count = len(self.until_s)
+        if self.resting(now_s) == count:
+            raise EnvGaveUpError(text if count == 1 else f"all {count} slots fail; {text}")

@@ -1,0 +1,31 @@
+"""Says when each slot's environment has been used for so long, or takes so much memory, that it is made anew."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Wear:
+    """Every slot is due once per interval, at a point that is its own, so that never all are made anew at once."""
+
+    def __init__(self, num_slots: int, interval_s: float, now_s: float) -> None:
+        self._interval_s = interval_s
+        self._first_s = now_s + interval_s * np.arange(1, num_slots + 1) / num_slots
+        self._due_s = np.full(num_slots, np.inf)
+        self.renew(range(num_slots), now_s)
+
+    def is_due(self, slots: range, now_s: float) -> NDArray[np.bool_]:
+        """Which of the slots' environments are to be made anew."""
+        return self._due_s[slots.start : slots.stop] <= now_s
+
+    def hurry(self, slots: range) -> None:
+        """Makes the slots due."""
+        self._due_s[slots.start : slots.stop] = -np.inf
+
+    def renew(self, slots: range, now_s: float) -> None:
+        """Notes that the slots' environments are new."""
+        section = slice(slots.start, slots.stop)
+        if self._interval_s:
+            passed = np.floor((now_s - self._first_s[section]) / self._interval_s) + 1
+            self._due_s[section] = self._first_s[section] + np.maximum(passed, 0) * self._interval_s
+        else:
+            self._due_s[section] = np.inf
