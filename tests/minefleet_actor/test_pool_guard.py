@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from minefleet.envs.spaces import schema_of
 
 from minefleet.config import EnvConfig, WorkerConfig
-from minefleet.envs import make
+from minefleet.envs import make, schema_of
 from minefleet_actor.pool import EnvPool, Kind
 
 FAULTY = Path(__file__).with_name("faulty_env.py")

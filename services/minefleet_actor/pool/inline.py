@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
+
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.errors import ConfigError
 from minefleet.schema import Schema
