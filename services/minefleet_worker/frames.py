@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from minefleet.config import EnvConfig
+from minefleet.config import EnvConfig, WrappersConfig
 from minefleet.schema import Schema
 
 MAX_FRAME_BYTES = 2**17
@@ -137,7 +137,7 @@ def unpack_setup(frame: bytes) -> Setup:
     """Inverts `Setup.pack`."""
     data = json.loads(frame)
     return Setup(
-        config=EnvConfig(**data["config"]),
+        config=EnvConfig(**{**data["config"], "wrappers": WrappersConfig(**data["config"]["wrappers"])}),
         schema=Schema.from_dict(data["schema"]),
         num_slots=data["num_slots"],
         slots=range(*data["slots"]),

@@ -17,6 +17,7 @@ from minefleet.schema import Leaf, Schema
 from minefleet.tree import flatten, tree_map
 from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
 from minefleet_worker.layout import Arrays
+from minefleet_worker.masks import MASK, allow_nothing, masks_of
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class HostedEnv:
         self._task = ""
         self._leaves: dict[str, Leaf] = flatten(schema.obs)
         self._obs_rows: dict[str, NDArray[Any]] = flatten(_rows(arrays.obs, slot))
+        categories = {path: leaf.categories for path, leaf in flatten(schema.action).items()}
+        self._masks = masks_of(self._obs_rows, categories)
         self._action_rows = _rows(arrays.action, slot)
 
     def run(self, command: int) -> tuple[Kind, Ending | None]:
@@ -138,6 +141,8 @@ class HostedEnv:
             row = self._obs_rows[path]
             _check_obs(value, row, self._leaves[path], path)
             row[...] = value
+        if not (terminated or truncated) and allow_nothing(self._masks):
+            raise EnvError(f"the observation's {MASK!r} allows no action")
         self._arrays.reward[self._slot] = reward
         self._arrays.terminated[self._slot] = terminated
         self._arrays.truncated[self._slot] = truncated

@@ -10,6 +10,7 @@ environment is broken: the step is dropped and the environment replaced.
 """
 
 import difflib
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,7 @@ import gymnasium
 from minefleet.config import EnvConfig
 from minefleet.errors import ConfigError
 from minefleet.generators import load
+from minefleet_worker.wrapping import wrap
 
 Env = gymnasium.Env[Any, Any]
 
@@ -30,11 +32,16 @@ for _id, _entry_point in _OURS.items():
 
 
 def make(config: EnvConfig, render_mode: str | None = None) -> Env:
-    """Makes the environment that a config names. One from a generator renders as it is made.
+    """Makes the environment that a config names, in its wrappers. One from a generator renders as it is made.
 
     Raises:
         ConfigError: If there is no such environment, a package of its is missing, or the generator makes none.
+        ValueError: If a wrapper does not fit it.
     """
+    return wrap(_bare(config, render_mode), asdict(config.wrappers))  # type: ignore[no-any-return]  # As it is given.
+
+
+def _bare(config: EnvConfig, render_mode: str | None) -> Env:
     if config.generator:
         return _generated(config)
     if config.id:
