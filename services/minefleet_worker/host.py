@@ -177,5 +177,5 @@ def _check_obs(value: NDArray[Any], row: NDArray[Any], leaf: Leaf, path: str) ->
         raise EnvError(f"{name} must be {row.dtype}, got {value.dtype}")
     if row.dtype.kind == "f" and not np.isfinite(value).all():
         raise EnvError(f"{name} must be finite, got {value}")
-    if leaf.kind != "box" and not ((value >= 0) & (value < np.asarray(leaf.categories).reshape(row.shape))).all():
+    if leaf.categories and not ((value >= 0) & (value < np.asarray(leaf.categories).reshape(row.shape))).all():
         raise EnvError(f"{name} must count categories below {leaf.categories}, got {value}")

@@ -17,7 +17,7 @@ from minefleet.tree import Tree, flatten, join
 
 Array = NDArray[Any]
 Space = gymnasium.Space[Any]
-SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text (shown, not taken), Dict and Tuple"
 
 
 def schema_of(env: gymnasium.Env[Any, Any]) -> Schema:
@@ -63,7 +63,7 @@ def from_env_obs(space: Space, obs: Any) -> Tree:
         case spaces.MultiBinary():
             return np.asarray(obs).reshape(-1)
         case _:
-            return np.asarray(obs)
+            return _bytes(space, obs) if isinstance(space, spaces.Text) else np.asarray(obs)
 
 
 def _clipped(space: Space, value: Array) -> Array:
@@ -100,8 +100,19 @@ def _leaf(space: Space, path: str) -> Leaf:
             return _multi_discrete(tuple(int(n) for n in space.nvec.flat))
         case spaces.MultiBinary():
             return _multi_discrete((2,) * int(np.prod(space.shape)))
+        case spaces.Text() if path.split("/", 1)[0] == "obs":
+            return Leaf(kind="text", shape=(_longest_bytes(space),), dtype="uint8")
         case _:
             raise ConfigError(f"{path} is a {type(space).__name__} space; supported are {SUPPORTED}")
+
+
+def _bytes(space: spaces.Text, text: str) -> Array:
+    return np.frombuffer(text.encode().ljust(_longest_bytes(space), b"\0"), np.uint8)
+
+
+def _longest_bytes(space: spaces.Text) -> int:
+    """Bytes of the longest text, as UTF-8."""
+    return space.max_length * max(len(character.encode()) for character in space.character_set)
 
 
 def _box(space: spaces.Box) -> Leaf:
