@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -18,7 +20,7 @@ from minefleet.config.load import load
 from minefleet.envs import make
 from minefleet.envs.spaces import schema_of
 from minefleet.errors import ConfigError
-from minefleet_actor.pool import InlinePool, Kind
+from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 from minefleet_worker.masks import allow_nothing, masks_of
 from minefleet_worker.pixels import grey, resizer
 from minefleet_worker.wrapping import OFF, wrap
@@ -272,6 +274,17 @@ def test_masks_allow_nothing_when_one_part_of_them_has_nothing_left(data: st.Dat
     assert allow_nothing(masks_of(rows, {"a": counts, "b/c": counts, "d": (), "b": (9,)})) == expected
 
 
+class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Only the picture; the mask is in the info of every step."""
+
+    def __init__(self) -> None:
+        super().__init__(TransformObservation(Counting(), lambda obs: obs["pov"], Counting.observation_space["pov"]))
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, info | {"allowed": [1, 0, 1]}
+
+
 class MovesLeft(gymnasium.Env[Any, Any]):
     """Each move may be made once; the episode ends when none is left, or, if it is not `fair`, does not."""
 
@@ -291,6 +304,28 @@ class MovesLeft(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.left[action] = 0
         return self.look(), 0.0, self._fair and not self.left.any(), False, {}
+
+
+@pytest.mark.parametrize("make_pool", [InlinePool, EnvPool])
+def test_every_pool_plays_through_the_wrappers(make_pool: Callable[..., Pool]) -> None:
+    wrappers = WrappersConfig(time_limit=5, frame_skip=2, frame_stack=2, action_mask="allowed", resize=[3, 2])
+    config = EnvConfig(generator=f"{__file__}:Seen", wrappers=wrappers)
+    with closing(make(config)) as env:
+        schema = schema_of(env)
+    assert schema.obs["obs"].shape == (3, 2, 6)
+    pool = make_pool(config, schema, WorkerConfig(num_envs=1), seed=0, actor_index=0)
+    pool.start()
+    slot = np.array([0])
+    pool.reset(slot)
+    assert pool.wait(60.0).kind.tolist() == [Kind.RESET]
+    for reward, truncated in ((1 + 2, False), (3 + 4, False), (5, True)):
+        pool.step(slot, np.array([0]))
+        ready = pool.wait(60.0)
+        assert (ready.reward.tolist(), ready.truncated.tolist()) == ([reward], [truncated])
+    small = resizer(3, 2)
+    np.testing.assert_array_equal(pool.obs["obs"][0], np.concatenate([small(image(4)), small(image(5))], -1))
+    assert pool.obs["action_mask"].tolist() == [[1, 0, 1]]
+    pool.close()
 
 
 @pytest.mark.parametrize(("fair", "expected"), [(True, Kind.STEP), (False, Kind.FAILED)])
