@@ -107,8 +107,8 @@ def _each_image(env: Env, function: Callable[[Any], Any], key: str) -> Env:
         found.append(path)
         return spaces.Box(0, 255, function(np.zeros(space.shape, np.uint8)).shape, np.uint8)
 
-    def value_of(space: Any, value: Any, _: str) -> Any:
-        return function(value) if _is_image(space) else value
+    def value_of(space: Any, value: Any, path: str) -> Any:
+        return function(_checked(space, value, path)) if _is_image(space) else value
 
     space = env.observation_space
     new_space = _map(space_of, space, space)
@@ -119,6 +119,14 @@ def _each_image(env: Env, function: Callable[[Any], Any], key: str) -> Env:
 
 def _is_image(space: Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def _checked(space: Any, value: Any, path: str) -> Any:
+    """Refuses an image that is none of its space: resized, it would look right."""
+    image = np.asarray(value)
+    if image.shape != space.shape or image.dtype != space.dtype:
+        raise ValueError(f"the image {path!r} must be {space.dtype} {space.shape}, got {image.dtype} {image.shape}")
+    return image
 
 
 def _stacked(env: Env, count: int) -> Env:

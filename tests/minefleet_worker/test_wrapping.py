@@ -146,6 +146,15 @@ def test_a_resized_pixel_is_the_mean_of_what_it_covers(
     np.testing.assert_allclose(small, mean, atol=1)
 
 
+@pytest.mark.parametrize("wrong", [np.zeros((12, 9, 3), np.uint8), np.zeros(SIZE, np.float32), None])
+@pytest.mark.parametrize("wrappers", [{"resize": [4, 4]}, {"grey": True}])
+def test_an_image_that_is_none_of_its_space_is_not_made_to_look_right(wrong: Any, wrappers: dict[str, Any]) -> None:
+    space = Counting.observation_space["pov"]
+    env = wrapped(TransformObservation(Counting(), lambda obs: wrong, space), **wrappers)
+    with pytest.raises(ValueError, match=r"the image '' must be uint8 \(12, 8, 3\), got"):
+        env.reset()
+
+
 def test_frames_are_stacked_along_the_channels_the_oldest_first_and_never_across_episodes() -> None:
     env = wrapped(Counting(), frame_stack=3)
     first = env.reset()[0]
