@@ -26,6 +26,7 @@ from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.pool.slots import episode_seed
 from minefleet_actor.recorder import Recorder
+from minefleet_actor.rewards import shaping
 from minefleet_actor.shipping import Shipper
 from minefleet_actor.weights import WeightsFollower
 from minefleet_runtime.context import RoleContext
@@ -74,7 +75,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     actor = Actor(
         pool=pool,
         inference=inference,
-        recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length),
+        recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)),
         episodes=Episodes(pool.num_slots, run.config.train_config.discount),
         lanes=lanes,
         follower=follower,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from minefleet.fragment import Fragment
 from minefleet.schema import Schema, zeros
 from minefleet.tree import Tree, flatten, tree_map, unflatten
+from minefleet_actor.rewards import Shape, unchanged
 
 Slots = NDArray[np.intp]
 Array = NDArray[Any]
@@ -38,10 +39,11 @@ class Cuts:
 
 
 class Recorder:
-    """The open fragment of every slot."""
+    """The open fragment of every slot. `shape_reward` makes what is trained on from the environment's rewards."""
 
-    def __init__(self, schema: Schema, slots: int, fragment_length: int) -> None:
+    def __init__(self, schema: Schema, slots: int, fragment_length: int, shape_reward: Shape = unchanged) -> None:
         shape = (slots, fragment_length)
+        self._shape_reward = shape_reward
         self.fragment_length = fragment_length
         self.length = np.zeros(slots, np.intp)
         self._obs = zeros(schema.obs, *shape)
@@ -94,7 +96,7 @@ class Recorder:
         """Writes the environment's half: the steps now count."""
         at = (slots, self.length[slots])
         for name, row in (
-            ("reward", reward),
+            ("reward", self._shape_reward(reward)),
             ("terminated", terminated),
             ("truncated", truncated & ~terminated),
             ("crash", False),

@@ -3,7 +3,7 @@
     estimate ─▶ rescale the value head ─▶ normalise ─▶ epochs: shuffle ─▶ micro-batches ─▶ loss, backward
                                                                                │ every gradient_accumulation
                                                                                ▼
-                                                                     clip ─▶ finite? ─▶ optimizer step
+                        statistics of observations ◀─ at the end ─── clip ─▶ finite? ─▶ optimizer step
 
 A step whose loss or gradient is not finite is left out. A batch that brings something that is not finite is left out
 whole, and counts as one such step.
@@ -79,6 +79,8 @@ class Updater:
         for group in self._groups(len(batch)):
             self._step(prepared, group, rates, tally)
         self.policy.eval()
+        if self.policy.obs_norm is not None:
+            self.policy.obs_norm.update(gather(batch.seen, batch.position[batch.mask]))
         return tally.report(batch, estimates, self._config.log_ratio_range)
 
     def _prepare(self, batch: Batch, estimates: Estimates) -> Prepared:

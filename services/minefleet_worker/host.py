@@ -12,6 +12,7 @@ import numpy as np
 from minefleet_worker.errors import EnvError
 from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
 from minefleet_worker.making import make
+from minefleet_worker.masks import MASK, allow_nothing, masks_of
 from minefleet_worker.spaces import reader, schema_of, writer
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class HostedEnv:
         self._slot = slot
         self._obs_rows = _rows(arrays.obs, slot)
         self._action_rows = _rows(arrays.action, slot)
+        categories = {path: leaf["categories"] for path, leaf in schema["action"].items()}
+        self._masks = masks_of(self._obs_rows, categories)
         self._frame = arrays.frame[slot]
         self._env: Any = None
         self._task = ""
@@ -130,6 +133,8 @@ class HostedEnv:
             raise EnvError("the environment was not made", "exception")
 
     def _note(self, reward: float, terminated: Any, truncated: Any) -> None:
+        if not (terminated or truncated) and allow_nothing(self._masks):
+            raise EnvError(f"the observation's {MASK!r} allows no action")
         arrays, slot = self._arrays, self._slot
         arrays.reward[slot] = reward
         arrays.terminated[slot] = terminated

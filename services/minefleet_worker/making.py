@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_worker.errors import RefusedError
 from minefleet_worker.generators import load
+from minefleet_worker.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,9 @@ GYM_WITH_RENDER_MODE = (0, 26)
 
 
 def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
-    """Makes the environment that the section `env` of a configuration names. A generator's renders as it is made.
+    """Makes the environment that the section `env` of a configuration names, in its wrappers.
+
+    A generator's renders as it is made.
 
     Raises:
         RefusedError: If there is no such environment, a package of its is missing, or the generator makes none.
@@ -36,7 +39,7 @@ def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
         env = _registered(config, render_mode)
     else:
         raise RefusedError("give env.id or env.generator: both are empty")
-    return env if _is_new(env) else OldEnv(env)
+    return wrap(env if _is_new(env) else OldEnv(env), config["wrappers"])
 
 
 class OldEnv:

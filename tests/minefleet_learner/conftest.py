@@ -36,9 +36,10 @@ def schema() -> Schema:
 
 @pytest.fixture
 def make_policy() -> Callable[..., Policy]:
-    def make(gru_size: int = 0, seed: int = 0) -> Policy:
+    def make(gru_size: int = 0, seed: int = 0, normalize_obs: bool = False) -> Policy:
         torch.manual_seed(seed)
-        return build(PolicyConfig(hidden_size=16, hidden_layers=1, gru_size=gru_size), SCHEMA)
+        config = PolicyConfig(hidden_size=16, hidden_layers=1, gru_size=gru_size, normalize_obs=normalize_obs)
+        return build(config, SCHEMA)
 
     return make
 

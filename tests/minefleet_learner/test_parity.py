@@ -58,7 +58,9 @@ def probe(policy: Policy, version: int = 4, rounded: Collection[str] = ()) -> Pa
 
 @pytest.fixture
 def policy(make_policy: MakePolicy) -> Policy:
-    made = make_policy(5)
+    made = make_policy(5, normalize_obs=True)
+    assert made.obs_norm is not None
+    made.obs_norm.update({"vector": torch.tensor([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])})
     made.value_norm.update(torch.tensor([3.0, 5.0, 20.0]), made.value_head)
     torch.nn.init.normal_(made.get_parameter("action_head.linear.weight"))
     return made
@@ -107,6 +109,13 @@ def test_normalisers_that_were_not_broadcast_are_found(make_fragment: Make, poli
     fragments = recorded(make_fragment, policy)
     policy.value_norm.mean += 1
     assert probe(policy).compare(collate(fragments)).value > BOUND
+
+
+def test_statistics_of_observations_that_were_not_broadcast_are_found(make_fragment: Make, policy: Policy) -> None:
+    fragments = recorded(make_fragment, policy)
+    assert policy.obs_norm is not None
+    policy.obs_norm.update({"vector": torch.zeros(1, 3)})
+    assert probe(policy).compare(collate(fragments)).logp > BOUND
 
 
 def test_only_whole_fragments_of_a_remembered_version_are_compared(make_fragment: Make, policy: Policy) -> None:

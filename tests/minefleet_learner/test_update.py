@@ -61,10 +61,10 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("gru_size", [0, 5])
+@pytest.mark.parametrize(("gru_size", "normalize_obs"), [(0, False), (5, False), (5, True)])
 @pytest.mark.parametrize("rho", [0.0, 0.1])
 def test_n_updates_equal_k_then_a_checkpoint_then_the_rest_bit_for_bit(
-    tmp_path: Path, make_fragment: Make, make_policy: MakePolicy, gru_size: int, rho: float
+    tmp_path: Path, make_fragment: Make, make_policy: MakePolicy, gru_size: int, normalize_obs: bool, rho: float
 ) -> None:
     config = replace(CONFIG, kl_divergence_coef_rho=rho, coef_rho_decay=0.9, anneal_lr_linearly=True, vf_warmup=1)
     batches = [make_batch(make_fragment, seed, gru_size) for seed in range(5)]
@@ -73,7 +73,7 @@ def test_n_updates_equal_k_then_a_checkpoint_then_the_rest_bit_for_bit(
         for iteration in iterations:
             updater.update(batches[iteration], rates(config, iteration, iteration / 5))
 
-    straight = make_updater(make_policy(gru_size), config)
+    straight = make_updater(make_policy(gru_size, normalize_obs=normalize_obs), config)
     seed_everything(1)
     train(straight, range(2))
     state = CheckpointState(run_id="r", iteration=2)
@@ -81,7 +81,7 @@ def test_n_updates_equal_k_then_a_checkpoint_then_the_rest_bit_for_bit(
     train(straight, range(2, 5))
 
     seed_everything(99)
-    resumed = make_updater(make_policy(gru_size, seed=7), config)
+    resumed = make_updater(make_policy(gru_size, seed=7, normalize_obs=normalize_obs), config)
     load_snapshot(resumed, read(place))
     train(resumed, range(2, 5))
     assert equal(weights(straight.policy), weights(resumed.policy))
@@ -187,9 +187,13 @@ def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: M
     assert drift[1] < 0.5 * drift[0]
 
 
-def test_on_its_own_data_the_first_step_has_ratio_one(make_fragment: Make, make_policy: MakePolicy) -> None:
-    policy = make_policy()
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_on_its_own_data_the_first_step_has_ratio_one(
+    make_fragment: Make, make_policy: MakePolicy, normalize_obs: bool
+) -> None:
+    policy = make_policy(normalize_obs=normalize_obs)
     batch = make_batch(make_fragment, 0)
+    make_updater(policy).update(make_batch(make_fragment, 1), rates(CONFIG, 0, 0.0))
     with torch.no_grad():
         output, _ = policy(gather(batch.seen, batch.position), {}, batch.first)
     batch = replace(batch, behaviour_logp=policy.action_head.logp(output.params, batch.action))
@@ -198,6 +202,34 @@ def test_on_its_own_data_the_first_step_has_ratio_one(make_fragment: Make, make_
     assert report.ratio_max == pytest.approx(1.0, abs=1e-5)
     assert report.approx_kl == pytest.approx(0.0, abs=1e-6)
     assert report.clip_fraction == 0
+
+
+def test_the_statistics_of_observations_are_those_of_the_steps_of_every_batch_once(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    policy = make_policy(normalize_obs=True)
+    updater = make_updater(policy)
+    acted_on = []
+    for seed in range(3):
+        batch = make_batch(make_fragment, seed)
+        acted_on.append(gather(batch.seen, batch.position)["vector"][batch.mask])
+        batch.seen["vector"].flatten(0, 1)[~batch.seen_mask.flatten()] = 1e9
+        updater.update(batch, rates(CONFIG, seed, 0.0))
+    rows = torch.cat(acted_on).double()
+    state = policy.state_dict()
+    assert state["obs_norm.moments.0.count"] == len(rows) == 3 * (6 + 7 + 8 + 9 + 10 + 11)
+    torch.testing.assert_close(state["obs_norm.moments.0.mean"], rows.mean(0))
+    torch.testing.assert_close(state["obs_norm.moments.0.variance"], rows.var(0, correction=0))
+
+
+def test_a_batch_that_is_left_out_leaves_the_statistics_of_observations_alone(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    policy = make_policy(normalize_obs=True)
+    batch = make_batch(make_fragment, 0)
+    batch.reward[0, 0] = float("nan")
+    make_updater(policy).update(batch, rates(CONFIG, 0, 0.0))
+    assert policy.state_dict()["obs_norm.moments.0.count"] == 0
 
 
 def test_rates_follow_the_schedule() -> None:

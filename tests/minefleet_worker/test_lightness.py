@@ -13,7 +13,7 @@ import minefleet_worker
 MODULES = sorted(Path(minefleet_worker.__file__).parent.glob("*.py"))
 HEAVY = ("minefleet.config", "minefleet.errors", "grpc", "google.protobuf", "omegaconf", "torch", "prometheus_client")
 BUILT_IN = {"dict", "frozenset", "list", "set", "tuple", "type"}
-OURS = "from minefleet_worker.making import make; make(dict(id='minefleet/Corridor-v0', generator='', kwargs={}))"
+OURS = "from minefleet_worker.making import make; from minefleet_worker.wrapping import OFF; make(dict(id='minefleet/Corridor-v0', generator='', kwargs={}, wrappers=OFF))"
 
 
 @pytest.mark.parametrize("code", ["import minefleet_worker.__main__", OURS])

@@ -3,30 +3,43 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from minefleet.config.checks import above, at_least
 from minefleet.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrappersConfig:
-    """Wrappers around each environment, from Gymnasium where it has them; applied in the order of the keys."""
+    """Wrappers around each environment, from the inside out in the order of the keys."""
 
     time_limit: int = 0
-    """Truncate episodes after so many steps of the environment; 0 never."""
+    """Truncate episodes after so many steps of the environment, skipped ones included; 0 never. It only shortens: the
+    limit of a registered environment is changed by `env.kwargs.max_episode_steps`."""
     frame_skip: int = 1
-    """Repeat each action so many times and add up the rewards, >= 1."""
-    grey: bool = False
-    """Make pixels grey: [height, width, 1]."""
+    """Repeat each action so many times, add up the rewards and show the last observation, >= 1. Returns are the same;
+    lengths, `env_steps` and the discount count what the policy decides."""
     resize: list[int] = field(default_factory=list)
-    """Resize pixels to [height, width]; empty leaves them."""
+    """Resize all images to [height, width]; empty leaves them."""
+    grey: bool = False
+    """Make all images grey: [height, width, 1]."""
     frame_stack: int = 1
-    """Show the last so many frames, joined along the channels, >= 1."""
-    reward_scale: float = 1.0
-    """Multiply rewards, before they are clipped."""
-    reward_clip: float = 0.0
-    """Clip rewards to [-reward_clip, reward_clip]; 0 does not."""
+    """Show the last so many observations, >= 1: boxes are joined along their last axis, which are an image's channels,
+    the oldest first; of the rest, masks included, the newest is shown. The first one stands for those before it."""
     action_mask: str = ""
     """Key of `info` that holds the mask of allowed actions, for environments that tell it there: it becomes part of the
     observation, as `action_mask`. Empty where there is none, or where the observation has it already."""
+    reward_scale: float = 1.0
+    """Multiply rewards, before they are clipped, > 0. What is trained on changes, what is reported does not: returns
+    are sums of the environment's rewards."""
+    reward_clip: float = 0.0
+    """Clip rewards to [-reward_clip, reward_clip], likewise only what is trained on; 0 does not."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        for key, minimum in (("time_limit", 0), ("frame_skip", 1), ("frame_stack", 1), ("reward_clip", 0)):
+            at_least(f"env.wrappers.{key}", getattr(self, key), minimum)
+        above("env.wrappers.reward_scale", self.reward_scale, 0)
+        if self.resize and (len(self.resize) != 2 or min(self.resize) < 1):
+            raise ConfigError(f"env.wrappers.resize must be [height, width], both >= 1, got {self.resize}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,9 @@ class PolicyConfig:
     """Give the value function a trunk of its own (vector observations)."""
     initial_log_std: float = 0.0
     """Log standard deviation of continuous actions at the start."""
+    normalize_obs: bool = False
+    """Shift and scale each number in a float observation to mean 0 and standard deviation 1, and clip it to ±10. The
+    statistics are those of all steps trained on so far; they travel with the weights and lie in checkpoints."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

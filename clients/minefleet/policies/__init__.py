@@ -3,7 +3,9 @@
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.factory import build
 from minefleet.policies.heads import ActionHead, DictHead, DiscreteHead, GaussianHead, MultiDiscreteHead
+from minefleet.policies.obs_norm import ObsNorm
 from minefleet.policies.policy import Policy, PolicyOutput, zero_value_head
+from minefleet.policies.text import decode_text
 from minefleet.policies.value_norm import ValueNorm
 
 __all__ = [
@@ -13,9 +15,11 @@ __all__ = [
     "DiscreteHead",
     "GaussianHead",
     "MultiDiscreteHead",
+    "ObsNorm",
     "Policy",
     "PolicyOutput",
     "ValueNorm",
     "build",
+    "decode_text",
     "zero_value_head",
 ]

@@ -6,6 +6,8 @@ from minefleet.errors import ConfigError
 from minefleet.policies.core import GRUCore
 from minefleet.policies.heads import action_head
 from minefleet.policies.layers import VALUE_GAIN, orthogonal
+from minefleet.policies.masks import check_mask, mask_of
+from minefleet.policies.obs_norm import ObsNorm
 from minefleet.policies.policy import Policy, PolicyOutput
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.schema import Schema
@@ -13,7 +15,7 @@ from minefleet.tree import Tree, tree_map
 
 
 class ActorCritic(Policy):
-    """Encoder → GRU, if any → action head and value head.
+    """Encoder → GRU, if any → action head and value head. A leaf `action_mask` in the observation masks the action.
 
     Give it an encoder, or override `encode`:
 
@@ -32,9 +34,11 @@ class ActorCritic(Policy):
         gru_size: Units of the GRU after the encoder; 0 for none.
         value_encoder: Encoder of the value function alone, to [N, features]; None shares `encoder`.
         initial_log_std: Log standard deviation of continuous actions at the start.
+        normalize_obs: Normalise floats in observations by running statistics before they are encoded.
 
     Raises:
-        ConfigError: If an action has no head, or a memory is wanted beside a `value_encoder`.
+        ConfigError: If an action has no head, a mask does not fit it, there is nothing to normalise, or a memory is
+            wanted beside a `value_encoder`.
     """
 
     def __init__(
@@ -46,8 +50,10 @@ class ActorCritic(Policy):
         gru_size: int = 0,
         value_encoder: nn.Module | None = None,
         initial_log_std: float = 0.0,
+        normalize_obs: bool = False,
     ) -> None:
         super().__init__()
+        check_mask(schema)
         if gru_size and value_encoder is not None:
             raise ConfigError(
                 f"policy.separate_value_trunk has no memory: it needs policy.gru_size = 0, got {gru_size}"
@@ -59,6 +65,8 @@ class ActorCritic(Policy):
         self.action_head = action_head(schema.action, width, initial_log_std=initial_log_std)
         self.value_head = orthogonal(nn.Linear(width, 1), VALUE_GAIN)
         self.value_norm = ValueNorm()
+        if normalize_obs:
+            self.obs_norm = ObsNorm(schema.obs)
 
     def initial_state(self, batch: int) -> Tree:
         """{} without a GRU, else {"gru": [B, H]}."""
@@ -71,6 +79,8 @@ class ActorCritic(Policy):
     def forward(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
         """See `Policy.forward`."""
         steps = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
+        if self.obs_norm is not None:
+            steps = self.obs_norm(steps)
         hidden = value_hidden = self.encode(steps).view(*first.shape, -1)
         if self.core is not None:
             hidden, memory = self.core(hidden, state["gru"], first)
@@ -78,4 +88,5 @@ class ActorCritic(Policy):
         if self.value_encoder is not None:
             value_hidden = self.value_encoder(steps).view(*first.shape, -1)
         value = self.value_head(value_hidden).squeeze(-1).float()
-        return PolicyOutput(self.action_head(hidden), value), state
+        params, mask = self.action_head(hidden), mask_of(obs)
+        return PolicyOutput(params if mask is None else self.action_head.masked(params, mask), value), state

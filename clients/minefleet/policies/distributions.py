@@ -12,6 +12,16 @@ from torch import Tensor
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
+def without(logits: Tensor, forbidden: Tensor) -> Tensor:
+    """Takes categories out: their probability is exactly 0, their logit finite, so that 0 · ln 0 is 0 and not NaN.
+
+    Args:
+        logits: [..., K].
+        forbidden: [..., K] bool. Where all are, they are all alike.
+    """
+    return logits.masked_fill(forbidden, torch.finfo(logits.dtype).min / 2)
+
+
 def categorical_sample(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draws a category by inverting the cumulative distribution: one random number for each, however large K is.
 
@@ -20,13 +30,29 @@ def categorical_sample(logits: Tensor, generator: torch.Generator | None = None)
         generator: Source of the random numbers, on the device of the logits; None for torch's own.
 
     Returns:
-        [...] int64 in [0, K). A category of probability 0 at the end is never drawn.
+        [...] int64 in [0, K). A category of probability 0 is never drawn.
     """
-    cumulative = logits.float().softmax(-1).cumsum(-1)
-    # Rounding may leave the total below 1; a threshold above it would draw a category that is not there.
+    probability = logits.float().softmax(-1)
+    cumulative = probability.cumsum(-1)
+    # Rounding may leave the total below 1; a threshold that reaches it would draw a category that is not there.
     total = cumulative[..., -1:]
     threshold = total * torch.rand(total.shape, generator=generator, device=total.device)
-    return (cumulative < threshold).sum(-1)
+    category = (cumulative <= threshold).sum(-1)
+    return category if category.device.type == "cpu" else possible(category, probability)
+
+
+def possible(category: Tensor, probability: Tensor) -> Tensor:
+    """Replaces categories of probability 0 by the likeliest. A sum in parallel may rise by rounding where one stands.
+
+    Args:
+        category: [...] int64.
+        probability: [..., K].
+
+    Returns:
+        [...] int64.
+    """
+    chance = probability.gather(-1, category.unsqueeze(-1)).squeeze(-1)
+    return torch.where(chance > 0, category, probability.argmax(-1))
 
 
 def categorical_logp(logits: Tensor, category: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
 from minefleet.policies.layers import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
+from minefleet.policies.masks import without_mask
+from minefleet.policies.text import TextFeatures
 from minefleet.schema import Leaf
 from minefleet.tree import Tree, flatten
 
@@ -78,12 +80,12 @@ class DictEncoder(nn.Module):
 
 
 def encoder(obs: Tree, config: PolicyConfig) -> nn.Module:
-    """Makes the encoder for a tree of `Leaf`: [N, ...] to [N, hidden_size].
+    """Makes the encoder for a tree of `Leaf`: [N, ...] to [N, hidden_size]. It does not look at a mask of actions.
 
     Raises:
         ConfigError: If a leaf cannot be encoded, or there are none.
     """
-    leaves: dict[str, Leaf] = flatten(obs)
+    leaves: dict[str, Leaf] = flatten(without_mask(obs))
     if not leaves:
         raise ConfigError("the observation is an empty dict: there is nothing to see")
     encoders = {path: _leaf_encoder(path, leaf, config) for path, leaf in leaves.items()}
@@ -95,13 +97,21 @@ def encoder(obs: Tree, config: PolicyConfig) -> nn.Module:
 def _leaf_encoder(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
     if leaf.is_pixels:
         return _convolutions(path, leaf, config)
-    size = leaf.zeros().size
-    inputs: nn.Module = Numbers(1 / 255 if leaf.dtype == "uint8" else 1.0)
-    if leaf.kind != "box":
-        size, inputs = sum(leaf.categories), OneHot(leaf.categories)
+    size, inputs = _inputs(leaf)
     if size == 0:
         raise ConfigError(f"the observation {path!r} has shape {leaf.shape}: there is nothing to see")
     return nn.Sequential(inputs, *_dense([size] + config.hidden_layers * [config.hidden_size], config))
+
+
+def _inputs(leaf: Leaf) -> tuple[int, nn.Module]:
+    """What a leaf without pixels becomes before the dense layers, and how many numbers that is."""
+    size = leaf.zeros().size
+    if leaf.kind == "text" and size:
+        features = TextFeatures(size)
+        return features.size, features
+    if leaf.categories:
+        return sum(leaf.categories), OneHot(leaf.categories)
+    return size, Numbers(1 / 255 if leaf.dtype == "uint8" else 1.0)
 
 
 def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:

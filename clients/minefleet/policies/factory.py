@@ -19,7 +19,7 @@ def build(config: PolicyConfig, schema: Schema) -> Policy:
         ConfigError: If the schema does not fit our policy, or the generator makes none.
     """
     if config.generator:
-        return _generated(config.generator, schema)
+        return _generated(config, schema)
     return ActorCritic(
         schema,
         encoder(schema.obs, config),
@@ -27,10 +27,12 @@ def build(config: PolicyConfig, schema: Schema) -> Policy:
         gru_size=config.gru_size,
         value_encoder=encoder(schema.obs, config) if config.separate_value_trunk else None,
         initial_log_std=config.initial_log_std,
+        normalize_obs=config.normalize_obs,
     )
 
 
-def _generated(reference: str, schema: Schema) -> Policy:
+def _generated(config: PolicyConfig, schema: Schema) -> Policy:
+    reference = config.generator
     generator = generators.load(reference)
     wanted = _required_arguments(generator)
     if wanted > 1:
@@ -40,6 +42,11 @@ def _generated(reference: str, schema: Schema) -> Policy:
         raise ConfigError(
             f"policy.generator={reference} made a {type(policy).__qualname__}, "
             "which is no minefleet.policies.Policy: subclass that or ActorCritic"
+        )
+    if config.normalize_obs and policy.obs_norm is None:
+        raise ConfigError(
+            f"policy.normalize_obs is true, and the policy of policy.generator={reference} has no obs_norm: "
+            "give ActorCritic normalize_obs=True, or use an ObsNorm of your own in forward"
         )
     return policy
 

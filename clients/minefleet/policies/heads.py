@@ -29,6 +29,16 @@ class ActionHead(nn.Module, abc.ABC):
     def sample(self, params: Tree, deterministic: bool = False, generator: torch.Generator | None = None) -> Tree:
         """Draws an action, a tree of [B, T, ...]; the most likely one if `deterministic`."""
 
+    def masked(self, params: Tree, mask: Tree) -> Tree:
+        """The parameters of the same distribution over the allowed actions alone.
+
+        Args:
+            params: What `forward` returned.
+            mask: Tree of [B, T, n], n the number of categories, 0 where forbidden. Where nothing is allowed, which
+                happens only where nothing is chosen, all categories are alike.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no categories to mask")
+
     @abc.abstractmethod
     def logp(self, params: Tree, action: Tree) -> Tensor:
         """[B, T] log-probability (density, where continuous) of an action."""
@@ -53,6 +63,10 @@ class DiscreteHead(ActionHead):
         """Logits [B, T, K]."""
         return self.linear(features)
 
+    def masked(self, params: Tree, mask: Tree) -> Tree:
+        """Logits [B, T, K]; `mask` is [B, T, K]."""
+        return distributions.without(params, mask == 0)
+
     def sample(self, params: Tree, deterministic: bool = False, generator: torch.Generator | None = None) -> Tree:
         """[B, T] int64."""
         return params.argmax(-1) if deterministic else distributions.categorical_sample(params, generator)
@@ -75,18 +89,26 @@ class MultiDiscreteHead(ActionHead):
 
     absent: Tensor
     """[n, K] bool: categories that an element with fewer than K lacks."""
+    place: Tensor
+    """[n, K] int64: where a category stands when those of all elements are lined up; 0 where absent."""
 
     def __init__(self, features: int, categories: tuple[int, ...]) -> None:
         super().__init__()
         self.shape = (len(categories), max(categories))
         self.linear = orthogonal(nn.Linear(features, math.prod(self.shape)), POLICY_GAIN)
-        absent = torch.arange(self.shape[1]) >= torch.tensor(categories).unsqueeze(-1)
+        counts, category = torch.tensor(categories).unsqueeze(-1), torch.arange(self.shape[1])
+        absent = category >= counts
+        place = (counts.cumsum(0) - counts + category).masked_fill(absent, 0)
         self.register_buffer("absent", absent, persistent=False)
+        self.register_buffer("place", place, persistent=False)
 
     def forward(self, features: Tensor) -> Tree:
-        """Logits [B, T, n, K]; finite where absent, so that 0 · ln 0 is 0 and not NaN."""
-        logits: Tensor = self.linear(features).unflatten(-1, self.shape)
-        return logits.masked_fill(self.absent, torch.finfo(logits.dtype).min / 2)
+        """Logits [B, T, n, K]."""
+        return distributions.without(self.linear(features).unflatten(-1, self.shape), self.absent)
+
+    def masked(self, params: Tree, mask: Tree) -> Tree:
+        """Logits [B, T, n, K]; `mask` is [B, T, sum of categories]."""
+        return distributions.without(params, (mask[..., self.place] == 0) | self.absent)
 
     def sample(self, params: Tree, deterministic: bool = False, generator: torch.Generator | None = None) -> Tree:
         """[B, T, n] int64."""
@@ -162,6 +184,10 @@ class DictHead(ActionHead):
         """One entry per head."""
         return {key: head.sample(params[key], deterministic, generator) for key, head in self._items()}
 
+    def masked(self, params: Tree, mask: Tree) -> Tree:
+        """One entry per head; those that `mask` leaves out may do anything."""
+        return {key: head.masked(params[key], mask[key]) if key in mask else params[key] for key, head in self._items()}
+
     def logp(self, params: Tree, action: Tree) -> Tensor:
         """[B, T]."""
         return _total([head.logp(params[key], action[key]) for key, head in self._items()])
@@ -204,8 +230,8 @@ def _leaf_head(leaf: Leaf, features: int, initial_log_std: float, path: str) -> 
     if leaf.dtype == "float32":
         return GaussianHead(features, leaf.shape, initial_log_std)
     raise ConfigError(
-        f"the action {path!r} is a box of {leaf.dtype}; continuous actions are float32, and integers are categories: "
-        "use Discrete or MultiDiscrete, or a policy.generator with a head of its own"
+        f"the action {path!r} is a {leaf.kind} of {leaf.dtype}; continuous actions are float32, and integers are "
+        "categories: use Discrete or MultiDiscrete, or a policy.generator with a head of its own"
     )
 
 

@@ -11,7 +11,7 @@ VALUE_GAIN = 1.0
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+Layer = TypeVar("Layer", nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def orthogonal(layer: Layer, gain: float) -> Layer:

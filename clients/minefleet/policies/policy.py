@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.policies.heads import ActionHead
+from minefleet.policies.obs_norm import ObsNorm
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.tree import Tree
 
@@ -31,6 +32,11 @@ class Policy(nn.Module, abc.ABC):
     value_norm: ValueNorm
     exact_tensors: Collection[str] = ()
     """Names in the state of parameters that `train_config.wire_dtype` must not round. Buffers never are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.obs_norm: ObsNorm | None = None
+        """Statistics of observations, for `forward` to use; the learner takes what was acted on into them."""
 
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state at the start of an episode, a tree of [B, ...]; {} without recurrence."""

@@ -24,6 +24,9 @@ def without(width=4):
     action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
     return ActorCritic(Schema(obs=None, action=action), features=width)
 
+def normalised(schema):
+    return ActorCritic(schema, features=4, normalize_obs=True)
+
 class Mine(ActorCritic):
     def __init__(self, schema):
         super().__init__(schema, features=4)
@@ -48,6 +51,12 @@ def test_a_generator_may_take_the_schema_or_nothing_and_may_be_a_class(source: P
     policy = build(PolicyConfig(generator=f"{source}:{name}"), SCHEMA)
     assert isinstance(policy, ActorCritic)
     assert policy.value_head.in_features == 4
+
+
+def test_normalisation_is_refused_where_the_policy_of_a_generator_does_none(source: Path) -> None:
+    assert build(PolicyConfig(generator=f"{source}:normalised", normalize_obs=True), SCHEMA).obs_norm is not None
+    with pytest.raises(ConfigError, match=r"policy\.normalize_obs is true, and the policy of .*:Mine has no obs_norm"):
+        build(PolicyConfig(generator=f"{source}:Mine", normalize_obs=True), SCHEMA)
 
 
 def test_what_is_no_policy_is_refused_by_key_and_type(source: Path) -> None:

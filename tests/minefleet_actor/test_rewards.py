@@ -1,0 +1,44 @@
+"""What is trained on is scaled and clipped; what is reported is not."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minefleet.config import WrappersConfig
+from minefleet.schema import Leaf, Schema
+from minefleet_actor.episodes import Episodes
+from minefleet_actor.recorder import Recorder
+from minefleet_actor.rewards import shaping
+
+SCHEMA = Schema(
+    obs=Leaf(kind="box", shape=(1,), dtype="float32"),
+    action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
+)
+SLOTS = np.array([0, 1])
+
+
+@given(
+    rewards=st.lists(st.floats(-1e3, 1e3, width=32, allow_subnormal=False), min_size=2, max_size=2),
+    scale=st.floats(0.01, 100),
+    clip=st.one_of(st.just(0.0), st.floats(0.01, 10)),
+)
+def test_fragments_hold_the_shaped_reward_and_records_the_environments(
+    rewards: list[float], scale: float, clip: float
+) -> None:
+    wrappers = WrappersConfig(reward_scale=scale, reward_clip=clip)
+    recorder, episodes = Recorder(SCHEMA, 2, 4, shaping(wrappers)), Episodes(2, 0.5)
+    reward, nothing, no = np.array(rewards, np.float32), np.zeros(2, np.float32), np.zeros(2, np.bool_)
+    for _ in range(2):
+        recorder.act(SLOTS, np.zeros((2, 1)), np.zeros(2, np.int64), nothing, nothing, no, 1)
+        recorder.result(SLOTS, reward, no, no)
+        episodes.add(SLOTS, reward)
+    for slot in range(2):
+        fragment = recorder.close(slot, np.zeros(1))
+        expected = rewards[slot] * scale
+        assert fragment is not None
+        np.testing.assert_allclose(
+            fragment.reward, min(max(expected, -clip), clip) if clip else expected, rtol=1e-5, atol=1e-30
+        )
+        record = episodes.end(slot, "s", version=1)
+        np.testing.assert_allclose(record.episode_return, 2 * rewards[slot])
+        np.testing.assert_allclose(record.discounted_return, 1.5 * rewards[slot])
