@@ -8,7 +8,7 @@ that the actor had: what stands between the two is the log-ratio of PPO before i
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,19 @@ from numpy.typing import NDArray
 
 from harness.report import Round, aligned, line
 from minefleet.checkpoint import read_policy
-from minefleet.config import FleetConfig
+from minefleet.config import FleetConfig, WorkerConfig
 from minefleet.config.load import load
-from minefleet.envs import Env, make
-from minefleet.envs.spaces import from_env_obs, schema_of, to_env_action
+from minefleet.launch.preflight import answer
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
 from minefleet.run import read_run
 from minefleet.tree import Tree, tree_map
 from minefleet.weights.encoding import as_fetched
 from minefleet_actor.inference import Decision, Inference
+from minefleet_actor.pool import InlinePool, Ready
 
 ENVS = 8
+SLOTS = np.arange(ENVS)
 PRESET = "crafter"
 SEED = 0
 COLUMNS = ("mean |Δ ln π|", "99 %", "largest", "beyond the clip range", "mean |ΔV|, normalised")
@@ -65,17 +66,17 @@ def measure(
     stack: ExitStack, config: FleetConfig, weights: dict[str, NDArray[Any]] | None, wire_dtype: str, steps: int
 ) -> Round:
     """Lets the policy as it was sent play, and the exact one evaluate."""
-    envs = [stack.enter_context(closing(make(config.env))) for _ in range(ENVS)]
+    schema = answer(config).schema
+    worker = WorkerConfig(num_envs=ENVS)
+    pool = stack.enter_context(closing(InlinePool(config.env, schema, worker, seed=SEED, actor_index=0)))
     torch.manual_seed(SEED)
-    exact = build(config.policy, schema_of(envs[0])).eval()
+    exact = build(config.policy, schema).eval()
     if weights is not None:
         load_numpy(exact, weights)
-    acting = Inference(
-        build(config.policy, schema_of(envs[0])), ENVS, device=torch.device("cpu"), seed=SEED, greedy=False
-    )
+    acting = Inference(build(config.policy, schema), ENVS, device=torch.device("cpu"), seed=SEED, greedy=False)
     sent = as_fetched(to_numpy(exact), rounded_tensors(exact, wire_dtype))
     acting.swap(sent, 1)
-    played = Game(envs, acting)
+    played = Game(pool, acting)
     context = config.train_config.context_length
     pairs = [differences(exact, *played.piece(context)) for _ in range(steps // (ENVS * context))]
     logp, value = (np.abs(np.concatenate(each)) for each in zip(*pairs, strict=True))
@@ -87,30 +88,33 @@ def measure(
 class Game:
     """Environments in step with each other, and who plays in them."""
 
-    def __init__(self, envs: list[Env], acting: Inference) -> None:
-        self._envs = envs
+    def __init__(self, pool: InlinePool, acting: Inference) -> None:
+        self._pool = pool
         self._acting = acting
-        self._obs = [env.reset(seed=SEED + slot)[0] for slot, env in enumerate(envs)]
+        pool.start()
+        self._done(pool.reset, SLOTS)
 
     def piece(self, length: int) -> tuple[Tree, list[Tree], list[Decision]]:
         """Plays on; returns the states before it, and observations and decisions of each step."""
         states = [self._acting.state(slot) for slot in range(ENVS)]
         seen, decisions = [], []
         for _ in range(length):
-            obs = [from_env_obs(env.observation_space, each) for env, each in zip(self._envs, self._obs, strict=True)]
-            seen.append(tree_map(lambda *leaves: np.stack(leaves), obs[0], *obs[1:]))
-            decisions.append(self._acting.decide(np.arange(ENVS), seen[-1], np.ones(ENVS, np.bool_)))
-            self._obs = [self._step(slot, decisions[-1]) for slot in range(ENVS)]
+            seen.append(tree_map(np.copy, self._pool.obs))
+            decisions.append(self._acting.decide(SLOTS, seen[-1], np.ones(ENVS, np.bool_)))
+            self._step(decisions[-1])
         return tree_map(lambda *leaves: torch.from_numpy(np.stack(leaves)), states[0], *states[1:]), seen, decisions
 
-    def _step(self, slot: int, decision: Decision) -> Any:
-        env = self._envs[slot]
-        action = to_env_action(env.action_space, tree_map(lambda leaf: leaf[slot], decision.action))
-        obs, _, terminated, truncated, _ = env.step(action)
-        if terminated or truncated:
-            self._acting.reset(slot)
-            return env.reset()[0]
-        return obs
+    def _step(self, decision: Decision) -> None:
+        ready = self._done(self._pool.step, SLOTS, decision.action)
+        over = ready.slots[ready.terminated | ready.truncated]
+        for slot in over:
+            self._acting.reset(int(slot))
+        self._done(self._pool.reset, over)
+
+    def _done(self, command: Callable[..., None], *arguments: Any) -> Ready:
+        """Gives a command and waits until it is done, in all slots."""
+        command(*arguments)
+        return self._pool.wait(0.0)
 
 
 @torch.no_grad()

@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from minefleet.errors import ConfigError
 from minefleet.lifeline import tied
+from minefleet_worker.errors import in_one_line
 
 ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"
 
@@ -52,17 +52,10 @@ def reply(work: Callable[[], dict[str, Any]]) -> None:
         _write({"error": str(error)})
         raise
     except Exception as error:
-        _write({"error": describe(error)})
+        _write({"error": in_one_line(error)})
         raise
 
 
 def _write(answer: dict[str, Any]) -> None:
     with os.fdopen(int(os.environ[ANSWER_VARIABLE]), "w") as file:
         json.dump(answer, file)
-
-
-def describe(error: Exception) -> str:
-    """The exception in one line, with the place that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message} (raised in {frame.filename}, line {frame.lineno})"

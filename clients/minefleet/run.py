@@ -58,6 +58,9 @@ class Run:
     schema: Schema
     architecture: str
     """Fingerprint of the policy's architecture."""
+    frame_shape: tuple[int, ...] | None = None
+    """[height, width, 3] of the frames that environments render for videos; None where they show pixels anyway, or no
+    videos are wanted."""
 
     @property
     def checkpoints(self) -> Path:
@@ -113,7 +116,12 @@ class Run:
 
     def write(self) -> None:
         """Writes `run.yaml` whole."""
-        data = {"config": to_dict(self.config), "schema": self.schema.to_dict(), "architecture": self.architecture}
+        data = {
+            "config": to_dict(self.config),
+            "schema": self.schema.to_dict(),
+            "architecture": self.architecture,
+            "frame_shape": list(self.frame_shape) if self.frame_shape else None,
+        }
         write_whole(self.directory / RUN_FILE, OmegaConf.to_yaml(OmegaConf.create(data)))
 
 
@@ -129,6 +137,7 @@ def read_run(directory: Path, name: str = RUN_FILE) -> Run:
         config=from_data(data["config"], str(directory.absolute() / name)),
         schema=Schema.from_dict(data["schema"]),
         architecture=str(data["architecture"]),
+        frame_shape=tuple(data["frame_shape"]) if data.get("frame_shape") else None,
     )
 
 

@@ -1,6 +1,6 @@
 """What an environment shows and takes, as plain data: the observation and action schema.
 
-Free of gymnasium, so that replay and tools can read it; `minefleet.envs.spaces` makes it from Gymnasium's spaces.
+Free of gymnasium, so that replay and tools can read it; `minefleet_worker.spaces` makes it from spaces.
 """
 
 import json

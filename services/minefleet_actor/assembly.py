@@ -54,7 +54,14 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     seed = choose_seed(run.config.seed, first_version)
     name = f"serial-{first_version}" if inline else uuid.uuid4().hex[:12]
     make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
-    pool = make_pool(run.config.env, run.schema, rollout.worker_config, seed=seed, actor_index=context.index)
+    pool = make_pool(
+        run.config.env,
+        run.schema,
+        rollout.worker_config,
+        seed=seed,
+        actor_index=context.index,
+        frame_shape=run.frame_shape,
+    )
     follower.on_staged = pool.wake
     metrics = ActorMetrics(context.registry, name, len(run.shards))
     inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from minefleet.config import EnvConfig
-from minefleet.envs import make
-from minefleet.envs.spaces import from_env_obs, to_env_action
+from minefleet.envs import make, schema_of
 from minefleet.errors import ConfigError
-from minefleet.tree import tree_map
+from minefleet.tree import flatten, unflatten
 from minefleet_actor.inference import Inference
+from minefleet_worker import layout
+from minefleet_worker.spaces import reader, writer
 
 FRAME_MS = 50
 LONGEST_FRAMES = 500
@@ -39,14 +40,19 @@ def film(config: EnvConfig, inference: Inference, path: Path, *, seed: int) -> P
 
 
 def _play(env: Any, inference: Inference, seed: int) -> list[Frame]:
+    schema = schema_of(env).to_dict()
+    arrays = layout.private(schema, 1)
+    write = writer(env.observation_space, schema["obs"], {path: rows[0, ...] for path, rows in arrays.obs.items()})
+    read = reader(env.action_space, {path: rows[0, ...] for path, rows in arrays.action.items()})
     obs, _ = env.reset(seed=seed)
     inference.reset(0)
     frames = [_frame(env)]
     while len(frames) < LONGEST_FRAMES:
-        batch = tree_map(lambda leaf: np.asarray(leaf)[None], from_env_obs(env.observation_space, obs))
-        decision = inference.decide(np.zeros(1, np.intp), batch, np.ones(1, np.bool_))
-        action = to_env_action(env.action_space, tree_map(lambda leaf: leaf[0], decision.action))
-        obs, _, terminated, truncated, _ = env.step(action)
+        write(obs)
+        decision = inference.decide(np.zeros(1, np.intp), unflatten(arrays.obs), np.ones(1, np.bool_))
+        for path, leaf in flatten(decision.action).items():
+            arrays.action[path][...] = leaf
+        obs, _, terminated, truncated, _ = env.step(read())
         frames.append(_frame(env))
         if terminated or truncated:
             break

@@ -117,5 +117,5 @@ def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, greedy: b
         seed=seed,
         greedy=greedy,
     )
-    pool = EnvPool(run.config.env, run.schema, worker, seed=seed, actor_index=index)
+    pool = EnvPool(run.config.env, run.schema, worker, seed=seed, actor_index=index, frame_shape=run.frame_shape)
     return Player(pool, inference, run.config.train_config.discount)

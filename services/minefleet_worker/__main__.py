@@ -1,21 +1,30 @@
-"""An environment process: `python -m minefleet_worker CHANNEL PARENT`, started by `EnvPool` and by nothing else.
+"""An environment process, started by way of `boot` with
 
-    pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
+serve CHANNEL PARENT               pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
+describe FILE PARENT QUESTION      makes the environment once, and writes what it is to the file: see `describing`
 
-It waits for commands and for nothing else. It ends when the channel closes or SIGTERM comes, which the kernel sends
-when the pool's thread dies: it closes its environments, then kills its process group, children of theirs included.
+It waits for its channel and for nothing else. It ends when the channel closes or SIGTERM comes, which the kernel sends
+when the parent's thread dies: it closes its environments, then kills its process group, children of theirs included.
 """
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
+from minefleet_worker.describing import reply
 from minefleet_worker.frames import MAX_FRAME_BYTES, unpack_setup
 from minefleet_worker.host import EnvHost
 from minefleet_worker.layout import attach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 CLOSE_S = 10
@@ -23,18 +32,31 @@ CLOSE_S = 10
 
 
 def main() -> None:
-    """Runs until the channel closes."""
-    channel, parent_pid = map(int, sys.argv[1:])
+    """Runs until the channel closes, or until there is an answer."""
+    job, descriptor, parent_pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _tie_to(parent_pid)
-    os.set_inheritable(channel, False)
+    os.set_inheritable(descriptor, False)
+    if job == "describe":
+        _describe(descriptor, json.loads(sys.argv[4]))
+    else:
+        _serve(descriptor)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _describe(file: int, question: Mapping[str, Any]) -> None:
+    _extend_path(question["import_path"])
+    with contextlib.suppress(SystemExit), os.fdopen(file, "w") as answer:
+        json.dump(reply(question), answer)
+
+
+def _serve(channel: int) -> None:
     host = _host(os.read(channel, MAX_FRAME_BYTES))
     with contextlib.suppress(SystemExit, BrokenPipeError):
-        _serve(channel, host)
+        _run(channel, host)
         # Inside, so that a signal that comes now ends the serving and not what follows.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.alarm(CLOSE_S)
     host.close()
-    os.killpg(0, signal.SIGKILL)
 
 
 def _tie_to(parent_pid: int) -> None:
@@ -55,16 +77,23 @@ def _exit(*_: object) -> NoReturn:
 
 def _host(setup_frame: bytes) -> EnvHost:
     setup = unpack_setup(setup_frame)
-    sys.path[:] = setup.import_path
-    arrays = attach(setup.memory, setup.schema, setup.num_slots)
+    _extend_path(setup.import_path)
+    arrays = attach(setup.memory, setup.schema, setup.num_slots, setup.frame_shape)
     os.close(setup.memory)
     return EnvHost(setup.config, setup.schema, arrays, setup.slots)
 
 
-def _serve(channel: int, host: EnvHost) -> None:
+def _extend_path(places: Iterable[str]) -> None:
+    sys.path += [place for place in places if place not in sys.path]
+
+
+def _run(channel: int, host: EnvHost) -> None:
     # The kernel closes the channel when this process ends, and nobody before: that is how the pool knows.
     os.write(channel, host.make().pack())
-    while commands := os.read(channel, MAX_FRAME_BYTES):
+    while True:
+        commands = os.read(channel, MAX_FRAME_BYTES)
+        if not commands:
+            return
         os.write(channel, host.run(commands).pack())
 
 

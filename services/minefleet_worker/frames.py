@@ -6,14 +6,15 @@ reply      process → pool, one `Kind` per environment        what came of it; 
                            + JSON when there is more to say  endings of episodes, texts of failures
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minefleet.config import EnvConfig
-from minefleet.schema import Schema
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 MAX_FRAME_BYTES = 2**17
 """Longest packet; below the send buffer that Linux gives a socket."""
@@ -54,7 +55,7 @@ class Kind(IntEnum):
     """The environment failed, and its episode is lost."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Ending:
     """What an environment says of an episode that it finished."""
 
@@ -73,7 +74,7 @@ class Failure(NamedTuple):
     """For people: a traceback, or what the process did."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Reply:
     """What a process's environments have to report. Keys count its environments from 0."""
 
@@ -105,42 +106,32 @@ def unpack_reply(frame: bytes, count: int) -> Reply:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Setup:
     """What an environment process must know."""
 
-    config: EnvConfig
-    schema: Schema
+    config: Mapping[str, Any]
+    """The section `env` of the configuration."""
+    schema: Mapping[str, Any]
+    """The run's schema as plain data: see `spaces.schema_of`."""
     num_slots: int
     """Slots of the whole pool."""
     slots: range
     """Those of this process."""
     memory: int
     """File descriptor of the pool's arrays."""
-    import_path: list[str]
-    """Where the pool's process finds modules."""
+    import_path: Sequence[str]
+    """Where modules are found besides the interpreter's own places."""
+    frame_shape: Sequence[int] | None = None
+    """[height, width, 3] of the frames that environments render when they are filmed; None where none does."""
 
     def pack(self) -> bytes:
         """Returns the packet."""
-        data: dict[str, Any] = {
-            "config": asdict(self.config),
-            "schema": self.schema.to_dict(),
-            "num_slots": self.num_slots,
-            "slots": [self.slots.start, self.slots.stop],
-            "memory": self.memory,
-            "import_path": self.import_path,
-        }
-        return json.dumps(data).encode()
+        slots = [self.slots.start, self.slots.stop]
+        return json.dumps(dict(vars(self), slots=slots)).encode()
 
 
 def unpack_setup(frame: bytes) -> Setup:
     """Inverts `Setup.pack`."""
     data = json.loads(frame)
-    return Setup(
-        config=EnvConfig(**data["config"]),
-        schema=Schema.from_dict(data["schema"]),
-        num_slots=data["num_slots"],
-        slots=range(*data["slots"]),
-        memory=data["memory"],
-        import_path=data["import_path"],
-    )
+    return Setup(**dict(data, slots=range(*data["slots"])))

@@ -1,22 +1,23 @@
 """Environments of one process: made, reset and stepped in turn, their results checked and written to their rows."""
 
+from __future__ import annotations
+
 import logging
 import time
 import traceback
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from minefleet import envs
-from minefleet.config import EnvConfig
-from minefleet.envs.spaces import from_env_obs, schema_of, to_env_action
-from minefleet.errors import ContractError, FleetError
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import flatten, tree_map
+from minefleet_worker.errors import EnvError
 from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
-from minefleet_worker.layout import Arrays
+from minefleet_worker.making import make
+from minefleet_worker.spaces import reader, schema_of, writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from minefleet_worker.layout import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -25,18 +26,10 @@ MAX_TEXT = 8_000
 """Characters of a traceback that are passed on, the last ones."""
 
 
-class EnvError(FleetError):
-    """An environment returned what it must not, or reports an error."""
-
-    def __init__(self, message: str, kind: str = "contract") -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class EnvHost:
     """Runs commands for the environments of some slots."""
 
-    def __init__(self, config: EnvConfig, schema: Schema, arrays: Arrays, slots: range) -> None:
+    def __init__(self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range) -> None:
         self._envs = [HostedEnv(config, schema, arrays, slot) for slot in slots]
         self._began_s = arrays.began_s[slots.start : slots.stop]
 
@@ -72,16 +65,17 @@ class EnvHost:
 class HostedEnv:
     """One environment and its rows."""
 
-    def __init__(self, config: EnvConfig, schema: Schema, arrays: Arrays, slot: int) -> None:
+    def __init__(self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slot: int) -> None:
         self._config = config
         self._schema = schema
         self._arrays = arrays
         self._slot = slot
-        self._env: envs.Env | None = None
-        self._task = ""
-        self._leaves: dict[str, Leaf] = flatten(schema.obs)
-        self._obs_rows: dict[str, NDArray[Any]] = flatten(_rows(arrays.obs, slot))
+        self._obs_rows = _rows(arrays.obs, slot)
         self._action_rows = _rows(arrays.action, slot)
+        self._frame = arrays.frame[slot]
+        self._env: Any = None
+        self._task = ""
+        self._renders = True
 
     def run(self, command: int) -> tuple[Kind, Ending | None]:
         """Runs one command. Returns what became of it, and the ending of the episode if it has ended."""
@@ -106,55 +100,80 @@ class HostedEnv:
 
     def _make(self) -> None:
         self.close()
-        self._env = envs.make(self._config)
+        self._env = make(self._config, "rgb_array" if self._frame.size else None)
         schema = schema_of(self._env)
         if schema != self._schema:
-            raise ContractError(f"the environment's spaces are {schema}, the run's are {self._schema}")
-        self._obs_space = self._env.observation_space
-        self._action_space = self._env.action_space
+            raise EnvError(f"the environment's spaces are {schema}, the run's are {self._schema}")
+        self._write = writer(self._env.observation_space, schema["obs"], self._obs_rows)
+        self._read = reader(self._env.action_space, self._action_rows)
+        self._renders = True
 
     def _reset(self) -> None:
+        self._refuse_none()
         seed = int(self._arrays.seed[self._slot])
-        obs, info = self._made.reset(seed=seed if seed >= 0 else None)
-        _refuse_error(info)
+        obs, info = self._env.reset(seed=seed if seed >= 0 else None)
+        refuse_error(info)
         self._task = str(info.get("task", ""))
-        self._write(obs, 0.0, terminated=False, truncated=False)
+        self._write(obs)
+        self._note(0.0, False, False)
 
     def _step(self) -> Ending | None:
-        action = to_env_action(self._action_space, self._action_rows)
-        obs, reward, terminated, truncated, info = self._made.step(action)
-        _refuse_error(info)
-        self._write(obs, _checked_reward(reward), terminated=bool(terminated), truncated=bool(truncated))
+        self._refuse_none()
+        obs, reward, terminated, truncated, info = self._env.step(self._read())
+        refuse_error(info)
+        self._write(obs)
+        self._note(_checked_reward(reward), terminated, truncated)
         return self._ending(info) if terminated or truncated else None
 
-    @property
-    def _made(self) -> envs.Env:
+    def _refuse_none(self) -> None:
         if self._env is None:
-            raise EnvError("the environment was not made")
-        return self._env
+            raise EnvError("the environment was not made", "exception")
 
-    def _write(self, obs: Any, reward: float, *, terminated: bool, truncated: bool) -> None:
-        for path, value in flatten(from_env_obs(self._obs_space, obs)).items():
-            row = self._obs_rows[path]
-            _check_obs(value, row, self._leaves[path], path)
-            row[...] = value
-        self._arrays.reward[self._slot] = reward
-        self._arrays.terminated[self._slot] = terminated
-        self._arrays.truncated[self._slot] = truncated
+    def _note(self, reward: float, terminated: Any, truncated: Any) -> None:
+        arrays, slot = self._arrays, self._slot
+        arrays.reward[slot] = reward
+        arrays.terminated[slot] = terminated
+        arrays.truncated[slot] = truncated
+        if arrays.film[slot]:
+            self._draw()
+
+    def _draw(self) -> None:
+        """Writes the current frame. One that cannot be had costs the picture and not the episode."""
+        try:
+            self._frame[...] = rendered(self._env)
+        except Exception:
+            self._frame[...] = 0
+            if self._renders:
+                logger.warning("the environment of slot %s cannot render a frame", self._slot, exc_info=True)
+            self._renders = False
 
     def _ending(self, info: Mapping[str, Any]) -> Ending:
         metrics = {str(name): float(value) for name, value in info.get("metrics", {}).items()}
         return Ending(metrics=metrics, task=str(info.get("task", self._task)))
 
 
-def _rows(tree: Any, slot: int) -> Any:
-    """Views of a slot's rows; the dots keep those of shape () arrays."""
-    return tree_map(lambda array: array[slot, ...], tree)
+def rendered(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The environment's current frame, [height, width, 3] uint8.
+
+    Raises:
+        EnvError: If it shows something else.
+    """
+    frame = env.render()
+    if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3:
+        return frame
+    shown = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
+    raise EnvError(f"render() must return a uint8 array [height, width, 3], got {shown}")
 
 
-def _refuse_error(info: Mapping[str, Any]) -> None:
+def refuse_error(info: Mapping[str, Any]) -> None:
+    """Raises `EnvError` where the environment says that it is broken."""
     if info.get("error"):
         raise EnvError(f"the environment reports an error: {info['error']}", "error")
+
+
+def _rows(arrays: Mapping[str, Any], slot: int) -> dict[str, Any]:
+    """Views of a slot's rows; the dots keep those of shape () arrays."""
+    return {path: array[slot, ...] for path, array in arrays.items()}
 
 
 def _checked_reward(reward: Any) -> float:
@@ -162,15 +181,3 @@ def _checked_reward(reward: Any) -> float:
     if not abs(value) <= MAX_REWARD:
         raise EnvError(f"the reward must be a finite float32, got {value}")
     return value
-
-
-def _check_obs(value: NDArray[Any], row: NDArray[Any], leaf: Leaf, path: str) -> None:
-    name = f"observation {path!r}" if path else "the observation"
-    if value.shape != row.shape:
-        raise EnvError(f"{name} must have shape {row.shape}, got {value.shape}")
-    if value.dtype != row.dtype and not np.can_cast(value.dtype, row.dtype, "same_kind"):
-        raise EnvError(f"{name} must be {row.dtype}, got {value.dtype}")
-    if row.dtype.kind == "f" and not np.isfinite(value).all():
-        raise EnvError(f"{name} must be finite, got {value}")
-    if leaf.kind != "box" and not ((value >= 0) & (value < np.asarray(leaf.categories).reshape(row.shape))).all():
-        raise EnvError(f"{name} must count categories below {leaf.categories}, got {value}")

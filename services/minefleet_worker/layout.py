@@ -3,18 +3,20 @@
 The block is an anonymous file (memfd): it needs no room in /dev/shm, and goes with the last process that maps it.
 """
 
+from __future__ import annotations
+
 import math
 import mmap
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, flatten, unflatten
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 ALIGNMENT_BYTES = 64
 _PER_SLOT = {
@@ -23,17 +25,18 @@ _PER_SLOT = {
     "truncated": np.bool_,
     "seed": np.int64,
     "began_s": np.float64,
+    "film": np.bool_,
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Arrays:
     """N = slots. A slot's rows belong to its process while a command is under way, and else to the pool."""
 
-    obs: Tree
-    """Tree of [N, ...]: the latest observation."""
-    action: Tree
-    """Tree of [N, ...]: the action to take."""
+    obs: Mapping[str, NDArray[Any]]
+    """Per leaf's path, [N, ...]: the latest observation."""
+    action: Mapping[str, NDArray[Any]]
+    """Per leaf's path, [N, ...]: the action to take."""
     reward: NDArray[np.float32]
     """[N] float32, of the latest step."""
     terminated: NDArray[np.bool_]
@@ -44,45 +47,56 @@ class Arrays:
     """[N] int64, seed of the next reset; -1 for none."""
     began_s: NDArray[np.float64]
     """[N] float64, when the latest command was begun, on the monotonic clock that all processes share, seconds."""
+    film: NDArray[np.bool_]
+    """[N] bool, whether to draw `frame` after each reset and step."""
+    frame: NDArray[np.uint8]
+    """[N, height, width, 3] uint8, as `render` showed it after the latest reset or step; zeros where that failed. Of
+    height and width 0 in a pool that does not film so."""
 
 
-def create(schema: Schema, num_slots: int) -> int:
+def create(schema: Mapping[str, Any], num_slots: int, frame_shape: Sequence[int] | None = None) -> int:
     """Makes the block, filled with zeros, and returns its file descriptor."""
     memory = os.memfd_create("minefleet-pool")
-    os.ftruncate(memory, _size_bytes(schema, num_slots))
+    os.ftruncate(memory, _size_bytes(schema, num_slots, frame_shape))
     return memory
 
 
-def attach(memory: int, schema: Schema, num_slots: int) -> Arrays:
+def attach(memory: int, schema: Mapping[str, Any], num_slots: int, frame_shape: Sequence[int] | None = None) -> Arrays:
     """Maps the block; it stays mapped for as long as an array over it lives."""
-    return _view(schema, num_slots, mmap.mmap(memory, _size_bytes(schema, num_slots)))
+    size_bytes = _size_bytes(schema, num_slots, frame_shape)
+    return _view(schema, num_slots, frame_shape, mmap.mmap(memory, size_bytes))
 
 
-def private(schema: Schema, num_slots: int) -> Arrays:
+def private(schema: Mapping[str, Any], num_slots: int, frame_shape: Sequence[int] | None = None) -> Arrays:
     """The same arrays in this process's own memory."""
-    return _view(schema, num_slots, bytearray(_size_bytes(schema, num_slots)))
+    return _view(schema, num_slots, frame_shape, bytearray(_size_bytes(schema, num_slots, frame_shape)))
 
 
-def _size_bytes(schema: Schema, num_slots: int) -> int:
-    *_, (_, shape, dtype, offset) = _fields(schema, num_slots)
+def _size_bytes(schema: Mapping[str, Any], num_slots: int, frame_shape: Sequence[int] | None) -> int:
+    *_, (_, _, shape, dtype, offset) = _fields(schema, num_slots, frame_shape)
     return max(offset + math.prod(shape) * dtype.itemsize, 1)
 
 
-def _view(schema: Schema, num_slots: int, block: mmap.mmap | bytearray) -> Arrays:
-    arrays: dict[str, NDArray[Any]] = {
-        path: np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
-        for path, shape, dtype, offset in _fields(schema, num_slots)
-    }
-    return Arrays(**unflatten(arrays))
+def _view(
+    schema: Mapping[str, Any], num_slots: int, frame_shape: Sequence[int] | None, block: mmap.mmap | bytearray
+) -> Arrays:
+    trees: dict[str, dict[str, NDArray[Any]]] = {"obs": {}, "action": {}, "": {}}
+    for tree, name, shape, dtype, offset in _fields(schema, num_slots, frame_shape):
+        trees[tree][name] = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
+    return Arrays(obs=trees["obs"], action=trees["action"], **trees[""])
 
 
-def _fields(schema: Schema, num_slots: int) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any], int]]:
-    """Yields each array's path, shape, dtype and offset."""
-    leaves: dict[str, Leaf] = flatten({"obs": schema.obs, "action": schema.action})
-    rows = {path: (leaf.shape, np.dtype(leaf.dtype)) for path, leaf in leaves.items()}
-    rows |= {name: ((), np.dtype(dtype)) for name, dtype in _PER_SLOT.items()}
+def _fields(
+    schema: Mapping[str, Any], num_slots: int, frame_shape: Sequence[int] | None
+) -> Iterator[tuple[str, str, tuple[int, ...], np.dtype[Any], int]]:
+    """Yields each array's tree, name in there, shape, dtype and offset."""
+    rows: list[tuple[str, str, Sequence[int], Any]] = [
+        (tree, path, leaf["shape"], leaf["dtype"]) for tree in ("obs", "action") for path, leaf in schema[tree].items()
+    ]
+    rows.append(("", "frame", frame_shape or (0, 0, 3), np.uint8))
+    rows += [("", name, (), dtype) for name, dtype in _PER_SLOT.items()]
     offset = 0
-    for path, (shape, dtype) in rows.items():
-        yield path, (num_slots, *shape), dtype, offset
-        size_bytes = num_slots * math.prod(shape) * dtype.itemsize
-        offset += math.ceil(size_bytes / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for tree, name, row_shape, row_dtype in rows:
+        dtype, shape = np.dtype(row_dtype), (num_slots, *row_shape)
+        yield tree, name, shape, dtype, offset
+        offset += math.ceil(math.prod(shape) * dtype.itemsize / ALIGNMENT_BYTES) * ALIGNMENT_BYTES

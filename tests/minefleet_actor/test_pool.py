@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
-from minefleet.envs import make
-from minefleet.envs.spaces import schema_of
+from minefleet.envs import make, schema_of
 from minefleet_actor.pool import Ending, EnvPool, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slots import episode_seed
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from minefleet.config import EnvConfig, WorkerConfig
-from minefleet.envs import make
-from minefleet.envs.spaces import schema_of
+from minefleet.envs import make, schema_of
 from minefleet.schema import Schema
 from minefleet_actor.pool import EnvGaveUpError, EnvPool, EnvStartError, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slots import episode_seed

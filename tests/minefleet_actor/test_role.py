@@ -25,8 +25,8 @@ TIMEOUT_S = 120.0
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     config = FleetConfig(env=EnvConfig(id="CartPole-v1"), eval_interval=1, services=ports.claim(ServicesConfig()))
-    schema, architecture = preflight(config)
-    run = Run(directory=tmp_path, config=config, schema=schema, architecture=architecture)
+    found = preflight(config)
+    run = Run(directory=tmp_path, config=config, schema=found.schema, architecture=found.architecture)
     run.write()
     return run
 

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     data = to_dict(loaded)
     if arguments.action == "resolve":
         resolved = spread(loaded)
-        schema, architecture = preflight(resolved)
-        data = {"config": to_dict(resolved), "schema": schema.to_dict(), "architecture": architecture}
+        found = preflight(resolved)
+        data = {"config": to_dict(resolved)} | found.to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import not_yet
 from minefleet.errors import ConfigError
 
 
@@ -46,6 +45,5 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        not_yet("env.python", self.python, "")
         if self.id and self.generator:
             raise ConfigError(f"give env.id or env.generator, not both: got {self.id!r} and {self.generator!r}")

@@ -9,14 +9,15 @@ floats, and `info["task"]`, the name of the task that was played. `info["error"]
 environment is broken: the step is dropped and the environment replaced.
 """
 
-import difflib
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
 
 from minefleet.config import EnvConfig
-from minefleet.errors import ConfigError
-from minefleet.generators import load
+from minefleet.generators import refusing
+from minefleet.schema import Schema
+from minefleet_worker import making, spaces
 
 Env = gymnasium.Env[Any, Any]
 
@@ -29,32 +30,21 @@ for _id, _entry_point in _OURS.items():
     gymnasium.register(_id, entry_point=_entry_point)
 
 
-def make(config: EnvConfig, render_mode: str | None = None) -> Env:
-    """Makes the environment that a config names. One from a generator renders as it is made.
+def make(config: EnvConfig, render_mode: str | None = None) -> Any:
+    """Makes the environment that a config names, in this process. One from a generator renders as it is made.
 
     Raises:
         ConfigError: If there is no such environment, a package of its is missing, or the generator makes none.
     """
-    if config.generator:
-        return _generated(config)
-    if config.id:
-        return _registered(config, render_mode)
-    raise ConfigError("give env.id or env.generator: both are empty")
+    with refusing():
+        return making.make(asdict(config), render_mode)
 
 
-def _generated(config: EnvConfig) -> Env:
-    env = load(config.generator)(**config.kwargs)
-    if not isinstance(env, gymnasium.Env):
-        raise ConfigError(f"{config.generator} made a {type(env).__name__}, expected a gymnasium.Env")
-    return env
+def schema_of(env: Any) -> Schema:
+    """Returns the schema of an environment's observations and actions.
 
-
-def _registered(config: EnvConfig, render_mode: str | None) -> Env:
-    kwargs = config.kwargs if render_mode is None else config.kwargs | {"render_mode": render_mode}
-    try:
-        return gymnasium.make(config.id, disable_env_checker=True, **kwargs)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"env.id {config.id!r} needs a package that is not installed: {error}") from error
-    except gymnasium.error.Error as error:
-        nearest = difflib.get_close_matches(config.id, gymnasium.registry) or sorted(_OURS)
-        raise ConfigError(f"env.id {config.id!r}: {error} The nearest are {', '.join(nearest)}.") from error
+    Raises:
+        ConfigError: If a space, or a key of a Dict, has no counterpart in a schema; names the leaf.
+    """
+    with refusing():
+        return Schema.from_dict(spaces.schema_of(env))

@@ -1,62 +1,134 @@
 """Tries a configuration before any role starts: makes the environment and the policy once and fits them together.
 
-Both may be heavy, and either may be somebody else's code, so a child process does it:
-`python -m minefleet.launch.preflight CONFIG`, with the whole configuration as JSON.
+Both may be heavy, and either may be somebody else's code, so child processes do it: the environment is made by the
+interpreter that will play it, the policy by `python -m minefleet.launch.preflight CONFIG`, with the whole configuration
+as JSON.
 """
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any
 
-from minefleet.child import ask, describe, reply
+from minefleet.child import ask, reply
 from minefleet.config import FleetConfig
 from minefleet.errors import ConfigError, FleetError
 from minefleet.lifeline import die_with_launcher
 from minefleet.run import from_dict, to_dict
 from minefleet.schema import Schema
+from minefleet_worker import boot
+from minefleet_worker.errors import in_one_line
 
 if TYPE_CHECKING:
     from minefleet.policies import Policy
 
 
-def preflight(config: FleetConfig) -> tuple[Schema, str]:
-    """Returns the environment's schema and the fingerprint of the policy's architecture.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What `run.yaml` says beside the configuration."""
+
+    schema: Schema
+    architecture: str
+    """Fingerprint of the policy's architecture."""
+    frame_shape: tuple[int, ...] | None
+    """See `Run.frame_shape`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        shape = None if self.frame_shape is None else list(self.frame_shape)
+        return {"schema": self.schema.to_dict(), "architecture": self.architecture, "frame_shape": shape}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Found":
+        """Inverts `to_dict`."""
+        shape = data["frame_shape"]
+        return cls(
+            schema=Schema.from_dict(data["schema"]),
+            architecture=str(data["architecture"]),
+            frame_shape=None if shape is None else tuple(shape),
+        )
+
+
+def preflight(config: FleetConfig) -> Found:
+    """Finds out what the environment shows and takes, and whether the policy fits it.
 
     Raises:
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
-    found = ask("minefleet.launch.preflight", json.dumps(to_dict(config)))
-    return Schema.from_dict(found["schema"]), str(found["architecture"])
+    return Found.from_dict(ask("minefleet.launch.preflight", json.dumps(to_dict(config))))
 
 
-def answer(config: FleetConfig) -> dict[str, Any]:
+def answer(config: FleetConfig) -> Found:
     """What the child finds out."""
+    described = describe_environment(config)
     from minefleet.policies import build
     from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
 
-    with naming(f"the environment {config.env.generator or config.env.id!r} fails"):
-        schema = _read_schema(config)
+    schema = Schema.from_dict(described["schema"])
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema)
     check_state(policy)
     with naming("the policy does not fit the environment's spaces"):
         _act_once(policy, schema)
-    return {"schema": schema.to_dict(), "architecture": architecture_fingerprint(architecture(policy))}
+    return Found.from_dict(described | {"architecture": architecture_fingerprint(architecture(policy))})
 
 
-def _read_schema(config: FleetConfig) -> Schema:
-    from minefleet import envs
-    from minefleet.envs.spaces import schema_of
+def describe_environment(config: FleetConfig) -> dict[str, Any]:
+    """Has an environment process make and reset the environment; returns its `schema` and `frame_shape`.
 
-    env = envs.make(config.env)
+    Raises:
+        ConfigError: If that fails, or takes longer than a start and a reset may; says why in one line.
+    """
+    question = {
+        "config": asdict(config.env),
+        "import_path": boot.import_path(config.env.python),
+        "seed": config.seed,
+        "films": config.train_config.record_video_interval > 0,
+    }
+    worker = config.rollout_config.worker_config
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as output:
+        code = _run(config.env.python, question, file, output, worker.start_timeout_s + worker.reset_timeout_s)
+        file.seek(0)
+        found: dict[str, Any] = json.loads(file.read() or b"{}")
+        output.seek(0)
+        said = output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    if "schema" in found:
+        return found
+    raise ConfigError(found.get("error", f"the environment's process ended with exit code {code}: {said[-1]}"))
+
+
+def _run(python: str, question: dict[str, Any], file: IO[bytes], output: IO[bytes], timeout_s: float) -> int:
+    """Runs an environment process to its end, and then ends what it has left in its group."""
+    arguments = ("describe", str(file.fileno()), str(os.getpid()), json.dumps(question))
     try:
-        schema = schema_of(env)
-        env.reset(seed=config.seed)
+        process = subprocess.Popen(
+            boot.command(python, *arguments),
+            env=boot.environment(python),
+            pass_fds=[file.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"env.python={python} cannot be started: {error.strerror}") from error
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"the environment was not made and reset within {timeout_s:g} s, which is start_timeout_s + "
+            "reset_timeout_s of rollout_config.worker_config"
+        ) from error
     finally:
-        env.close()
-    return schema
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _act_once(policy: "Policy", schema: Schema) -> None:
@@ -81,9 +153,9 @@ def naming(what: str) -> Iterator[None]:
     except FleetError:
         raise
     except Exception as error:
-        raise ConfigError(f"{what}: {describe(error)}") from error
+        raise ConfigError(f"{what}: {in_one_line(error)}") from error
 
 
 if __name__ == "__main__":
     die_with_launcher()
-    reply(lambda: answer(from_dict(json.loads(sys.argv[1]))))
+    reply(lambda: answer(from_dict(json.loads(sys.argv[1]))).to_dict())

@@ -40,10 +40,18 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     check_writable(draft.directory)
     trained = check_resume(config.train_config)
     services = claim(config.services)
-    schema, architecture = preflight(config)
-    if trained not in (None, architecture):
+    found = preflight(config)
+    if trained not in (None, found.architecture):
         raise ConfigError(f"{config.train_config.resume} was trained with another architecture than this policy's")
-    return _create(replace(draft, config=replace(config, services=services), schema=schema, architecture=architecture))
+    return _create(
+        replace(
+            draft,
+            config=replace(config, services=services),
+            schema=found.schema,
+            architecture=found.architecture,
+            frame_shape=found.frame_shape,
+        )
+    )
 
 
 def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
@@ -56,12 +64,12 @@ def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
     check_checkpoint(previous)
     check_writable(previous.directory)
     services = claim(config.services, previous.config.services)
-    schema, architecture = preflight(config)
-    if schema.fingerprint != previous.schema.fingerprint:
+    found = preflight(config)
+    if found.schema.fingerprint != previous.schema.fingerprint:
         raise ConfigError(f"{previous.directory} was trained on other spaces than this environment has")
-    if architecture != previous.architecture:
+    if found.architecture != previous.architecture:
         raise ConfigError(f"{previous.directory} was trained with another architecture than this policy's")
-    run = replace(previous, config=replace(config, services=services))
+    run = replace(previous, config=replace(config, services=services), frame_shape=found.frame_shape)
     (run.directory / RESULT_FILE).unlink(missing_ok=True)
     run.write()
     return run

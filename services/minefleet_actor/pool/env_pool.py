@@ -25,19 +25,20 @@ Start, wait and close belong to one thread, which must outlive the pool's proces
 import logging
 import os
 import selectors
-import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
-from minefleet.tree import Tree
+from minefleet.tree import Tree, unflatten
 from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.process import EnvProcess
 from minefleet_actor.pool.slots import SlotBook
-from minefleet_worker import layout
+from minefleet_worker import boot, layout
 from minefleet_worker.frames import Command, Setup
 
 logger = logging.getLogger(__name__)
@@ -54,10 +55,18 @@ class EnvPool:
     """Environments in processes of their own; see `Pool` for the contract."""
 
     def __init__(
-        self, env_config: EnvConfig, schema: Schema, worker_config: WorkerConfig, *, seed: int, actor_index: int
+        self,
+        env_config: EnvConfig,
+        schema: Schema,
+        worker_config: WorkerConfig,
+        *,
+        seed: int,
+        actor_index: int,
+        frame_shape: Sequence[int] | None = None,
     ) -> None:
         self._env_config = env_config
-        self._schema = schema
+        self._schema = schema.to_dict()
+        self._frame_shape = frame_shape
         self._config = worker_config
         self._book = SlotBook(schema, worker_config, seed=seed, actor_index=actor_index)
         self._timeout_s = _timeouts_s(worker_config)
@@ -80,7 +89,7 @@ class EnvPool:
     @property
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
-        return self._book.arrays.obs
+        return unflatten(self._book.arrays.obs)
 
     @property
     def pids(self) -> list[int]:
@@ -89,8 +98,8 @@ class EnvPool:
 
     def start(self) -> None:
         """Makes the environments, in all processes at once. Raises `EnvStartError` if one fails."""
-        self._memory = layout.create(self._schema, self.num_slots)
-        self._book.arrays = layout.attach(self._memory, self._schema, self.num_slots)
+        self._memory = layout.create(self._schema, self.num_slots, self._frame_shape)
+        self._book.arrays = layout.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
         self._waker = os.eventfd(0)
         self._selector.register(self._waker, selectors.EVENT_READ)
         self._processes = [EnvProcess(self._setup(slots)) for slots in self._shares()]
@@ -244,12 +253,13 @@ class EnvPool:
 
     def _setup(self, slots: range) -> Setup:
         return Setup(
-            config=self._env_config,
+            config=asdict(self._env_config),
             schema=self._schema,
             num_slots=self.num_slots,
             slots=slots,
             memory=self._memory,
-            import_path=sys.path,
+            import_path=boot.import_path(self._env_config.python),
+            frame_shape=self._frame_shape,
         )
 
 

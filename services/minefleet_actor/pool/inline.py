@@ -1,10 +1,12 @@
 """A pool of environments in this process, for `--serial` and debuggers: `wait` runs the commands, in turn."""
 
 import threading
+from collections.abc import Sequence
+from dataclasses import asdict
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
-from minefleet.tree import Tree
+from minefleet.tree import Tree, unflatten
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
 from minefleet_actor.pool.slots import SlotBook
 from minefleet_worker import layout
@@ -16,10 +18,18 @@ class InlinePool:
     """Environments in this process; see `Pool` for the contract. Nothing is killed here, so a hang is a hang."""
 
     def __init__(
-        self, env_config: EnvConfig, schema: Schema, worker_config: WorkerConfig, *, seed: int, actor_index: int
+        self,
+        env_config: EnvConfig,
+        schema: Schema,
+        worker_config: WorkerConfig,
+        *,
+        seed: int,
+        actor_index: int,
+        frame_shape: Sequence[int] | None = None,
     ) -> None:
         self._env_config = env_config
-        self._schema = schema
+        self._schema = schema.to_dict()
+        self._frame_shape = frame_shape
         self._slots = range(worker_config.num_envs)
         self._book = SlotBook(schema, worker_config, seed=seed, actor_index=actor_index)
         self._host: EnvHost | None = None
@@ -33,12 +43,12 @@ class InlinePool:
     @property
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
-        return self._book.arrays.obs
+        return unflatten(self._book.arrays.obs)
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
-        self._book.arrays = layout.private(self._schema, self.num_slots)
-        self._host = EnvHost(self._env_config, self._schema, self._book.arrays, self._slots)
+        self._book.arrays = layout.private(self._schema, self.num_slots, self._frame_shape)
+        self._host = EnvHost(asdict(self._env_config), self._schema, self._book.arrays, self._slots)
         failures = self._host.make().failures
         if failures:
             self.close()

@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
+from minefleet_worker import boot
 from minefleet_worker.frames import MAX_FRAME_BYTES, Command, Reply, Setup, unpack_reply
 
 REAP_S = 10
@@ -32,14 +32,13 @@ class EnvProcess:
         """Starts the process in a group of its own, by exec: nothing of this process is shared but what is passed."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            arguments = ["-P", "-X", "faulthandler", "-m", "minefleet_worker"]
+            python = self._setup.config["python"]
             self._popen = subprocess.Popen(
-                [sys.executable, *arguments, str(theirs.fileno()), str(os.getpid())],
+                boot.command(python, "serve", str(theirs.fileno()), str(os.getpid())),
                 pass_fds=(theirs.fileno(), self._setup.memory),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # Cores go to processes, not to threads of NumPy in each of them.
-                env={"OMP_NUM_THREADS": "1"} | os.environ,
+                env=boot.environment(python),
             )
         self._channel.send(self._setup.pack())
         self.under_way = Command.MAKE

@@ -33,7 +33,7 @@ class SlotBook:
 
     def __init__(self, schema: Schema, config: WorkerConfig, *, seed: int, actor_index: int) -> None:
         num_slots = config.num_envs
-        self.arrays = private(schema, 0)
+        self.arrays = private(schema.to_dict(), 0)
         """The pool's; none before it starts and after it has closed."""
         self.command = np.zeros(num_slots, np.uint8)
         """[N] uint8, each a `Command` that waits to be passed on."""
@@ -52,9 +52,8 @@ class SlotBook:
     def step(self, slots: Slots, action: Tree) -> None:
         """Wants a step of each slot."""
         self._refuse(slots[self._state[slots] != State.READY], "READY")
-        rows = flatten(self.arrays.action)
         for path, leaf in flatten(action).items():
-            rows[path][slots] = leaf
+            self.arrays.action[path][slots] = leaf
         self._state[slots] = State.BUSY
         self.command[slots] = Command.STEP
 

@@ -44,7 +44,7 @@ def test_kwargs_and_the_render_mode_reach_the_environment() -> None:
     env.reset(seed=0)
     assert env.observation_space.shape == (32, 32, 3)
     assert env.render_mode == "rgb_array"
-    assert env.render().shape == (32, 32, 3)  # type: ignore[union-attr]  # Gymnasium allows lists of frames.
+    assert env.render().shape == (32, 32, 3)
     env.close()
 
 
@@ -69,7 +69,7 @@ def test_a_generator_makes_the_environment_with_its_kwargs(generators: Path) -> 
 
 
 def test_a_generator_that_makes_no_environment_is_refused(generators: Path) -> None:
-    with pytest.raises(ConfigError, match=r"number made a int, expected a gymnasium.Env"):
+    with pytest.raises(ConfigError, match=r"number made a int, expected an environment: it has no reset, step"):
         make(EnvConfig(generator=f"{generators}:number"))
 
 

@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium import spaces
 
 
-class Telegraph(gymnasium.Env):
-    observation_space = spaces.Text(8)
+class Network(gymnasium.Env):
+    observation_space = spaces.Graph(spaces.Discrete(2), None)
     action_space = spaces.Discrete(2)
 
 
@@ -25,8 +25,8 @@ class Broken(gymnasium.Env):
         raise RuntimeError("no world today")
 
 
-def telegraph():
-    return Telegraph()
+def network():
+    return Network()
 
 
 def broken():
@@ -53,10 +53,10 @@ def of_bfloat16(schema):
 
 
 def test_the_spaces_and_the_architecture_are_found_out() -> None:
-    schema, architecture = preflight(load("cartpole"))
-    assert isinstance(schema.obs, Leaf) and schema.obs.shape == (4,)
-    assert answer(load("cartpole"))["architecture"] == architecture
-    assert answer(load("cartpole", ["policy.hidden_size=32"]))["architecture"] != architecture
+    found = preflight(load("cartpole"))
+    assert isinstance(found.schema.obs, Leaf) and found.schema.obs.shape == (4,)
+    assert answer(load("cartpole")) == found
+    assert answer(load("cartpole", ["policy.hidden_size=32"])).architecture != found.architecture
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_spaces_and_the_architecture_are_found_out() -> None:
     [
         (["env.id=CartPole-v99"], r"env\.id 'CartPole-v99': .* nearest are CartPole-v1"),
         (["env.kwargs.wind=3"], "the environment 'CartPole-v1' fails: TypeError: .*wind"),
-        (["env.id=", "env.generator=worlds.py:telegraph"], r"obs.*Text.*Box, Discrete, MultiDiscrete"),
+        (["env.id=", "env.generator=worlds.py:network"], r"obs.*Graph.*Box, Discrete, MultiDiscrete"),
         (["env.id=", "env.generator=worlds.py:broken"], "fails: RuntimeError: no world today .*worlds.py, line "),
         (["env.id=", "env.generator=worlds.py:nothing"], "worlds.py has no function 'nothing'"),
         (["policy.generator=policies.py:for_other_spaces"], "the policy does not fit the environment's spaces: "),

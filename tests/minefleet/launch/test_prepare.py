@@ -111,7 +111,7 @@ def test_a_run_does_not_resume_on_other_spaces_or_with_another_architecture(run:
     give_checkpoint(run, "run-7")
     with pytest.raises(ConfigError, match="was trained on other spaces"):
         prepare_resumed(run.config, run)
-    schema = Schema.from_dict(answer(run.config)["schema"])
+    schema = answer(run.config).schema
     with pytest.raises(ConfigError, match="was trained with another architecture"):
         prepare_resumed(run.config, replace(run, schema=schema))
 

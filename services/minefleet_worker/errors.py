@@ -1,0 +1,28 @@
+"""What can be wrong with an environment, as far as it can be told from here."""
+
+from __future__ import annotations
+
+import traceback
+
+
+class RefusedError(Exception):
+    """There is no such environment, or it is none that can be played. The message is whole."""
+
+
+class EnvError(Exception):
+    """An environment returned what it must not, or reports an error.
+
+    Attributes:
+        kind: One of `frames.FAILURES`.
+    """
+
+    def __init__(self, message: str, kind: str = "contract") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def in_one_line(error: BaseException) -> str:
+    """The exception with the place that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message} (raised in {frame.filename}, line {frame.lineno})"
