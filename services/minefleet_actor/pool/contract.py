@@ -55,6 +55,13 @@ class Pool(Protocol):
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
 
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+
+    def film(self, slot: int, on: bool) -> None:
+        """Lets a slot render its frames from its next reset on, or no longer; in a pool that can."""
+
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` with the traceback if one fails."""
 

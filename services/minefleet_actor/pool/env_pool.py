@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
@@ -90,6 +91,15 @@ class EnvPool:
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
         return unflatten(self._book.arrays.obs)
+
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+        return self._book.arrays.frame
+
+    def film(self, slot: int, on: bool) -> None:
+        """Lets a slot render its frames from its next reset on, or no longer."""
+        self._book.arrays.film[slot] = on
 
     @property
     def pids(self) -> list[int]:
