@@ -16,7 +16,6 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.weights import Architecture, architecture
 from minefleet.replay import ReplayClient
 from minefleet.run import Run, Shard
-from minefleet.tree import flatten
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.crew import Crew
 from minefleet_actor.episodes import Episodes
@@ -29,8 +28,8 @@ from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.pool.slots import episode_seed
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.shipping import Shipper
-from minefleet_actor.video.camera import Camera, Lens
-from minefleet_actor.video.picture import pixel_path
+from minefleet_actor.video.camera import Camera
+from minefleet_actor.video.lens import make_lens
 from minefleet_actor.weights import WeightsFollower
 from minefleet_runtime.context import RoleContext
 
@@ -183,14 +182,6 @@ def make_camera(context: RoleContext, pool: Pool, lanes: Lanes, actor: str, metr
         fps=worker.video_fps,
         metrics=metrics,
     )
-
-
-def make_lens(run: Run, pool: Pool) -> Lens | None:
-    """What a slot shows: frames that it renders, else the largest picture of its observation; None where neither is."""
-    if run.frame_shape is not None:
-        return lambda slot: pool.frames[slot]
-    path = pixel_path(run.schema.obs)
-    return None if path is None else lambda slot: flatten(pool.obs)[path][slot]
 
 
 def choose_seed(seed: int, first_version: int) -> int:

@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 from minefleet.errors import FleetError, NotFoundError
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2
-from minefleet.videos import MAX_VIDEO_BYTES, VIDEO_FORMAT
+from minefleet.videos import MAX_VIDEO_BYTES, VIDEO_FORMAT, forget_oldest, video_name
 from minefleet.weights.manifest import Wish
 from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.video.lens import Lens
 from minefleet_actor.video.mp4 import copy_within
 from minefleet_actor.video.picture import Caption
 from minefleet_actor.video.reel import Reel
@@ -57,8 +58,6 @@ class Claims(Protocol):
 
 
 Array = NDArray[Any]
-Lens = Callable[[int], Array]
-"""What a slot shows now; the array is the pool's."""
 Show = Callable[[episode_pb2.Video, Callable[[bool], None]], None]
 """Sends a video off; the second argument is told whether it was stored."""
 
@@ -302,7 +301,8 @@ class Camera:
         item = self._tape[0] if self._tape else None
         try:
             if isinstance(item, Last) and not self._spoiled:
-                self._ship(reel.finish(item.frame, item.reward, item.record), item.record)
+                name = video_name(item.record.policy_version, item.record.stream, item.record.episode)
+                self._ship(reel.finish(name, item.frame, item.reward, item.record), item.record)
             elif isinstance(item, Shot) and not self._spoiled:
                 reel.add(item.frame, item.caption)
         except StoppedError:
@@ -322,6 +322,7 @@ class Camera:
 
     def _ship(self, path: Path, record: episode_pb2.EpisodeRecord) -> None:
         """Sends a video that is written, unless another actor has taken over its wish."""
+        forget_oldest(self._directory)
         if not self._ask(self._wish):
             path.unlink()
             raise FleetError("another actor has filmed meanwhile")

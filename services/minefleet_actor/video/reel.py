@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from minefleet.files import sync
 from minefleet.v1 import episode_pb2
-from minefleet.videos import forget_oldest, video_name
 from minefleet_actor.video.mp4 import Mp4
 from minefleet_actor.video.picture import Caption, draw
 
@@ -38,8 +37,8 @@ class Reel:
         if caption.step < self.longest:
             self._show(frame, caption, caption.step)
 
-    def finish(self, frame: NDArray[np.uint8], reward: float, record: episode_pb2.EpisodeRecord) -> Path:
-        """Shows what the episode ended with, after a step that paid `reward`, and returns the file.
+    def finish(self, name: str, frame: NDArray[np.uint8], reward: float, record: episode_pb2.EpisodeRecord) -> Path:
+        """Shows what the episode ended with, after a step that paid `reward`, and returns the file, of that name.
 
         Raises:
             OSError: If it cannot be written.
@@ -58,11 +57,10 @@ class Reel:
         self._show(frame, caption, last)
         self._show(frame, caption, last + max(1, round(HOLD_S * self._fps)))
         self._close()
-        path = self._directory / video_name(record.policy_version, record.stream, record.episode)
+        path = self._directory / name
         sync(self._aside)
         self._aside.replace(path)
         sync(self._directory)
-        forget_oldest(self._directory)
         return path
 
     def discard(self) -> None:
