@@ -282,6 +282,7 @@ class Camera:
                 self._ask_at_s = 0.0
                 if self._state in (State.IDLE, State.WAITING):
                     self._wish, self._state = "", State.IDLE
+            self._changed.notify_all()
         return claimed is not False
 
     def _claim(self, wish: str, *, done: bool = False) -> bool | None:
@@ -353,6 +354,7 @@ class Camera:
             self._refused = {self._wish} | self._refused & set(self._pending)
             if self._state is not State.FILMING:
                 self._wish, self._state, self._ask_at_s = "", State.IDLE, 0.0
+            self._changed.notify_all()
 
 
 def stride(now: int, filled: float) -> int:

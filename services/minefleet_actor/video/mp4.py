@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 QUALITY = {"crf": "23", "preset": "veryfast"}
 SHARE_OF_BYTES = 0.8
 """What the copy of a video is meant to have of the bytes that it may: encoders miss their aim."""
+LEAST_BITS_PER_S = 10_000
 
 
 class Mp4:
@@ -95,7 +96,7 @@ def copy_within(source: Path, target: Path, max_bytes: int) -> bool:
         )
     bits_per_s = int(SHARE_OF_BYTES * 8 * max_bytes / max(duration_s, 1.0))
     for share in (1, 2, 4):
-        copy = Mp4(target, shape, round(fps), bits_per_s=max(bits_per_s // share, 1))
+        copy = Mp4(target, shape, round(fps), bits_per_s=max(bits_per_s // share, LEAST_BITS_PER_S))
         try:
             for number, picture in pictures(source):
                 copy.add(picture, number)

@@ -1,9 +1,11 @@
 """One episode on its way to a file. The file is written aside and appears whole."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from minefleet.files import sync
@@ -20,21 +22,17 @@ HOLD_S = 1.0
 class Reel:
     """Takes an episode's frames in order, then `finish` or `discard`."""
 
-    def __init__(self, directory: Path, fps: int) -> None:
+    def __init__(self, directory: Path, fps: int, *, longest_s: int = LONGEST_S) -> None:
         self._directory = directory
         self._aside = directory / f".recording-{os.getpid()}.mp4"
         self._fps = fps
+        self._longest = longest_s * fps
         self._mp4: Mp4 | None = None
         self._last = -1
 
-    @property
-    def longest(self) -> int:
-        """Frames that a video may have."""
-        return LONGEST_S * self._fps
-
     def add(self, frame: NDArray[np.uint8], caption: Caption) -> None:
         """Shows a frame at the time of its step; none is shown after the longest playing time."""
-        if caption.step < self.longest:
+        if caption.step < self._longest:
             self._show(frame, caption, caption.step)
 
     def finish(self, name: str, frame: NDArray[np.uint8], reward: float, record: episode_pb2.EpisodeRecord) -> Path:
@@ -43,7 +41,7 @@ class Reel:
         Raises:
             OSError: If it cannot be written.
         """
-        note = f"cut after {LONGEST_S // 60} minutes of video" if record.length >= self.longest else ""
+        note = f"cut after {self._longest // self._fps} s of video" if record.length >= self._longest else ""
         caption = Caption(
             step=record.length,
             episode_return=record.episode_return,
@@ -64,10 +62,10 @@ class Reel:
         return path
 
     def discard(self) -> None:
-        """Leaves nothing; after `finish` it does nothing."""
-        try:
+        """Leaves nothing; after `finish` it does nothing. What is wrong with a file is no matter when it goes."""
+        with suppress(OSError, FFmpegError):
             self._close()
-        finally:
+        with suppress(OSError):
             self._aside.unlink(missing_ok=True)
 
     def _close(self) -> None:
