@@ -270,9 +270,9 @@ def test_two_actors_and_one_wish_make_one_video(tmp_path: Path, parameters: Para
     with closing(parameters.client(watcher="a")) as one, closing(parameters.client(watcher="b")) as two:
         first, second = Set(tmp_path / "a", one), Set(tmp_path / "b", two)
         with first.rolling(), second.rolling():
-            for stage in (first, second):
-                stage.camera.hear([WISH])
+            first.camera.hear([WISH])
             first.wait_for(State.WAITING)
+            second.camera.hear([WISH])
             for stage in (second, first):
                 stage.play(0, 3)
             assert first.videos.get(timeout=30).wish == WISH.name
