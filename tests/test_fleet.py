@@ -16,6 +16,7 @@ from minefleet.checkpoint import read_state
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.run import Run, Shard, read_run
 from minefleet.status import look
+from minefleet_actor.video.mp4 import pictures
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.limits import limits_of
 from minefleet_replay.store import open_store
@@ -181,6 +182,28 @@ def rounded_tensors(fleet: Fleet) -> set[str]:
     newest = max((fleet.directory / "parameters" / "versions").iterdir(), key=lambda path: int(path.stem))
     tensors = json.loads(newest.read_text())["manifest"]["tensors"]
     return {tensor["name"] for tensor in tensors if tensor.get("wire_dtype") == "DTYPE_BFLOAT16"}
+
+
+def test_a_run_films_what_it_wishes_for(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=6000", "train_config.record_video_interval=2", "seed=7")
+    fleet.finish()
+    shown = [list(pictures(path)) for path in (fleet.directory / "videos").iterdir()]
+    assert shown and all(len(frames) > 5 for frames in shown)
+    wishes = json.loads((fleet.directory / "parameters" / "wishes.json").read_text())
+    assert any(wish["done"] for wish in wishes)
+
+
+@pytest.mark.soak
+def test_when_an_actor_is_killed_another_films(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=1000000", "train_config.record_video_interval=4", "seed=7")
+    videos = fleet.directory / "videos"
+    fleet.wait_for(lambda: any(videos.glob("version-*.mp4")))
+    os.kill(fleet.pid("actor-0"), signal.SIGKILL)
+    before = {path.name.split("-")[2] for path in videos.glob("version-*.mp4")}
+    fleet.wait_for(lambda: bool({path.name.split("-")[2] for path in videos.glob("version-*.mp4")} - before))
+    fleet.process.send_signal(signal.SIGINT)
+    fleet.process.communicate()
+    assert all(len(list(pictures(path))) > 5 for path in videos.glob("version-*.mp4"))
 
 
 def test_the_whole_ring_turns_in_one_process(train: Train) -> None:

@@ -8,7 +8,7 @@ RUN_DIR/
 ├── checkpoints/      latest/ and numbered ones
 ├── replay/           replay's store; with several shards, theirs: 0/, 1/, ...
 ├── parameters/       the versions
-├── videos/
+├── videos/           of whole episodes, kept by the learner; actors write them here too
 └── logs/             one per role
 """
 
@@ -92,6 +92,11 @@ class Run:
     def metrics(self) -> Path:
         """The learner's metrics, one JSON object per line."""
         return self.directory / "metrics.jsonl"
+
+    @property
+    def videos(self) -> Path:
+        """Where the learner keeps videos."""
+        return self.directory / "videos"
 
     @property
     def logs(self) -> Path:

@@ -1,5 +1,6 @@
 """Builds the parts of an actor from a run."""
 
+import logging
 import secrets
 import threading
 import uuid
@@ -28,8 +29,12 @@ from minefleet_actor.pool.slots import episode_seed
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.rewards import shaping
 from minefleet_actor.shipping import Shipper
+from minefleet_actor.video.camera import Camera
+from minefleet_actor.video.lens import make_lens
 from minefleet_actor.weights import WeightsFollower
 from minefleet_runtime.context import RoleContext
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +46,8 @@ class Parts:
     follower: WeightsFollower
     lanes: Lanes
     crew: Crew
+    camera: Camera | None
+    """None where nothing is filmed."""
     abandoned: threading.Event
     """Set when a drain has taken too long: what is not sent by then is given up."""
 
@@ -72,6 +79,9 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         lane.shipper.bind(follower.run_id)
     per_chunk = rollout.replay_buffer_config.fragments_per_chunk
     lanes = Lanes(name, pool.num_slots, made, fragments_per_chunk=per_chunk)
+    camera = None if inline else make_camera(context, pool, lanes, watcher, metrics)
+    if camera is not None:
+        follower.on_wishes = camera.hear
     actor = Actor(
         pool=pool,
         inference=inference,
@@ -81,6 +91,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         follower=follower,
         metrics=metrics,
         rollout=rollout,
+        camera=camera,
     )
     return Parts(
         actor=actor,
@@ -88,6 +99,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         follower=follower,
         lanes=lanes,
         crew=Crew(failed=pool.wake),
+        camera=camera,
         abandoned=abandoned,
     )
 
@@ -151,6 +163,28 @@ def make_shipper(
     )
 
 
+def make_camera(context: RoleContext, pool: Pool, lanes: Lanes, actor: str, metrics: ActorMetrics) -> Camera | None:
+    """A camera that claims for `actor`; None where no videos are wanted, or there is nothing to see."""
+    run, worker = context.run, context.run.config.rollout_config.worker_config
+    if not run.config.train_config.record_video_interval:
+        return None
+    lens = make_lens(run, pool)
+    if lens is None:
+        logger.warning("no videos: the environment shows no pixels, and the run was made without rendering")
+        return None
+    # It must not wait for parameters: frames come meanwhile.
+    claims = parameters_client(context, actor, {}, patience_s=0.0)
+    return Camera(
+        lens=lens,
+        film=pool.film if run.frame_shape is not None else lambda slot, on: None,
+        claims=claims,
+        show=lanes.show,
+        directory=run.directory / worker.video_output_dir,
+        fps=worker.video_fps,
+        metrics=metrics,
+    )
+
+
 def choose_seed(seed: int, first_version: int) -> int:
     """The run's seed for an actor that starts with the run; a fresh one for an actor that joins later.
 
@@ -169,7 +203,9 @@ def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event)
     )
 
 
-def parameters_client(context: RoleContext, name: str, architecture: Architecture) -> ParametersClient:
+def parameters_client(
+    context: RoleContext, name: str, architecture: Architecture, patience_s: float | None = None
+) -> ParametersClient:
     """A client of parameters, for a policy of this architecture, that waits until the role is asked to stop."""
     return ParametersClient(
         context.run.config.services.parameters.address,
@@ -177,6 +213,7 @@ def parameters_client(context: RoleContext, name: str, architecture: Architectur
         watcher=name,
         architecture=architecture,
         stopping=context.stopping,
+        patience_s=patience_s,
         report=context.board.waiting,
     )
 

@@ -26,6 +26,10 @@ class Episodes:
         """Number of the slot's running episode: 0, 1, ..."""
         return int(self._number[slot])
 
+    def so_far(self, slot: int) -> tuple[int, float]:
+        """Length and return of the slot's running episode."""
+        return int(self._length[slot]), float(self._return[slot])
+
     def add(self, slots: Slots, reward: NDArray[Any]) -> None:
         """Counts one step of each slot."""
         self._return[slots] += reward

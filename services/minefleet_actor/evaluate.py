@@ -49,7 +49,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--video", type=Path, help="also write a GIF of one episode into this directory")
+    parser.add_argument("--video", type=Path, help="also write a video of one episode into this directory")
     return parser.parse_args(argv)
 
 
@@ -91,12 +91,12 @@ def summarise(played: list[Played], trained: Trained) -> dict[str, Any]:
 
 
 def record(run: Run, trained: Trained, arguments: argparse.Namespace) -> Path:
-    """Writes a GIF of one episode."""
-    name = "random.gif" if arguments.random else f"version-{trained.version}.gif"
+    """Writes a video of one episode."""
+    name = "random.mp4" if arguments.random else f"version-{trained.version}.mp4"
     sample = arguments.sample or arguments.random
     inference = make_player(run, episodes=1, seed=arguments.seed, greedy=not sample).inference
     take_weights(inference, trained, arguments)
-    return film(run.config.env, inference, arguments.video / name, seed=arguments.seed)
+    return film(run, inference, arguments.video / name, seed=arguments.seed)
 
 
 def describe(summary: dict[str, Any]) -> str:

@@ -1,72 +1,103 @@
-"""Writes one episode as a GIF."""
+"""Films one episode for people: `minefleet eval --video`."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
-from minefleet.config import EnvConfig
-from minefleet.envs import make, schema_of
+from minefleet.config import WorkerConfig
 from minefleet.errors import ConfigError
-from minefleet.tree import flatten, unflatten
+from minefleet.launch.preflight import describe_environment
+from minefleet.run import Run
+from minefleet.tree import tree_map
+from minefleet.v1 import episode_pb2
+from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
-from minefleet_worker import layout
-from minefleet_worker.spaces import reader, writer
+from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
+from minefleet_actor.video.lens import Lens, make_lens
+from minefleet_actor.video.picture import Caption
+from minefleet_actor.video.reel import Reel
 
-FRAME_MS = 50
-LONGEST_FRAMES = 500
-SMALLEST_EDGE = 256
-
-Frame = NDArray[np.uint8]
+WAIT_S = 1.0
+SLOT = np.zeros(1, np.intp)
 
 
-def film(config: EnvConfig, inference: Inference, path: Path, *, seed: int) -> Path:
-    """Plays one episode in slot 0 and writes it; long episodes are cut.
+def film(run: Run, inference: Inference, path: Path, *, seed: int) -> Path:
+    """Plays one episode in slot 0 and writes it; one that fails is played again.
 
     Raises:
         ConfigError: If the environment cannot render.
     """
-    env = make(config, render_mode="rgb_array")
+    run = renderable(run)
+    worker = run.config.rollout_config.worker_config
+    pool = EnvPool(
+        run.config.env, run.schema, WorkerConfig(num_envs=1), seed=seed, actor_index=0, frame_shape=run.frame_shape
+    )
+    lens = make_lens(run, pool)
+    if lens is None:
+        raise ConfigError("the environment shows nothing that could be filmed")
+    reel = Reel(path.parent, worker.video_fps)
     try:
-        frames = _play(env, inference, seed)
+        pool.start()
+        return play(pool, inference, lens, reel, path.name, run.config.train_config.discount)
     finally:
-        env.close()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    images = [_image(frame) for frame in frames]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=FRAME_MS, loop=0)
-    return path
+        pool.close()
+        reel.discard()
 
 
-def _play(env: Any, inference: Inference, seed: int) -> list[Frame]:
-    schema = schema_of(env).to_dict()
-    arrays = layout.private(schema, 1)
-    write = writer(env.observation_space, schema["obs"], {path: rows[0, ...] for path, rows in arrays.obs.items()})
-    read = reader(env.action_space, {path: rows[0, ...] for path, rows in arrays.action.items()})
-    obs, _ = env.reset(seed=seed)
+def renderable(run: Run) -> Run:
+    """The run as if videos had been wanted, so that an environment that shows no pixels renders."""
+    if run.frame_shape is not None:
+        return run
+    config = replace(run.config, train_config=replace(run.config.train_config, record_video_interval=1))
+    shape = describe_environment(config)["frame_shape"]
+    return replace(run, frame_shape=None if shape is None else tuple(shape))
+
+
+def play(pool: Pool, inference: Inference, lens: Lens, reel: Reel, name: str, discount: float) -> Path:
+    """Plays until an episode is whole."""
+    episodes, reward = Episodes(1, discount, evaluation=True), 0.0
+    pool.film(0, True)
+    begin(pool, inference)
+    while True:
+        ready = pool.wait(WAIT_S)
+        if not len(ready.slots):
+            continue
+        if ready.kind[0] == Kind.FAILED:
+            reel.discard()
+            episodes, reward = Episodes(1, discount, evaluation=True), 0.0
+            begin(pool, inference)
+            continue
+        if ready.kind[0] == Kind.STEP:
+            episodes.add(SLOT, ready.reward)
+            reward = float(ready.reward[0])
+        if ready.terminated[0] or ready.truncated[0]:
+            return reel.finish(name, lens(0), reward, ended(episodes, inference.version, ready))
+        act(pool, inference, lens, reel, episodes, reward)
+
+
+def begin(pool: Pool, inference: Inference) -> None:
+    """Asks for a new episode."""
     inference.reset(0)
-    frames = [_frame(env)]
-    while len(frames) < LONGEST_FRAMES:
-        write(obs)
-        decision = inference.decide(np.zeros(1, np.intp), unflatten(arrays.obs), np.ones(1, np.bool_))
-        for path, leaf in flatten(decision.action).items():
-            arrays.action[path][...] = leaf
-        obs, _, terminated, truncated, _ = env.step(read())
-        frames.append(_frame(env))
-        if terminated or truncated:
-            break
-    return frames
+    pool.reset(SLOT)
 
 
-def _frame(env: Any) -> Frame:
-    frame = env.render()
-    if not isinstance(frame, np.ndarray):
-        raise ConfigError("this environment cannot render frames: render() returned no array")
-    return frame
+def act(pool: Pool, inference: Inference, lens: Lens, reel: Reel, episodes: Episodes, reward: float) -> None:
+    """Decides, shows what was decided on, and steps."""
+    decision = inference.decide(SLOT, tree_map(lambda leaf: leaf[SLOT], pool.obs), np.ones(1, np.bool_))
+    length, episode_return = episodes.so_far(0)
+    caption = Caption(
+        step=length,
+        episode_return=episode_return,
+        reward=reward,
+        value=float(decision.value[0]),
+        version=inference.version,
+    )
+    reel.add(lens(0), caption)
+    pool.step(SLOT, decision.action)
 
 
-def _image(frame: Frame) -> Image.Image:
-    """Enlarges small frames by whole factors, so that pixels stay sharp."""
-    factor = max(1, -(-SMALLEST_EDGE // min(frame.shape[:2])))
-    return Image.fromarray(np.repeat(np.repeat(frame, factor, 0), factor, 1))
+def ended(episodes: Episodes, version: int, ready: Ready) -> episode_pb2.EpisodeRecord:
+    """The record of the episode that has just ended."""
+    ending = ready.endings.get(0)
+    return episodes.end(0, "film", version=version, terminated=True, task=ending.task if ending else "")

@@ -10,7 +10,7 @@ begin a chunk, so no chunk is cut, and nothing is recorded that could be lost or
 Each step is counted at the shard that its slot's stream goes to, so the sum over shards is the actor's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -88,6 +88,10 @@ class Lanes:
     def report(self, slot: int, episode: episode_pb2.EpisodeRecord) -> None:
         """Queues an episode record of the slot's stream."""
         self._lane(slot).shipper.report(episode)
+
+    def show(self, video: episode_pb2.Video, told: Callable[[bool], None]) -> None:
+        """Queues a video, for the same shard each time. Any thread's."""
+        self._lanes[crc32(video.stream.encode()) % len(self._lanes)].shipper.show(video, told)
 
     def news(self) -> None:
         """Something changed that may turn refusals into grants."""

@@ -30,12 +30,14 @@ from numpy.typing import NDArray
 
 from minefleet.config import RolloutConfig
 from minefleet.tree import Tree, tree_map
+from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.lanes import PATIENCE_S, Lanes
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.recorder import Recorder
+from minefleet_actor.video.camera import Camera
 from minefleet_actor.weights import WeightsFollower
 
 Slots = NDArray[np.intp]
@@ -65,6 +67,7 @@ class Actor:
         follower: WeightsFollower,
         metrics: ActorMetrics,
         rollout: RolloutConfig,
+        camera: Camera | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -75,6 +78,7 @@ class Actor:
         self._follower = follower
         self._metrics = metrics
         self._worker = rollout.worker_config
+        self._camera = camera
         self._clock = clock
         slots = pool.num_slots
         self._phase = np.full(slots, Phase.WORKING, np.int8)
@@ -116,6 +120,8 @@ class Actor:
 
     def drain(self) -> None:
         """Closes every open fragment with the steps that are complete, and its stream with it."""
+        if self._camera is not None:
+            self._camera.stop()
         unseen = np.flatnonzero(np.isin(self._phase, (Phase.READY, Phase.ENDING)))
         if len(unseen):
             self._look(unseen)
@@ -152,6 +158,8 @@ class Actor:
         self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
         self._episodes.add(slots, ready.reward[stepped])
         self._metrics.stepped(self._lanes.numbers[slots])
+        if self._camera is not None:
+            self._camera.step(slots, ready.reward[stepped])
         self._phase[slots] = Phase.READY
         for slot, dead in zip(slots[terminated | truncated], terminated[terminated | truncated], strict=True):
             self._end_episode(int(slot), bool(dead), ready)
@@ -167,7 +175,7 @@ class Actor:
             metrics=ending.metrics if ending else None,
             task=ending.task if ending else "",
         )
-        self._lanes.report(slot, record)
+        self._report(slot, record)
         if terminated:
             self._reset(slot)
         else:
@@ -180,13 +188,18 @@ class Actor:
         record = self._episodes.end(
             slot, self._lanes.stream(slot), version=self._inference.version, failure=failure.kind
         )
-        self._lanes.report(slot, record)
+        self._report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING
         self._recorder.fail(slot, self._recorder.acted_on(slot) if in_flight else self._obs(slot))
         if in_flight:
             self._reset(slot)
         else:
             self._phase[slot] = Phase.ENDING
+
+    def _report(self, slot: int, record: episode_pb2.EpisodeRecord) -> None:
+        self._lanes.report(slot, record)
+        if self._camera is not None:
+            self._camera.end(slot, record)
 
     def _reset(self, slot: int) -> None:
         """Starts the next episode; a full fragment leaves first."""
@@ -195,6 +208,8 @@ class Actor:
         self._inference.reset(slot)
         self._phase[slot] = Phase.WORKING
         self._reset_at[slot] = self._clock()
+        if self._camera is not None:
+            self._camera.begin(slot)
         self._pool.reset(np.array([slot]))
 
     def _take_weights(self) -> None:
@@ -274,6 +289,8 @@ class Actor:
             self._ship(slot, self._obs(slot))
             self._begin(slot, state)
         self._recorder.act(slots, obs, decision.action, decision.logp, decision.value, decision.first, decision.version)
+        if self._camera is not None:
+            self._camera.look(slots, decision.value, decision.version)
         self._phase[slots] = Phase.WORKING
         self._pool.step(slots, decision.action)
 

@@ -31,6 +31,17 @@ class ActorMetrics:
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             registry=registry,
         )
+        self.videos = Counter(
+            "minefleet_actor_videos",
+            "Videos of whole episodes, by what became of them.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.frames_left_out = Counter(
+            "minefleet_actor_video_frames_left_out",
+            "Frames of filmed episodes that the encoder had no time for.",
+            registry=registry,
+        )
         self._actor = actor
         self._lock = threading.Lock()
         self._env_steps = np.zeros(lanes, np.int64)

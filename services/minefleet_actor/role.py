@@ -26,6 +26,8 @@ def act(context: RoleContext, parts: Parts) -> None:
     for lane in parts.lanes:
         parts.crew.start(f"{lane.name}-grants", lane.grants.run)
         parts.crew.start(f"{lane.name}-shipper", lane.shipper.run)
+    if parts.camera is not None:
+        parts.crew.start("camera", parts.camera.run)
     try:
         parts.actor.start()
         while not context.stopping.is_set():
@@ -49,11 +51,16 @@ def report(context: RoleContext, parts: Parts) -> None:
 
 def ship_the_rest(context: RoleContext, parts: Parts) -> None:
     """Sends what is queued, at most for `drain_s`."""
+    until = time.monotonic() + context.run.config.services.drain_s
+    if parts.camera is not None:
+        parts.camera.settle(context.run.config.services.drain_s / 2)
     for lane in parts.lanes:
         lane.grants.close()
         lane.shipper.close()
-    until = time.monotonic() + context.run.config.services.drain_s
     if not all(parts.crew.join(f"{lane.name}-shipper", max(0.0, until - time.monotonic())) for lane in parts.lanes):
         parts.abandoned.set()
         logger.warning("replay did not take everything within drain_s; what was not acknowledged is given up")
+    if parts.camera is not None:
+        parts.camera.close()
+        parts.crew.join("camera", max(0.0, until - time.monotonic()))
     parts.crew.check()

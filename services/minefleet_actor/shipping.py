@@ -1,4 +1,4 @@
-"""Sends finished fragments and episode records to replay.
+"""Sends finished fragments, episode records and videos to replay.
 
     loop ── fragment, episodes ──▶ queue ── encode, append ──▶ replay
 
@@ -8,6 +8,7 @@ bounded by that plus one fragment per slot. This thread empties it, with one cal
 not answer it repeats the same names until it does.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from minefleet.codec import encode
+from minefleet.errors import RejectedError
 from minefleet.fragment import Fragment
 from minefleet.replay import Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2, replay_service_pb2
+
+logger = logging.getLogger(__name__)
 
 CALL_BYTES = 4 * 2**20
 """Packed bytes beyond which a call takes no further fragment."""
@@ -59,6 +63,7 @@ class Shipper:
         self._changed = threading.Condition()
         self._parcels: deque[Parcel] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
+        self._videos: deque[tuple[episode_pb2.Video, Callable[[bool], None]]] = deque()
         self._closed = False
 
     def bind(self, run_id: str) -> None:
@@ -78,6 +83,12 @@ class Shipper:
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
         """Queues an episode record."""
         self._episodes.append(episode)
+
+    def show(self, video: episode_pb2.Video, told: Callable[[bool], None]) -> None:
+        """Queues a video; `told` is called with whether replay has taken it."""
+        with self._changed:
+            self._videos.append((video, told))
+            self._changed.notify_all()
 
     def run(self) -> None:
         """Sends until closed and empty."""
@@ -102,6 +113,8 @@ class Shipper:
                 packed = ahead.result() if ahead is not None else self._pack(self._queued())
         if self._episodes:
             self._append([])
+        while self._videos:
+            self._append_video(*self._videos.popleft())
 
     def close(self) -> None:
         """Ends `run` once all is sent."""
@@ -111,12 +124,22 @@ class Shipper:
 
     def _wait(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._parcels or self._closed, FLUSH_S)
-            return not self._closed or bool(self._parcels or self._episodes)
+            self._changed.wait_for(lambda: self._parcels or self._videos or self._closed, FLUSH_S)
+            return not self._closed or bool(self._parcels or self._episodes or self._videos)
 
     def _append(self, packed: list[Packed]) -> None:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         self._replay.append(packed, episodes=episodes, progress=self._progress())
+
+    def _append_video(self, video: episode_pb2.Video, told: Callable[[bool], None]) -> None:
+        """Sends a video by itself: one that replay refuses costs nothing else."""
+        try:
+            self._replay.append(video=video)
+        except RejectedError as error:
+            logger.warning("replay refuses a video: %s", error)
+            told(False)
+        else:
+            told(True)
 
     def _queued(self) -> list[Parcel]:
         with self._changed:

@@ -10,6 +10,7 @@ has acked it, so that it never holds one that nobody published.
 """
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from minefleet.checkpoint import Arrays, Checkpoint, CheckpointState
 from minefleet.errors import ContractError, FencedError, GaveUpError
 from minefleet.files import write_whole
-from minefleet.parameters import ParametersClient
+from minefleet.parameters import ParametersClient, Wish
 from minefleet.policies.weights import Weights
 from minefleet.replay import NOWHERE, Position
 from minefleet.run import RUN_FILE, Run
@@ -103,7 +104,7 @@ class Finisher:
 
     def finish(self, trained: Trained) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
-        self._publish(trained.weights.result(), trained.iteration, trained.version)
+        self._publish(trained.weights.result(), trained.iteration, trained.version, self._wishes(trained))
         self._ack(trained)
         self._read_episodes()
         self._judge()
@@ -144,11 +145,16 @@ class Finisher:
         self._judge()
         return self._state
 
-    def _publish(self, weights: Weights, iteration: int, version: int) -> None:
+    def _wishes(self, trained: Trained) -> list[Wish]:
+        """A wish for a video where one is due; named by its version, so that it is made once."""
+        interval = self._outlets.run.config.train_config.record_video_interval
+        return [Wish(f"video-{trained.version}")] if interval and trained.iteration % interval == 0 else []
+
+    def _publish(self, weights: Weights, iteration: int, version: int, wishes: Sequence[Wish] = ()) -> None:
         """Publishes weights as a version; replay hears of it with the next call."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
-        published = self._outlets.parameters.publish(weights, iteration=iteration)
+        published = self._outlets.parameters.publish(weights, iteration=iteration, wishes=wishes)
         if published != version:
             raise FencedError(f"iteration {iteration} was to be version {version}; parameters made it {published}")
         self._state = replace(self._state, version=version)
@@ -170,12 +176,14 @@ class Finisher:
 
     def _read_episodes(self) -> None:
         """Takes in the episodes that finished since the last time."""
-        records, cursors = self._outlets.replay.read_episodes(self._state.episode_cursors)
-        for record in records:
+        news = self._outlets.replay.read_episodes(self._state.episode_cursors)
+        for record in news.records:
             self._episodes.add(record)
             if record.evaluation:
                 self._journal.write_evaluation(evaluation_row(record, self._state))
-        self._state = replace(self._state, episode_cursors=cursors, episodes=self._episodes.to_dict())
+        for video in news.videos:
+            self._journal.show(video, self._state.env_steps)
+        self._state = replace(self._state, episode_cursors=news.cursors, episodes=self._episodes.to_dict())
 
     def _judge(self) -> None:
         """Finds out whether the run is over; then nobody waits for fragments any more."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from minefleet.errors import FencedError, FleetError, NotFoundError
-from minefleet.replay import LeasedChunk, Order, Packed, Position, ReplayClient
+from minefleet.replay import EpisodePage, LeasedChunk, Order, Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2
 
@@ -29,6 +29,16 @@ class Part:
     replay: ReplayClient
     fragments: int
     """In one lease."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Episodes:
+    """What the logs of all shards say since the last time."""
+
+    records: list[episode_pb2.EpisodeRecord]
+    videos: list[episode_pb2.Video]
+    cursors: list[int]
+    """Where to go on, one per shard."""
 
 
 class Shards:
@@ -89,11 +99,15 @@ class Shards:
         if errors:
             raise errors[0]
 
-    def read_episodes(self, cursors: Sequence[int]) -> tuple[list[episode_pb2.EpisodeRecord], list[int]]:
-        """Returns finished episodes from one cursor per shard on, none for the beginning; and where to go on."""
+    def read_episodes(self, cursors: Sequence[int]) -> Episodes:
+        """Returns finished episodes and videos from one cursor per shard on, none for the beginning."""
         starts = cursors or [0] * len(self._parts)
         logs = [_read_log(part.replay, cursor) for part, cursor in zip(self._parts, starts, strict=True)]
-        return [record for records, _ in logs for record in records], [cursor for _, cursor in logs]
+        return Episodes(
+            records=[record for log in logs for record in log.episodes],
+            videos=[video for log in logs for video in log.videos],
+            cursors=[log.next_cursor for log in logs],
+        )
 
     def close(self) -> None:
         """Closes all channels; calls in flight fail."""
@@ -103,10 +117,11 @@ class Shards:
             part.replay.close()
 
 
-def _read_log(replay: ReplayClient, cursor: int) -> tuple[list[episode_pb2.EpisodeRecord], int]:
-    records, full = list[episode_pb2.EpisodeRecord](), True
-    while full:
+def _read_log(replay: ReplayClient, cursor: int) -> EpisodePage:
+    records, videos, more = list[episode_pb2.EpisodeRecord](), list[episode_pb2.Video](), True
+    while more:
         page = replay.read_episodes(cursor, EPISODES_PER_PAGE)
         records += page.episodes
-        cursor, full = page.next_cursor, len(page.episodes) == EPISODES_PER_PAGE
-    return records, cursor
+        videos += page.videos
+        cursor, more = page.next_cursor, bool(page.videos) or len(page.episodes) == EPISODES_PER_PAGE
+    return EpisodePage(episodes=records, videos=videos, next_cursor=cursor)

@@ -1,7 +1,8 @@
-"""Where the numbers of an iteration go: `metrics.jsonl` always, wandb and TensorBoard on request."""
+"""Where numbers go: `metrics.jsonl` always, wandb and TensorBoard on request. And where videos go."""
 
 import importlib
 import json
+import logging
 import math
 import netrc
 import os
@@ -12,6 +13,10 @@ from typing import Any, Protocol
 from minefleet.errors import ConfigError
 from minefleet.files import write_whole
 from minefleet.run import Run, to_dict
+from minefleet.v1 import episode_pb2
+from minefleet.videos import keep_video
+
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -78,11 +83,18 @@ class Wandb:
             config=to_dict(run.config),
             mode=os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
         )
+        self._video = import_package("wandb", "wandb").Video
         self._run.define_metric("*", step_metric="env_steps")
 
     def write(self, row: Row) -> None:
         """Logs a row's numbers."""
         self._run.log(flat_numbers(row))
+
+    def show(self, path: Path, video: episode_pb2.Video, env_steps: int) -> None:
+        """Logs a video."""
+        caption = f"version {video.policy_version}, return {video.episode_return:.2f} {video.task}".rstrip()
+        shown = self._video(str(path), caption=caption, format=video.format)
+        self._run.log({f"video/{video.task}" if video.task else "video": shown, "env_steps": env_steps})
 
     def close(self) -> None:
         """Ends the wandb run."""
@@ -96,6 +108,7 @@ class Journal:
         self._run = run
         self._rows: list[Sink] = []
         self._evaluations: list[Sink] = []
+        self._screens: list[Wandb] = []
 
     def open(self, run_id: str, iteration: int) -> None:
         """Opens what the configuration asks for; what was written after `iteration` is cut off.
@@ -107,7 +120,8 @@ class Journal:
         if wanted.tensorboard:
             self._rows.append(TensorBoard(run))
         if wanted.wandb:
-            self._rows.append(Wandb(run, run_id))
+            self._screens.append(Wandb(run, run_id))
+            self._rows += self._screens
         self._rows.append(JsonLines(run.metrics, after_iteration=iteration))
         self._evaluations.append(JsonLines(run.directory / EVALUATIONS_FILE, after_iteration=iteration))
 
@@ -121,11 +135,24 @@ class Journal:
         for sink in self._evaluations:
             sink.write(row)
 
+    def show(self, video: episode_pb2.Video, env_steps: int) -> None:
+        """Keeps a video in the run directory, and shows it where the configuration asks for it.
+
+        A full disk costs the video and not the run.
+        """
+        try:
+            path = keep_video(self._run.videos, video)
+        except OSError as error:
+            logger.warning("the video of %s/%d is lost: %s", video.stream, video.episode, error)
+            return
+        for screen in self._screens:
+            screen.show(path, video, env_steps)
+
     def close(self) -> None:
         """Closes all; the second time does nothing."""
         for sink in (*self._rows, *self._evaluations):
             sink.close()
-        self._rows, self._evaluations = [], []
+        self._rows, self._evaluations, self._screens = [], [], []
 
 
 def keep_until(path: Path, iteration: int) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from minefleet.errors import CorruptError, NotFoundError
 from minefleet.v1 import weights_pb2
 
-CLAIM_TIMEOUT_S = 1800.0
-"""Longer than an episode of Minecraft."""
+CLAIM_TIMEOUT_S = 60.0
+"""Actors renew a claim for as long as its episode lasts; one that has died does not keep the wish from others."""
 
 MAX_WISHES = 1000
 """Wishes that are remembered. Beyond, the oldest are forgotten: fulfilled ones first."""

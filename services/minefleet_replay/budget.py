@@ -2,7 +2,8 @@
 
 What the directory comes to at the worst moment, in parts of 1/64 of `max_bytes`:
 
-    52  fragments: the files of their payloads, in full, and their rows twice: a compaction holds the old and the new
+    51  fragments: the files of their payloads, in full, and their rows twice: a compaction holds the old and the new
+     1  videos
      4  records: what streams have sent, episodes, departures
      2  RocksDB's log: it is flushed when it is larger than `log_bytes`, and as much again may be written meanwhile
      2  RocksDB's own: manifests, event logs
@@ -12,7 +13,8 @@ What the directory comes to at the worst moment, in parts of 1/64 of `max_bytes`
 from dataclasses import dataclass
 
 PARTS = 64
-KEPT_PARTS = 52
+KEPT_PARTS = 51
+VIDEO_PARTS = 1
 OWN_PARTS = 2
 
 SMALLEST_BYTES = 64 * 2**20
@@ -49,6 +51,11 @@ class Budget:
     def kept_bytes(self) -> int:
         """What fragments may take: files of payloads, and rows by their weight."""
         return self.max_bytes * KEPT_PARTS // PARTS
+
+    @property
+    def video_bytes(self) -> int:
+        """What videos may take."""
+        return self.max_bytes * VIDEO_PARTS // PARTS
 
     @property
     def file_bytes(self) -> int:

@@ -144,8 +144,10 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             learner = self._learner(request.learner)
             if not 1 <= request.limit <= MAX_EPISODES_READ:
                 raise RejectedError(f"limit must lie in [1, {MAX_EPISODES_READ}], got {request.limit}")
-            episodes, next_cursor = self._replay.read_episodes(learner, request.cursor, request.limit)
-        return replay_service_pb2.ReadEpisodesResponse(episodes=episodes, next_cursor=next_cursor)
+            page = self._replay.read_episodes(learner, request.cursor, request.limit)
+        return replay_service_pb2.ReadEpisodesResponse(
+            episodes=page.records, videos=page.videos, next_cursor=page.next_cursor
+        )
 
     def WhyDropped(  # noqa: N802
         self, request: replay_service_pb2.WhyDroppedRequest, context: grpc.ServicerContext

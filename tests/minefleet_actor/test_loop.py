@@ -41,6 +41,7 @@ class NumberedPool:
     num_slots = SLOTS
 
     def __init__(self, seed: int) -> None:
+        self.frames = np.zeros((SLOTS, 0, 0, 3), np.uint8)
         self.obs: Tree = np.zeros((SLOTS, 1), np.float32)
         self.steps = 0
         self._rng = np.random.default_rng(seed)
@@ -56,6 +57,8 @@ class NumberedPool:
     def close(self) -> None: ...
 
     def wake(self) -> None: ...
+
+    def film(self, slot: int, on: bool) -> None: ...
 
     def step(self, slots: Slots, action: Tree) -> None:
         assert action.shape == slots.shape

@@ -8,6 +8,8 @@ from minefleet.config import FleetConfig, LoggerConfig
 from minefleet.errors import ConfigError
 from minefleet.run import Run
 from minefleet.schema import Schema
+from minefleet.v1 import episode_pb2
+from minefleet.videos import VIDEOS_KEPT, keep_video
 from minefleet_learner.sinks import Journal, JsonLines, flat_numbers, import_package
 
 
@@ -100,3 +102,48 @@ def test_wandb_gets_the_numbers_without_an_account(
     journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
     journal.close()
     assert list((tmp_path / "wandb").glob("offline-run-*-run-id/run-run-id.wandb"))
+
+
+VIDEO = episode_pb2.Video(
+    wish="video-3", format="mp4", data=b"video", stream="../../a/b-1", episode=4, policy_version=3, task="dig"
+)
+
+
+def test_a_video_is_kept_in_the_run_directory_once_and_by_a_name_that_leads_nowhere_else(
+    tmp_path: Path, schema: Schema
+) -> None:
+    journal = Journal(make_run(tmp_path / "run", schema))
+    for data in (b"video", b"another copy"):
+        VIDEO.data = data
+        journal.show(VIDEO, 640)
+    (path,) = (tmp_path / "run" / "videos").iterdir()
+    assert (path.name, path.read_bytes()) == ("version-3-______a_b-1-4.mp4", b"video")
+
+
+def test_the_newest_videos_are_kept_and_what_is_not_a_video_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine.mp4").write_bytes(b"mine")
+    for version in range(VIDEOS_KEPT + 3):
+        video = episode_pb2.Video(format="mp4", data=b"video", stream="s", policy_version=version)
+        keep_video(tmp_path, video)
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"mine.mp4", *(f"version-{version}-s-0.mp4" for version in range(3, VIDEOS_KEPT + 3))}
+
+
+def test_a_video_that_cannot_be_kept_costs_the_run_nothing(
+    tmp_path: Path, schema: Schema, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path, schema)
+    run.videos.write_text("no directory")
+    Journal(run).show(VIDEO, 640)
+    assert "is lost" in caplog.text
+
+
+def test_wandb_shows_videos_without_an_account(tmp_path: Path, schema: Schema, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    journal = Journal(make_run(tmp_path, schema, wandb=True))
+    journal.open("run-id", 0)
+    journal.show(VIDEO, 640)
+    journal.close()
+    (logged,) = (tmp_path / "wandb").glob("offline-run-*-run-id/files/media/videos/**/*.mp4")
+    assert logged.read_bytes() == VIDEO.data

@@ -13,12 +13,16 @@ import minefleet_worker
 MODULES = sorted(Path(minefleet_worker.__file__).parent.glob("*.py"))
 HEAVY = ("minefleet.config", "minefleet.errors", "grpc", "google.protobuf", "omegaconf", "torch", "prometheus_client")
 BUILT_IN = {"dict", "frozenset", "list", "set", "tuple", "type"}
-OURS = "from minefleet_worker.making import make; from minefleet_worker.wrapping import OFF; make(dict(id='minefleet/Corridor-v0', generator='', kwargs={}, wrappers=OFF))"
+OURS = """
+from minefleet_worker.making import make
+from minefleet_worker.wrapping import OFF
+make(dict(id="minefleet/Corridor-v0", generator="", kwargs={}, wrappers=OFF))
+"""
 
 
 @pytest.mark.parametrize("code", ["import minefleet_worker.__main__", OURS])
 def test_an_environment_process_loads_nothing_of_the_fleet(code: str) -> None:
-    report = f"{code}; import sys; print([name for name in {HEAVY} if name in sys.modules])"
+    report = f"{code}\nimport sys; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

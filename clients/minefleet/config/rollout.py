@@ -64,9 +64,10 @@ class WorkerConfig:
     """Time over which the environments' first episodes begin, counted from when the first environment is made, seconds,
     >= 0: spread, they do not all end together."""
     video_fps: int = 20
-    """Frame rate of recorded episodes, >= 1. Seeds: 20."""
+    """Frame rate of videos, steps per second, >= 1. Seeds: 20."""
     video_output_dir: str = "videos"
-    """Where an actor writes videos, relative to the run directory."""
+    """Where an actor writes videos, relative to the run directory; the newest 100 are kept. The learner
+    keeps its copies in `videos` of its own run directory."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

@@ -94,7 +94,7 @@ class TrainConfig:
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
     record_video_interval: int = 0
-    """Ask for videos every so many iterations; 0 never. Seeds: 2."""
+    """Ask for a video of one whole episode every so many iterations; 0 never. Seeds: 2."""
     fix_decoder: bool = False
     """Freeze everything but the heads. Seeds: False."""
     enable_ref_update: bool = False
@@ -123,7 +123,7 @@ class TrainConfig:
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
             "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
-            "num_gpus_per_worker"
+            "num_gpus_per_worker record_video_interval"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
         for key in ("learning_rate", "adam_eps", "ppo_clip", "max_grad_norm", "log_ratio_range"):
@@ -142,7 +142,6 @@ class TrainConfig:
         for key, supported in (
             ("num_workers", 1),
             ("use_amp", False),
-            ("record_video_interval", 0),
             ("fix_decoder", False),
             ("enable_ref_update", False),
         ):

@@ -112,7 +112,7 @@ Global___EpisodeRecord: _TypeAlias = EpisodeRecord  # noqa: Y015
 
 @_typing.final
 class Video(_message.Message):
-    """Video is a recorded episode on its way to the run directory."""
+    """Video is a recorded episode on its way to the run directory. (stream, episode) names it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -127,9 +127,9 @@ class Video(_message.Message):
     wish: _builtins.str
     """The claimed wish."""
     format: _builtins.str
-    """File format, for example "mp4"."""
+    """File format: "mp4"."""
     data: _builtins.bytes
-    """The file."""
+    """The file, of 1 byte to 8 MiB."""
     stream: _builtins.str
     """The episode's stream."""
     episode: _builtins.int

@@ -270,7 +270,7 @@ class AppendPart(_message.Message):
 
     @_builtins.property
     def video(self) -> _episode_pb2.Video:
-        """A recorded episode."""
+        """A recorded episode; at most one."""
 
     def __init__(
         self,
@@ -666,21 +666,27 @@ class ReadEpisodesResponse(_message.Message):
 
     EPISODES_FIELD_NUMBER: _builtins.int
     NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    VIDEOS_FIELD_NUMBER: _builtins.int
     next_cursor: _builtins.int
     """Where to go on."""
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[_episode_pb2.EpisodeRecord]:
         """In the order in which they were stored."""
 
+    @_builtins.property
+    def videos(self) -> _containers.RepeatedCompositeFieldContainer[_episode_pb2.Video]:
+        """Videos among them; of several, the order is that in which they were stored."""
+
     def __init__(
         self,
         *,
         episodes: _abc.Iterable[_episode_pb2.EpisodeRecord] | None = ...,
         next_cursor: _builtins.int = ...,
+        videos: _abc.Iterable[_episode_pb2.Video] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "next_cursor", b"next_cursor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "next_cursor", b"next_cursor", "videos", b"videos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

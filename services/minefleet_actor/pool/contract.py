@@ -64,6 +64,13 @@ class Pool(Protocol):
     def resting(self) -> int:
         """Number of slots that failed so often that they are left alone for a while."""
 
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+
+    def film(self, slot: int, on: bool) -> None:
+        """Lets a slot render its frames from its next reset on, or no longer; in a pool that can."""
+
     def start(self) -> None:
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
 

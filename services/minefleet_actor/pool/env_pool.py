@@ -92,6 +92,15 @@ class EnvPool:
         return self._book.breaker.resting(time.monotonic())
 
     @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+        return self._book.arrays.frame
+
+    def film(self, slot: int, on: bool) -> None:
+        """Lets a slot render its frames from its next reset on, or no longer."""
+        self._book.arrays.film[slot] = on
+
+    @property
     def pids(self) -> list[int]:
         """Ids of the processes, which are their groups'; 0 for one that is down."""
         return [process.pid for process in self._supervisor.processes]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.errors import ConfigError
@@ -55,6 +56,15 @@ class InlinePool:
     def resting(self) -> int:
         """Number of slots that failed so often that they are left alone for a while."""
         return self._book.breaker.resting(time.monotonic())
+
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+        return self._book.arrays.frame
+
+    def film(self, slot: int, on: bool) -> None:
+        """Lets a slot render its frames from its next reset on, or no longer."""
+        self._book.arrays.film[slot] = on
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""

@@ -89,8 +89,8 @@ def test_config_and_overrides_are_told_apart() -> None:
 
 
 def test_the_demo_compares_and_says_what_to_try_next(tmp_path: Path) -> None:
-    before = {"return_mean": 1.4, "video": "random.gif"}
-    told = story(tmp_path, before, {"return_mean": 3.25, "video": "version-7.gif"})
+    before = {"return_mean": 1.4, "video": "random.mp4"}
+    told = story(tmp_path, before, {"return_mean": 3.25, "video": "version-7.mp4"})
     assert "3.25 after training, 1.40 of a random policy" in told
-    assert "random.gif" in told and "version-7.gif" in told and "curve.png" in told
+    assert "random.mp4" in told and "version-7.mp4" in told and "curve.png" in told
     assert told.count("\n    minefleet ") == 3

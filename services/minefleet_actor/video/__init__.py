@@ -1,0 +1,1 @@
+"""Videos: from what a slot shows to a file that plays."""
