@@ -145,7 +145,7 @@ class Actor:
             self._reset_at[slot] = np.inf
             self._phase[slot] = Phase.READY
         for slot in ready.slots[ready.kind == Kind.FAILED]:
-            self._absorb_failure(int(slot), ready.failures[int(slot)])
+            self._absorb_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
     def _absorb_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
         slots, terminated, truncated = ready.slots[stepped], ready.terminated[stepped], ready.truncated[stepped]
@@ -174,11 +174,11 @@ class Actor:
             self._recorder.cut(slot, self._obs(slot))
             self._phase[slot] = Phase.ENDING
 
-    def _absorb_failure(self, slot: int, failure: Failure) -> None:
+    def _absorb_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
         self._metrics.failed(self._lanes.numbers[slot])
         record = self._episodes.end(
-            slot, self._lanes.stream(slot), version=self._inference.version, failure=failure.kind
+            slot, self._lanes.stream(slot), version=self._inference.version, task=task, failure=failure.kind
         )
         self._lanes.report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING

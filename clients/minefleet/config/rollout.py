@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from minefleet.config.checks import above, at_least, not_yet
 
@@ -138,6 +138,21 @@ class ReplayBufferConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeStatisticsConfig:
+    """How finished episodes are summed up. Seeds: {}."""
+
+    window: int = 100
+    """Episodes that a mean is taken over, the last ones of all and of each task, >= 1."""
+    max_tasks: int = 50
+    """Tasks with statistics of their own, the first that are played, >= 0; further ones are summed up as `other`."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("rollout_config.episode_statistics_config.window", self.window, 1)
+        at_least("rollout_config.episode_statistics_config.max_tasks", self.max_tasks, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutConfig:
     """How experience is made and kept."""
 
@@ -153,8 +168,7 @@ class RolloutConfig:
     """Finished fragments that an actor buffers before it pauses, >= 1. Seeds: 1-8."""
     worker_config: WorkerConfig = field(default_factory=WorkerConfig)
     replay_buffer_config: ReplayBufferConfig = field(default_factory=ReplayBufferConfig)
-    episode_statistics_config: dict[str, Any] = field(default_factory=dict)
-    """Nothing to set yet. Seeds: {}."""
+    episode_statistics_config: EpisodeStatisticsConfig = field(default_factory=EpisodeStatisticsConfig)
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
@@ -162,7 +176,6 @@ class RolloutConfig:
         at_least("rollout_config.num_gpus_per_worker", self.num_gpus_per_worker, 0)
         at_least("rollout_config.fragment_length", self.fragment_length, 1)
         at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 1)
-        not_yet("rollout_config.episode_statistics_config", self.episode_statistics_config, {})
 
     @property
     def torch_threads(self) -> int:

@@ -64,6 +64,8 @@ class SlotBook:
         self.arrays.seed[slots] = -1
         for slot in slots[self._unseeded[slots]]:
             self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, int(slot), int(self._episodes[slot]))
+        for slot in slots.tolist():
+            self._endings.pop(slot, None)
         self._unseeded[slots] = False
         self._episodes[slots] += 1
         self._state[slots] = State.BUSY
@@ -119,8 +121,8 @@ class SlotBook:
         terminated, truncated = self.arrays.terminated[slots], self.arrays.truncated[slots]
         over = slots[terminated | truncated]
         self._failures_in_row[over] = 0
-        endings = {slot: self._endings.pop(slot, Ending()) for slot in over.tolist()}
         failures, self._failures = self._failures, {}
+        endings = {slot: self._endings.pop(slot, Ending()) for slot in (*over.tolist(), *failures)}
         return Ready(
             slots=slots,
             kind=kind,
@@ -140,7 +142,6 @@ class SlotBook:
         self._kind[slot] = Kind.FAILED
         self._failures[slot] = failure
         self._unseeded[slot] = True
-        self._endings.pop(slot, None)
         self.arrays.reward[slot] = 0.0
         self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
 
