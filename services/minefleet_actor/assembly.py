@@ -96,7 +96,7 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
     return Inference(
         policy,
         slots,
-        device=choose_device(worker.device),
+        device=choose_device(worker.device, "rollout_config.worker_config.device"),
         seed=seed,
         greedy=worker.greedy,
     )

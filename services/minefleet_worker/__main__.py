@@ -18,6 +18,8 @@ from minefleet_worker.host import EnvHost
 from minefleet_worker.layout import attach
 
 PR_SET_PDEATHSIG = 1
+ALL_CORES = "MINEFLEET_ALL_CORES"
+"""Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""
 CLOSE_S = 10
 """Longest that environments may take to close, seconds; the process is killed then, also without a parent."""
 
@@ -26,6 +28,7 @@ def main() -> None:
     """Runs until the channel closes."""
     channel, parent_pid = map(int, sys.argv[1:])
     _tie_to(parent_pid)
+    _spread_out()
     os.set_inheritable(channel, False)
     host = _host(os.read(channel, MAX_FRAME_BYTES))
     with contextlib.suppress(SystemExit, BrokenPipeError):
@@ -46,6 +49,13 @@ def _tie_to(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:
         sys.exit("the parent is gone")
+
+
+def _spread_out() -> None:
+    """Leaves the cores of a pinned parent to it, for all that its launcher has."""
+    cores = os.environ.pop(ALL_CORES, "")
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
 
 
 def _exit(*_: object) -> NoReturn:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minefleet.launch.placement import Place
 from minefleet.lifeline import tied
 
 FAST_S = 20.0
@@ -17,6 +18,7 @@ FAST_S = 20.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LAST_LINES = 3
+ANYWHERE = Place()
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 """One thread each, unless set outside: the roles share the cores. torch's own threads are in the configuration."""
@@ -47,6 +49,7 @@ class Child:
         command: Sequence[str],
         log: Path,
         *,
+        place: Place = ANYWHERE,
         first_delay_s: float = FIRST_DELAY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,6 +60,7 @@ class Child:
         """In a row."""
         self.due_s: float | None = None
         """When to start it again, on the clock."""
+        self._place = place
         self._first_delay_s = first_delay_s
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,9 +89,12 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, **tied()},
+                env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, **self._place.variables, **tied()},
                 process_group=0,
             )
+        if self._place.cores:
+            # It has one thread by now; those that it starts later inherit this.
+            os.sched_setaffinity(self._process.pid, self._place.cores)
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def reap(self) -> Death:

@@ -34,8 +34,13 @@ def preflight(config: FleetConfig) -> tuple[Schema, str]:
 def answer(config: FleetConfig) -> dict[str, Any]:
     """What the child finds out."""
     from minefleet.policies import build
+    from minefleet.policies.device import choose_device
     from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
 
+    rollout = config.rollout_config
+    choose_device(config.train_config.device, "train_config.device")
+    if rollout.num_rollout_workers:
+        choose_device(rollout.worker_config.device, "rollout_config.worker_config.device")
     with naming(f"the environment {config.env.generator or config.env.id!r} fails"):
         schema = _read_schema(config)
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):

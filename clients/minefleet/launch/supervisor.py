@@ -26,6 +26,8 @@ from typing import Literal
 
 from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.launch.child import Child, Death, role_command
+from minefleet.launch.machine import this_machine
+from minefleet.launch.placement import Place, asks_for_gpus, place
 from minefleet.launch.ports import is_elsewhere
 from minefleet.run import Run
 
@@ -181,21 +183,23 @@ class Supervisor:
 
 
 def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) -> Supervisor:
-    """The supervisor of a run's own roles."""
-    actors = [
-        _child(run, "actor", f"actor-{index}", index) for index in range(run.config.rollout_config.num_rollout_workers)
-    ]
-    evaluators = [_child(run, "actor.evaluator", "evaluator")] if run.config.eval_interval else []
+    """The supervisor of a run's own roles, each in its place on this machine."""
+    placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
+    for note in placement.notes:
+        tell(note)
+    actors = [_child(run, "actor", f"actor-{index}", at, index) for index, at in enumerate(placement.actors)]
+    anywhere = placement.others
+    evaluators = [_child(run, "actor.evaluator", "evaluator", anywhere)] if run.config.eval_interval else []
     return Supervisor(
         stages=[
-            [_child(run, LEARNER, LEARNER)],
+            [_child(run, LEARNER, LEARNER, placement.learner)],
             actors + evaluators,
             [
-                _child(run, "replay", shard.name, shard.index)
+                _child(run, "replay", shard.name, anywhere, shard.index)
                 for shard in run.shards
                 if not is_elsewhere(shard.endpoint.address)
             ],
-            [_child(run, "parameters", "parameters")],
+            [_child(run, "parameters", "parameters", anywhere)],
         ],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
         tell=tell,
@@ -203,8 +207,8 @@ def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) 
     )
 
 
-def _child(run: Run, role: str, name: str, index: int = 0) -> Child:
-    return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log")
+def _child(run: Run, role: str, name: str, at: Place, index: int = 0) -> Child:
+    return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log", place=at)
 
 
 def _quoted(death: Death) -> str:

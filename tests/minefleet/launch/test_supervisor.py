@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.launch.child import Child
+from minefleet.launch.placement import Place
 from minefleet.launch.supervisor import Ending, Supervisor
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
@@ -90,6 +91,22 @@ def test_every_fast_death_doubles_the_delay_before_the_next_start(tmp_path: Path
         delays.append(child.put_off())
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert child.due_s == 130.0
+
+
+def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    show = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0))"
+    command = [sys.executable, "-c", f"import os, signal; signal.sigwait([signal.SIGTERM]); {show}"]
+    child = Child("actor", command, tmp_path / "log", place=Place(gpus=("5",), cores=(core,)))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        child.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    child.terminate()
+    assert select.select([child.pidfd], [], [], TIMEOUT_S)[0]
+    child.reap()
+    assert (tmp_path / "log").read_text() == f"5 {{{core}}}\n"
 
 
 def test_a_long_life_forgives_the_fast_deaths_before_it(tmp_path: Path) -> None:
