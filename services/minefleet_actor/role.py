@@ -3,8 +3,10 @@
 import logging
 import time
 
+from minefleet.reproduce import reproduction
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
+from minefleet_actor.pool import EnvStartError
 from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)
@@ -16,7 +18,10 @@ def prepare(context: RoleContext) -> Parts:
     parts = assemble(context)
     context.board.set_run(parts.follower.run_id)
     context.board.set(status_service_pb2.STATE_STARTING, "starting environments")
-    parts.pool.start()
+    try:
+        parts.pool.start()
+    except EnvStartError as error:
+        raise EnvStartError(f"{error}\n{reproduction([str(context.run.directory)])}") from error
     return parts
 
 

@@ -80,19 +80,27 @@ def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[tuple[str, ...],
     unplaced: list[tuple[str, ...]] = [()] * actors
     if not asks_for_gpus(config):
         return (), unplaced, []
-    wanted = (
-        f"train_config.num_gpus_per_worker={train.num_gpus_per_worker:g} and {actors} actors of "
-        f"rollout_config.num_gpus_per_worker={rollout.num_gpus_per_worker:g} ask for GPUs"
-    )
+    wanted = _gpu_wishes(config)
     if not machine.gpus:
-        return (), unplaced, [f"{wanted}; there are none here, so that all run on the CPU"]
+        return (), unplaced, [f"{wanted}, but there are none here: all run on the CPU"]
     loads = [0.0] * len(machine.gpus)
     shares = [train.num_workers * train.num_gpus_per_worker, *[rollout.num_gpus_per_worker] * actors]
     taken = [_take(loads, share) for share in shares]
     crowded = max(loads) > 1 + ROUNDING or sum(shares) > len(loads) + ROUNDING
-    notes = [f"{wanted}; there are {len(loads)}, so that they are shared"] if crowded else []
+    notes = [f"{wanted}, but there are {len(loads)} here: they are shared"] if crowded else []
     learner, *others = (tuple(machine.gpus[number] for number in numbers) for numbers in taken)
     return learner, others, notes
+
+
+def _gpu_wishes(config: FleetConfig) -> str:
+    train, rollout = config.train_config, config.rollout_config
+    wishes = []
+    if train.num_gpus_per_worker:
+        wishes.append(f"train_config.num_gpus_per_worker={train.num_gpus_per_worker:g}")
+    if rollout.num_gpus_per_worker and rollout.num_rollout_workers:
+        actors = f"num_rollout_workers={rollout.num_rollout_workers}"
+        wishes.append(f"rollout_config.num_gpus_per_worker={rollout.num_gpus_per_worker:g} with {actors}")
+    return f"GPUs are asked for by {' and '.join(wishes)}"
 
 
 def _take(loads: list[float], share: float) -> list[int]:
@@ -119,8 +127,8 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[tuple[int, ...]
     others = max(config.train_config.torch_threads, 1) + len(config.services.replay) + 1
     if actors * each + others > len(machine.cores):
         note = (
-            f"rollout_config.num_cpus_per_worker={rollout.num_cpus_per_worker:g} for {actors} actors, and {others} "
-            f"for the other roles, are more than the {len(machine.cores)} cores here: no process gets cores of its own"
+            f"rollout_config.num_cpus_per_worker={rollout.num_cpus_per_worker:g}: {actors * each} cores for actors and "
+            f"{others} for the other roles are more than the {len(machine.cores)} here: no process gets its own"
         )
         return (), unpinned, [note]
     rest = machine.cores[: len(machine.cores) - actors * each]

@@ -6,13 +6,14 @@ Both may be heavy, and either may be somebody else's code, so a child process do
 
 import json
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from minefleet.child import ask, describe, reply
 from minefleet.config import FleetConfig
-from minefleet.errors import ConfigError, FleetError
+from minefleet.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.lifeline import die_with_launcher
 from minefleet.run import from_dict, to_dict
 from minefleet.schema import Schema
@@ -20,19 +21,35 @@ from minefleet.schema import Schema
 if TYPE_CHECKING:
     from minefleet.policies import Policy
 
+ENVIRONMENT = "environment"
+"""Second argument of a child that shall try the environment only."""
+
 
 def preflight(config: FleetConfig) -> tuple[Schema, str]:
     """Returns the environment's schema and the fingerprint of the policy's architecture.
 
     Raises:
+        EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
     found = ask("minefleet.launch.preflight", json.dumps(to_dict(config)))
     return Schema.from_dict(found["schema"]), str(found["architecture"])
 
 
-def answer(config: FleetConfig) -> dict[str, Any]:
-    """What the child finds out."""
+def describe_environment(config: FleetConfig) -> Schema:
+    """Returns the environment's schema.
+
+    Raises:
+        EnvFailedError: If the environment fails, with its traceback.
+        ConfigError: If there is no such environment.
+    """
+    return Schema.from_dict(ask("minefleet.launch.preflight", json.dumps(to_dict(config)), ENVIRONMENT)["schema"])
+
+
+def answer(config: FleetConfig, part: str = "") -> dict[str, Any]:
+    """What the child finds out; of the environment only where that is the part that is wanted."""
+    if part == ENVIRONMENT:
+        return {"schema": _try_environment(config).to_dict()}
     from minefleet.policies import build
     from minefleet.policies.device import choose_device
     from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
@@ -41,14 +58,23 @@ def answer(config: FleetConfig) -> dict[str, Any]:
     choose_device(config.train_config.device, "train_config.device")
     if rollout.num_rollout_workers:
         choose_device(rollout.worker_config.device, "rollout_config.worker_config.device")
-    with naming(f"the environment {config.env.generator or config.env.id!r} fails"):
-        schema = _read_schema(config)
+    schema = _try_environment(config)
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema)
     check_state(policy)
     with naming("the policy does not fit the environment's spaces"):
         _act_once(policy, schema)
     return {"schema": schema.to_dict(), "architecture": architecture_fingerprint(architecture(policy))}
+
+
+def _try_environment(config: FleetConfig) -> Schema:
+    try:
+        return _read_schema(config)
+    except FleetError:
+        raise
+    except Exception as error:
+        name = config.env.generator or config.env.id
+        raise EnvFailedError(f"the environment {name!r} fails:\n{_trace(error)}") from error
 
 
 def _read_schema(config: FleetConfig) -> Schema:
@@ -62,6 +88,16 @@ def _read_schema(config: FleetConfig) -> Schema:
     finally:
         env.close()
     return schema
+
+
+def _trace(error: Exception) -> str:
+    """The traceback, and those of its causes, without frames of this module."""
+    told = traceback.TracebackException.from_exception(error)
+    link: traceback.TracebackException | None = told
+    while link is not None:
+        link.stack[:] = [frame for frame in link.stack if frame.filename != __file__]
+        link = link.__cause__ or link.__context__
+    return "".join(told.format()).rstrip()
 
 
 def _act_once(policy: "Policy", schema: Schema) -> None:
@@ -91,4 +127,4 @@ def naming(what: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     die_with_launcher()
-    reply(lambda: answer(from_dict(json.loads(sys.argv[1]))))
+    reply(lambda: answer(from_dict(json.loads(sys.argv[1])), *sys.argv[2:]))

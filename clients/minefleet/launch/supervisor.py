@@ -46,7 +46,7 @@ class Ending:
 
     stopped_by: Literal["learner", "signal", "failure"]
     reason: str = ""
-    """In one line, with last words below it; empty for the learner's own end."""
+    """In one line, with what the role said below it; empty for the learner's own end."""
     is_config_error: bool = False
 
 
@@ -103,14 +103,18 @@ class Supervisor:
             return Ending(stopped_by="learner")
         obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
         if death.code == EXIT_CONFIG:
-            reason = f"{child.name} cannot work with this configuration:{_quoted(death)}"
+            reason = f"{child.name} cannot work with this configuration:{_quoted(death.last_record)}"
             return Ending(stopped_by="failure", reason=reason, is_config_error=True)
         if death.code == EXIT_GAVE_UP:
-            return Ending(stopped_by="failure", reason=f"{child.name} gave up; see {child.log}:{_quoted(death)}")
-        if child.fast_deaths >= FAST_DEATHS:
-            reason = f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death)}"
+            reason = f"{child.name} gave up; see {child.log}:{_quoted(death.last_record)}"
             return Ending(stopped_by="failure", reason=reason)
-        self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{_quoted(death)}")
+        if child.fast_deaths >= FAST_DEATHS:
+            reason = (
+                f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death.last_words)}"
+            )
+            return Ending(stopped_by="failure", reason=reason)
+        last_words = _quoted(death.last_words)
+        self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
 
     def _drain(self) -> None:
@@ -211,6 +215,6 @@ def _child(run: Run, role: str, name: str, at: Place, index: int = 0) -> Child:
     return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log", place=at)
 
 
-def _quoted(death: Death) -> str:
-    lines = death.last_words.splitlines() or ["(it said nothing)"]
+def _quoted(words: str) -> str:
+    lines = words.splitlines() or ["(it said nothing)"]
     return "".join(f"\n    {line}" for line in lines)

@@ -47,7 +47,7 @@ def test_no_gpu_is_given_to_more_than_it_has_room_for_unless_that_is_said(config
         assert len(set(process.gpus)) == len(process.gpus)
         for gpu in process.gpus:
             loads[gpu] += min(share, 1.0)
-    told = any("GPUs; there are" in note for note in placed.notes)
+    told = any("but there are" in note for note in placed.notes)
     assert told or max(loads.values(), default=0.0) < 1.001
     if not told and sum(shares[: 1 + len(placed.actors)]) > 0:
         assert sum(loads.values()) == pytest.approx(sum(shares[: 1 + len(placed.actors)]))
@@ -69,7 +69,7 @@ def test_an_actors_cores_are_no_other_roles(config: FleetConfig, on: Machine) ->
 def test_whoever_asks_for_cores_gets_them_or_is_told(config: FleetConfig, on: Machine) -> None:
     placed = place(config, on)
     asked = bool(placed.actors) and config.rollout_config.num_cpus_per_worker > 0
-    told = sum("no process gets cores" in note for note in placed.notes)
+    told = sum("no process gets its own" in note for note in placed.notes)
     assert told == (asked and not placed.learner.cores)
 
 
@@ -95,15 +95,15 @@ def test_the_learner_comes_first_and_shares_are_packed(
 def test_too_few_gpus_are_shared_and_that_is_said_once() -> None:
     placed = place(config_of(1, 3, 1), machine(gpus=2))
     (note,) = placed.notes
-    assert "num_gpus_per_worker=1 and 3 actors of rollout_config.num_gpus_per_worker=1 ask for GPUs" in note
-    assert "there are 2, so that they are shared" in note
+    assert "by train_config.num_gpus_per_worker=1 and rollout_config.num_gpus_per_worker=1 with num_rollo" in note
+    assert "there are 2 here: they are shared" in note
     assert (placed.learner.gpus, [one.gpus for one in placed.actors]) == (("0",), [("1",), ("0",), ("1",)])
 
 
 def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
     placed = place(config_of(1, 3, 0.5), machine())
     (note,) = placed.notes
-    assert "there are none here, so that all run on the CPU" in note
+    assert "there are none here: all run on the CPU" in note
     assert all(process.variables == {} for process in (placed.learner, *placed.actors))
 
 
