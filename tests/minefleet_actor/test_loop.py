@@ -39,6 +39,7 @@ class NumberedPool:
     """Every observation is a number of its own, rising in each slot; ends, cuts and failures are drawn."""
 
     num_slots = SLOTS
+    resting = 0
 
     def __init__(self, seed: int) -> None:
         self.obs: Tree = np.zeros((SLOTS, 1), np.float32)

@@ -55,6 +55,10 @@ class Pool(Protocol):
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
 
+    @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` with the traceback if one fails."""
 

@@ -78,6 +78,11 @@ class EnvPool:
         return self._config.num_envs
 
     @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+        return 0
+
+    @property
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
         return self._book.arrays.obs

@@ -31,6 +31,11 @@ class InlinePool:
         return len(self._slots)
 
     @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+        return 0
+
+    @property
     def obs(self) -> Tree:
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
         return self._book.arrays.obs
