@@ -74,7 +74,7 @@ def read_schema(arguments: argparse.Namespace, config: FleetConfig) -> Schema:
 
 def make_pool(arguments: argparse.Namespace, config: FleetConfig, schema: Schema) -> Pool:
     """A pool of one environment, with the run's settings."""
-    worker = replace(config.rollout_config.worker_config, num_envs=1, envs_per_process=1)
+    worker = replace(config.rollout_config.worker_config, num_envs=1, envs_per_process=1, start_spread_s=0.0)
     kind = InlinePool if arguments.here else EnvPool
     return kind(config.env, schema, worker, seed=arguments.seed, actor_index=0)
 

@@ -55,6 +55,7 @@ SETTINGS = (
     "rollout_config.to_send_queue_size=1",
     "rollout_config.worker_config.num_envs=2",
     "rollout_config.worker_config.batch_size=1",
+    "rollout_config.replay_buffer_config.database_config.path=cache/store",
     "rollout_config.replay_buffer_config.pacing='off'",
 )
 
@@ -116,6 +117,7 @@ def figures(run: Run) -> tuple[str, dict[str, float]]:
 
 def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
     run, processes = fleet
+    assert (run.directory / "cache" / "store" / "identity.json").exists()
     wait_for(lambda: sample(run, "env_failures_total", kind="exception") >= 2)
     assert sample(run, "env_failures_total", kind="hang") == 0
     assert sample(run, "env_step_seconds_count") >= 10
