@@ -236,3 +236,23 @@ def test_evaluations_are_played_while_training_goes_on_and_kept_apart(train: Tra
     evaluations = [json.loads(line) for line in (fleet.directory / "episodes.jsonl").read_text().splitlines()]
     assert evaluations
     assert all(evaluation["policy_version"] > 0 for evaluation in evaluations)
+
+
+def test_a_run_without_actors_of_its_own_trains_on_those_that_are_started_by_hand(train: Train, tmp_path: Path) -> None:
+    settings = ("cartpole", "stop.env_steps=1000", "rollout_config.num_rollout_workers=0")
+    fleet = train(*settings)
+    fleet.wait_for(lambda: bool(fleet.pid("replay")))
+    assert not fleet.pid("actor-0")
+    by_hand = []
+    for index in range(2):
+        command = [*COMMAND, "serve", "actor", *settings, "--run-dir", str(fleet.directory), "--index", str(index)]
+        with (tmp_path / f"actor-{index}.log").open("wb") as log:
+            by_hand.append(subprocess.Popen(command, stderr=log))
+    try:
+        fleet.wait_for(lambda: all(fleet.pid(f"actor-{index}") == actor.pid for index, actor in enumerate(by_hand)))
+        assert fleet.finish()["env_steps"] >= 1_000
+    finally:
+        for actor in by_hand:
+            actor.terminate()
+        codes = [actor.wait() for actor in by_hand]
+    assert codes == [0, 0]

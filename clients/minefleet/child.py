@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from minefleet.errors import ConfigError
+from minefleet.errors import ConfigError, EnvFailedError
 from minefleet.lifeline import tied
 from minefleet_worker.errors import in_one_line
 
@@ -23,7 +23,8 @@ def ask(module: str, *arguments: str) -> dict[str, Any]:
     """Runs a module in a child process and returns its answer. What the child prints is dropped.
 
     Raises:
-        ConfigError: If the child failed; with its reason in one line.
+        EnvFailedError: If the child raised it.
+        ConfigError: If the child failed otherwise; with its reason in one line.
     """
     with tempfile.TemporaryFile() as file:
         descriptor = file.fileno()
@@ -40,6 +41,8 @@ def ask(module: str, *arguments: str) -> dict[str, Any]:
         answer = json.loads(file.read() or b"{}")
     if "result" in answer:
         return answer["result"]  # type: ignore[no-any-return]  # JSON has no types.
+    if "env_failure" in answer:
+        raise EnvFailedError(answer["env_failure"])
     last_line = (done.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
     raise ConfigError(answer.get("error", f"{module} ended with exit code {done.returncode}: {last_line}"))
 
@@ -48,6 +51,9 @@ def reply(work: Callable[[], dict[str, Any]]) -> None:
     """Answers the parent with the result, or with the reason why there is none."""
     try:
         _write({"result": work()})
+    except EnvFailedError as error:
+        _write({"env_failure": str(error)})
+        raise
     except ConfigError as error:
         _write({"error": str(error)})
         raise

@@ -2,6 +2,7 @@
 
 FleetError
 ├── ConfigError            the configuration cannot work; exit code 2
+│   └── EnvFailedError     the environment fails before it has ever worked
 ├── GaveUpError            going on is pointless, and so is a restart; exit code 3
 ├── ContractError          wire version, schema, architecture or a key differs between two roles
 │   └── RunMismatchError   a store holds another run
@@ -36,6 +37,10 @@ class FleetError(Exception):
 
 class ConfigError(FleetError):
     """The configuration cannot work. Says what, where, and the nearest valid value."""
+
+
+class EnvFailedError(ConfigError):
+    """The environment fails before it has ever worked. Holds its own traceback."""
 
 
 class GaveUpError(FleetError):

@@ -1,7 +1,7 @@
 """How a run fares: every role is asked, and the stage that limits throughput is named with the knob to turn."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
@@ -25,6 +25,9 @@ WAITING_SHARE = 0.2
 STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting": "cyan", "draining": "cyan"}
 SHOWN = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
 """Numbers of the last line of metrics on the screen."""
+SHOWN_OF_TASKS = ("episodes", "return_mean", "length_mean", "failures", "cut_share")
+MOST_TASKS = 8
+"""Tasks on the screen, the most played ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +130,29 @@ def render(status: RunStatus) -> RenderableType:
 
 
 def _summary(status: RunStatus) -> list[Text]:
-    shown = {name: status.metrics[name] for name in SHOWN if status.metrics.get(name) is not None}
-    return [Text(line) for line in ("  ".join(_figures(shown)), status.limit) if line]
+    metrics = status.metrics
+    return [Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics), status.limit) if line]
+
+
+def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """How many episodes failed, how, and what that does to the mean return."""
+    if metrics.get("episode_failures"):
+        kinds = "  ".join(_figures(metrics.get("episode_failures_by_kind", {})))
+        shown = _line(metrics, ("episode_failures", "episode_cut_share", "episode_return_uncut_mean"))
+        yield f"{shown}  by kind: {kinds or 'unknown'}"
+
+
+def _tasks(metrics: Mapping[str, Any]) -> Iterator[str]:
+    tasks: Mapping[str, Mapping[str, Any]] = metrics.get("tasks", {})
+    most_played = sorted(tasks, key=lambda name: tasks[name]["episodes"], reverse=True)
+    for name in most_played[:MOST_TASKS]:
+        yield f"task {name}: {_line(tasks[name], SHOWN_OF_TASKS)}"
+    if len(tasks) > MOST_TASKS:
+        yield f"and {len(tasks) - MOST_TASKS} more tasks, in metrics.jsonl"
+
+
+def _line(numbers: Mapping[str, Any], names: Sequence[str]) -> str:
+    return "  ".join(_figures({name: numbers[name] for name in names if numbers.get(name) is not None}))
 
 
 def _cells(role: RoleStatus) -> list[Text]:

@@ -116,7 +116,7 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
     return Inference(
         policy,
         slots,
-        device=choose_device(worker.device),
+        device=choose_device(worker.device, "rollout_config.worker_config.device"),
         seed=seed,
         greedy=worker.greedy,
     )
@@ -140,11 +140,13 @@ def make_lane(
 
 def make_grants(context: RoleContext, shard: Shard, inference: Inference, pool: Pool) -> Grants:
     """Grants for the weights that `inference` uses."""
+    buffer = context.run.config.rollout_config.replay_buffer_config
     return Grants(
         replay_client(context, shard, context.stopping),
         version=lambda: inference.version,
         granted=pool.wake,
-        renew_s=context.run.config.rollout_config.replay_buffer_config.grant_timeout_s / 3,
+        renew_s=buffer.grant_timeout_s / 3,
+        max_staleness=buffer.max_staleness,
     )
 
 

@@ -39,12 +39,15 @@ class Grants:
         version: Callable[[], int],
         granted: Callable[[], None],
         renew_s: float,
+        max_staleness: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replay = replay
         self._version = version
         self._granted_hook = granted
         self._renew_s = renew_s
+        self._max_staleness = max_staleness
+        self._newest_version = 0
         self._clock = clock
         self._changed = threading.Condition()
         self._wishes: dict[Chunk, None] = {}
@@ -69,6 +72,11 @@ class Grants:
     def may_make(self, chunk: Chunk) -> bool:
         """Whether the chunk is granted."""
         return chunk in self._grants
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether replay has heard of versions so new that it takes nothing acted by the weights in use."""
+        return self._newest_version - self._version() > self._max_staleness
 
     def done(self, chunk: Chunk) -> None:
         """The chunk is complete: its grant need not be kept."""
@@ -119,6 +127,7 @@ class Grants:
         answer = self._replay.reserve(self._version(), asked)
         with self._changed:
             self._asked = ()
+            self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
             if polling:

@@ -77,6 +77,18 @@ class Lanes:
         lane = self._lane(slot)
         return lane.shipper.has_room() and lane.grants.may_make(self._chunk(slot, sequence))
 
+    def lack(self, slot: int) -> str:
+        """What a slot that is held waits for: one of `metrics.REASONS`."""
+        lane = self._lane(slot)
+        if not lane.shipper.has_room():
+            return "room"
+        return "weights" if lane.grants.is_behind else "grant"
+
+    @property
+    def queued(self) -> int:
+        """Fragments that wait to be sent."""
+        return sum(len(lane.shipper) for lane in self._lanes)
+
     def send(self, slot: int, sequence: int, fragment: Fragment, *, closes_stream: bool) -> None:
         """Queues a fragment. After a chunk's last one, its grant need not be kept."""
         parcel = Parcel(stream=self.stream(slot), sequence=sequence, fragment=fragment, closes_stream=closes_stream)

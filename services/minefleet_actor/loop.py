@@ -23,6 +23,7 @@ A slot is in one phase:
 
 import enum
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -85,6 +86,7 @@ class Actor:
         self._sequence = np.zeros(slots, np.int64)
         self._reset_at = np.full(slots, np.inf)
         self._held_at = np.full(slots, np.inf)
+        self._acted_at = np.full(slots, np.nan)
 
     def start(self) -> None:
         """Resets every environment and wishes for every slot's first chunk."""
@@ -109,14 +111,23 @@ class Actor:
 
     def figures(self) -> dict[str, float]:
         """What `minefleet status` shows."""
-        held = int(np.count_nonzero(self._phase == Phase.HELD))
-        self._metrics.held.set(held)
+        resetting = (self._phase == Phase.WORKING) & np.isnan(self._acted_at)
         return {
             "policy_version": self._inference.version,
             **self._metrics.totals(),
             "slots": self._pool.num_slots,
-            "held_slots": held,
+            **self._metrics.slots(
+                held=self.held(),
+                resetting=int(np.count_nonzero(resetting)),
+                resting=self._pool.resting,
+                queued=self._lanes.queued,
+            ),
         }
+
+    def held(self) -> Counter[str]:
+        """How many slots are held, by what they wait for."""
+        held = np.flatnonzero(self._phase == Phase.HELD).tolist()
+        return Counter(self._lanes.lack(slot) for slot in held)
 
     def drain(self) -> None:
         """Closes every open fragment with the steps that are complete, and its stream with it."""
@@ -151,13 +162,14 @@ class Actor:
             self._reset_at[slot] = np.inf
             self._phase[slot] = Phase.READY
         for slot in ready.slots[ready.kind == Kind.FAILED]:
-            self._absorb_failure(int(slot), ready.failures[int(slot)])
+            self._absorb_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
     def _absorb_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
         slots, terminated, truncated = ready.slots[stepped], ready.terminated[stepped], ready.truncated[stepped]
         self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
         self._episodes.add(slots, ready.reward[stepped])
-        self._metrics.stepped(self._lanes.numbers[slots])
+        self._metrics.stepped(self._lanes.numbers[slots], self._clock() - self._acted_at[slots])
+        self._acted_at[slots] = np.nan
         if self._camera is not None:
             self._camera.step(slots, ready.reward[stepped])
         self._phase[slots] = Phase.READY
@@ -182,11 +194,12 @@ class Actor:
             self._recorder.cut(slot, self._obs(slot))
             self._phase[slot] = Phase.ENDING
 
-    def _absorb_failure(self, slot: int, failure: Failure) -> None:
+    def _absorb_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
-        self._metrics.failed(self._lanes.numbers[slot])
+        self._metrics.failed(self._lanes.numbers[slot], failure.kind)
+        self._acted_at[slot] = np.nan
         record = self._episodes.end(
-            slot, self._lanes.stream(slot), version=self._inference.version, failure=failure.kind
+            slot, self._lanes.stream(slot), version=self._inference.version, task=task, failure=failure.kind
         )
         self._report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING
@@ -292,6 +305,7 @@ class Actor:
         if self._camera is not None:
             self._camera.look(slots, decision.value, decision.version)
         self._phase[slots] = Phase.WORKING
+        self._acted_at[slots] = self._clock()
         self._pool.step(slots, decision.action)
 
     def _begin(self, slot: int, recurrent_state: Tree) -> None:

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +11,16 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from minefleet.v1 import replay_service_pb2
+from minefleet_actor.pace import Durations, Pace
+from minefleet_worker.frames import FAILURES
+
+REASONS = {
+    "grant": "no grant from replay",
+    "room": "replay does not take what is queued",
+    "weights": "the weights are too old for replay, and parameters gives no newer ones",
+}
+"""What a slot may wait for before it starts a fragment."""
+STEP_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 class ActorMetrics:
@@ -17,11 +28,29 @@ class ActorMetrics:
 
     def __init__(self, registry: CollectorRegistry, actor: str, lanes: int = 1) -> None:
         self.version = Gauge("minefleet_actor_policy_version", "Version of the weights in use.", registry=registry)
-        self.held = Gauge("minefleet_actor_held_slots", "Slots that wait for a grant or for room.", registry=registry)
+        self._held = Gauge(
+            "minefleet_actor_held_slots", "Slots that wait, by what for.", ("reason",), registry=registry
+        )
+        self._queued = Gauge("minefleet_actor_queued_fragments", "Fragments that wait to be sent.", registry=registry)
+        self._resetting = Gauge("minefleet_actor_resetting_slots", "Slots whose environment resets.", registry=registry)
+        self._resting = Gauge(
+            "minefleet_actor_resting_slots", "Slots whose environment failed too often in a row.", registry=registry
+        )
         self._steps = Counter("minefleet_actor_env_steps", "Environment steps taken.", registry=registry)
         self._failures = Counter(
-            "minefleet_actor_env_failures", "Environments that failed and were replaced.", registry=registry
+            "minefleet_actor_env_failures",
+            "Environments that failed and were replaced, by how.",
+            ("kind",),
+            registry=registry,
         )
+        for kind in FAILURES:
+            self._failures.labels(kind)
+        for reason in REASONS:
+            self._held.labels(reason)
+        self._step_s = Durations(
+            "minefleet_actor_env_step_seconds", "Time from a step's action until its answer was taken.", STEP_BOUNDS_S
+        )
+        registry.register(self._step_s)
         self._seconds = Histogram(
             "minefleet_actor_inference_seconds", "Time of one inference batch.", registry=registry
         )
@@ -46,18 +75,32 @@ class ActorMetrics:
         self._lock = threading.Lock()
         self._env_steps = np.zeros(lanes, np.int64)
         self._env_failures = np.zeros(lanes, np.int64)
+        self._failures_by_kind: Counts[str] = Counts()
+        self._pace = Pace()
 
-    def stepped(self, lanes: NDArray[np.intp]) -> None:
-        """Counts environment steps, by the lanes of the slots that took them."""
+    def stepped(self, lanes: NDArray[np.intp], seconds: NDArray[np.float64]) -> None:
+        """Counts environment steps, by the lanes of the slots that took them, and how long each took."""
         self._steps.inc(len(lanes))
+        self._step_s.observe(seconds)
         with self._lock:
             np.add.at(self._env_steps, lanes, 1)
 
-    def failed(self, lane: int) -> None:
+    def failed(self, lane: int, kind: str) -> None:
         """Counts a failure."""
-        self._failures.inc()
+        self._failures.labels(kind).inc()
+        self._failures_by_kind[kind] += 1
         with self._lock:
             self._env_failures[lane] += 1
+
+    def slots(self, *, held: Mapping[str, int], resetting: int, resting: int, queued: int) -> dict[str, float]:
+        """Takes how the slots fare, and returns it for the status: held slots by reason, queued fragments."""
+        for reason in REASONS:
+            self._held.labels(reason).set(held.get(reason, 0))
+        self._resetting.set(resetting)
+        self._resting.set(resting)
+        self._queued.set(queued)
+        by_reason = {f"held_for_{reason}": held.get(reason, 0) for reason in REASONS}
+        return {**by_reason, "resetting_slots": resetting, "resting_slots": resting, "queued_fragments": queued}
 
     @contextmanager
     def inferring(self, batch_size: int) -> Iterator[None]:
@@ -75,6 +118,9 @@ class ActorMetrics:
             )
 
     def totals(self) -> dict[str, float]:
-        """Over all lanes."""
+        """Over all lanes; failures also by kind, for people."""
         with self._lock:
-            return {"env_steps": int(self._env_steps.sum()), "env_failures": int(self._env_failures.sum())}
+            env_steps, env_failures = int(self._env_steps.sum()), int(self._env_failures.sum())
+        by_kind = {f"failed_by_{kind}": count for kind, count in sorted(self._failures_by_kind.items())}
+        pace = round(self._pace.of(env_steps), 1)
+        return {"env_steps": env_steps, "env_steps_per_s": pace, "env_failures": env_failures, **by_kind}

@@ -3,8 +3,11 @@
 import logging
 import time
 
+from minefleet.reproduce import reproduction
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
+from minefleet_actor.metrics import REASONS
+from minefleet_actor.pool import EnvStartError
 from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)
@@ -16,7 +19,10 @@ def prepare(context: RoleContext) -> Parts:
     parts = assemble(context)
     context.board.set_run(parts.follower.run_id)
     context.board.set(status_service_pb2.STATE_STARTING, "starting environments")
-    parts.pool.start()
+    try:
+        parts.pool.start()
+    except EnvStartError as error:
+        raise EnvStartError(f"{error}\n{reproduction([str(context.run.directory)])}") from error
     return parts
 
 
@@ -45,7 +51,8 @@ def report(context: RoleContext, parts: Parts) -> None:
     """Says on the board how the actor fares."""
     held = parts.actor.is_held()
     state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
-    context.board.set(state, "no grant from replay" if held else "")
+    reasons = parts.actor.held().most_common(1) if held else []
+    context.board.set(state, "".join(REASONS[reason] for reason, _ in reasons))
     context.board.figures(parts.actor.figures())
 
 

@@ -70,6 +70,9 @@ class Shipper:
         """Names the run that the fragments are made for."""
         self._replay.position = Position(run_id=run_id)
 
+    def __len__(self) -> int:
+        return len(self._parcels)
+
     def has_room(self) -> bool:
         """Whether another fragment may be started."""
         return len(self._parcels) < self._capacity

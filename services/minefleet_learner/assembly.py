@@ -36,7 +36,7 @@ def build_learner(context: RoleContext, *, background: bool = False, copier: Cop
     """
     run, config = context.run, context.run.config.train_config
     torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
-    device = choose_device(config.device)
+    device = choose_device(config.device, "train_config.device")
     updater = build_updater(run, device)
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)

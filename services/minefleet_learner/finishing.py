@@ -37,7 +37,16 @@ from minefleet_learner.update import NonFiniteError
 from minefleet_runtime.context import StatusBoard
 
 RESULT_FILE = "result.json"
-FIGURES = ("iteration", "policy_version", "env_steps", "trained_steps", "episodes", "sps", "learner_wait_ratio")
+FIGURES = (
+    "iteration",
+    "policy_version",
+    "env_steps",
+    "trained_steps",
+    "episodes",
+    "episode_failures",
+    "sps",
+    "learner_wait_ratio",
+)
 """Numbers of a row that the board shows."""
 
 
@@ -87,7 +96,8 @@ class Finisher:
         """Goes on from a checkpoint. `reference` goes into every later one."""
         self._state, self._reference = state, reference
         self._run_text = (self._outlets.run.directory / RUN_FILE).read_text()
-        self._episodes = EpisodeStatistics.from_dict(state.episodes)
+        config = self._outlets.run.config.rollout_config.episode_statistics_config
+        self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
         self._journal.open(state.run_id, state.iteration)
 

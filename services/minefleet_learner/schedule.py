@@ -49,7 +49,7 @@ def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeSt
         launch_s: Seconds since this launch.
     """
     stop = config.stop
-    mean = episodes.return_mean if len(episodes.returns) >= FEWEST_EPISODES else None
+    mean = episodes.return_mean if episodes.total.finished >= FEWEST_EPISODES else None
     if stop.episode_return is not None and mean is not None and mean >= stop.episode_return:
         return "episode_return"
     if stop.env_steps and state.env_steps >= stop.env_steps:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
+ALL_CORES = "MINEFLEET_ALL_CORES"
+"""Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""
 CLOSE_S = 10
 """Longest that environments may take to close, seconds; the process is killed then, also without a parent."""
 
@@ -35,6 +37,7 @@ def main() -> None:
     """Runs until the channel closes, or until there is an answer."""
     job, descriptor, parent_pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _tie_to(parent_pid)
+    _spread_out()
     os.set_inheritable(descriptor, False)
     if job == "describe":
         _describe(descriptor, json.loads(sys.argv[4]))
@@ -68,6 +71,13 @@ def _tie_to(parent_pid: int) -> None:
     kin.adopt_orphans()
     if not kin.tie_to(parent_pid):
         sys.exit("the parent is gone")
+
+
+def _spread_out() -> None:
+    """Leaves the cores of a pinned parent to it, for all that its launcher has."""
+    cores = os.environ.pop(ALL_CORES, "")
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
 
 
 def _exit(*_: object) -> NoReturn:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from minefleet_worker import layout
-from minefleet_worker.errors import EnvError, RefusedError, in_one_line
+from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.host import refuse_error, rendered
 from minefleet_worker.making import make
 from minefleet_worker.spaces import schema_of, writer
@@ -15,16 +16,25 @@ if TYPE_CHECKING:
 
 
 def reply(question: Mapping[str, Any]) -> dict[str, Any]:
-    """What `describe` finds, or an `error` that says in one line why it cannot."""
-    config = question["config"]
+    """What `describe` finds; or an `error` that says why there is no such environment; or the `failure` of one."""
     try:
-        return describe(config, question["seed"], films=question["films"])
+        return describe(question["config"], question["seed"], films=question["films"])
     except RefusedError as error:
         return {"error": str(error)}
     except EnvError as error:
-        return {"error": f"the environment {config['generator'] or config['id']!r} fails: {error}"}
+        return {"failure": str(error)}
     except Exception as error:  # noqa: BLE001  # It is somebody else's code.
-        return {"error": f"the environment {config['generator'] or config['id']!r} fails: {in_one_line(error)}"}
+        return {"failure": trace(error)}
+
+
+def trace(error: BaseException) -> str:
+    """The traceback, and those of its causes, without frames of this module."""
+    told = traceback.TracebackException.from_exception(error)
+    link: traceback.TracebackException | None = told
+    while link is not None:
+        link.stack[:] = [frame for frame in link.stack if frame.filename != __file__]
+        link = link.__cause__ or link.__context__
+    return "".join(told.format()).rstrip()
 
 
 def describe(config: Mapping[str, Any], seed: int, *, films: bool) -> dict[str, Any]:

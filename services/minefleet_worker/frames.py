@@ -57,7 +57,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """What an environment says of an episode that it finished."""
+    """What an environment says of an episode that it finished; of one that begins, its task, if it has one."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     """`info["metrics"]` of the last step."""

@@ -81,14 +81,14 @@ class HostedEnv:
         self._renders = True
 
     def run(self, command: int) -> tuple[Kind, Ending | None]:
-        """Runs one command. Returns what became of it, and the ending of the episode if it has ended."""
+        """Runs one command. Returns what became of it, and what is known of the episode when it begins or ends."""
         if command == Command.STEP:
             return Kind.STEP, self._step()
         if command in (Command.MAKE, Command.REMAKE):
             self._make()
         if command in (Command.RESET, Command.REMAKE):
             self._reset()
-            return Kind.RESET, None
+            return Kind.RESET, Ending(task=self._task) if self._task else None
         return Kind.NONE, None
 
     def close(self) -> None:

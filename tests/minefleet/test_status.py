@@ -82,6 +82,19 @@ def test_the_newest_numbers_and_what_limits_are_shown(run: Run) -> None:
     assert "the actors limit: the learner waits 60% of its time" in text
 
 
+def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
+    tasks = {
+        f"task-{number}": {"episodes": number, "return_mean": 1.5, "failures": 2, "cut_share": 0.25}
+        for number in range(1, 11)
+    }
+    failures = {"episode_failures": 3, "episode_failures_by_kind": {"exit": 1, "hang": 2}, "episode_cut_share": 0.25}
+    run.metrics.write_text(json.dumps({**ROW, **failures, "tasks": tasks}) + "\n")
+    text = shown(run)
+    assert "episode_failures 3  episode_cut_share 0.25  by kind: exit 1  hang 2" in text
+    assert "task task-10: episodes 10  return_mean 1.50  failures 2  cut_share 0.25" in text
+    assert "task-2:" not in text and "and 2 more tasks, in metrics.jsonl" in text
+
+
 def test_a_learner_that_hardly_waits_is_the_limit() -> None:
     assert limit_of({**ROW, "learner_wait_ratio": 0.01}).startswith("the learner limits")
     assert limit_of({}) == ""

@@ -18,11 +18,15 @@ class Replay:
         self.free_chunks = free_chunks
         self.asked: list[list[tuple[str, int]]] = []
 
+    newest_version = 1
+
     def reserve(self, policy_version: int, chunks: list[tuple[str, int]]) -> Any:
         self.asked.append(chunks)
         granted = [number < self.free_chunks for number in range(len(chunks))]
         self.free_chunks -= sum(granted)
-        return SimpleNamespace(granted=granted, retry_after_s=0.1, newest_version=1, free_chunks=self.free_chunks)
+        return SimpleNamespace(
+            granted=granted, retry_after_s=0.1, newest_version=self.newest_version, free_chunks=self.free_chunks
+        )
 
 
 class Clock:
@@ -38,11 +42,11 @@ def clock() -> Clock:
 
 
 def grants_of(replay: Any, clock: Clock) -> Grants:
-    return Grants(replay, version=lambda: 1, granted=lambda: None, renew_s=20.0, clock=clock)
+    return Grants(replay, version=lambda: 1, granted=lambda: None, renew_s=20.0, max_staleness=1, clock=clock)
 
 
-def lanes_of(replays: list[Replay], slots: int, clock: Clock) -> Lanes:
-    lanes = [Lane(name="", grants=grants_of(replay, clock), shipper=Any) for replay in replays]  # type: ignore[arg-type]
+def lanes_of(replays: list[Replay], slots: int, clock: Clock, shipper: Any = None) -> Lanes:
+    lanes = [Lane(name="", grants=grants_of(replay, clock), shipper=shipper) for replay in replays]
     return Lanes("actor", slots, lanes, fragments_per_chunk=2)
 
 
@@ -164,3 +168,17 @@ def test_room_is_asked_for_only_when_wanted_and_once_a_second(clock: Clock) -> N
     grants.poll()
     grants.ask()
     assert replay.asked == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("has_room", "newest_version", "lack"),
+    [(False, 9, "room"), (True, 2, "grant"), (True, 3, "weights")],
+)
+def test_what_a_held_slot_waits_for_is_known(clock: Clock, has_room: bool, newest_version: int, lack: str) -> None:
+    replay = Replay()
+    replay.newest_version = newest_version
+    lanes = lanes_of([replay], 1, clock, SimpleNamespace(has_room=lambda: has_room))
+    lanes.wish(0, 0)
+    for lane in lanes:
+        lane.grants.ask()
+    assert lanes.lack(0) == lack

@@ -39,6 +39,7 @@ class NumberedPool:
     """Every observation is a number of its own, rising in each slot; ends, cuts and failures are drawn."""
 
     num_slots = SLOTS
+    resting = 0
 
     def __init__(self, seed: int) -> None:
         self.frames = np.zeros((SLOTS, 0, 0, 3), np.uint8)
@@ -47,10 +48,6 @@ class NumberedPool:
         self._rng = np.random.default_rng(seed)
         self._number = 1000.0 * np.arange(1, SLOTS + 1)
         self._wanted: dict[int, Kind] = {}
-
-    @property
-    def resting(self) -> int:
-        return 0
 
     def start(self) -> None: ...
 

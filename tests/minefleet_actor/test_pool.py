@@ -1,5 +1,6 @@
 """The contract of a pool, for environments that behave; see test_pool_faults for those that do not."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make, schema_of
+from minefleet.launch.placement import ALL_CORES
 from minefleet_actor.pool import Ending, EnvPool, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slots import episode_seed
 
@@ -200,3 +202,16 @@ def test_seeds_are_the_same_in_every_run_and_never_shared() -> None:
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert episode_seed(0, 0, 0, 0) == 1_839_233_791
+
+
+def test_environments_of_a_pinned_actor_run_on_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.sched_getaffinity(0)
+    monkeypatch.setenv(ALL_CORES, ",".join(map(str, cores)))
+    pool = EnvPool(faulty(tmp_path), _schema(faulty(tmp_path)), WorkerConfig(num_envs=1), seed=SEED, actor_index=ACTOR)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with closing(pool):
+            pool.start()
+            assert os.sched_getaffinity(pool.pids[0]) == cores
+    finally:
+        os.sched_setaffinity(0, cores)

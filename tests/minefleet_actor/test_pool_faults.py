@@ -362,3 +362,12 @@ def open_files() -> dict[str, str]:
     """What each descriptor of this process refers to."""
     listing = Path("/proc/self/fd")
     return {path.name: str(path.readlink()) for path in listing.iterdir() if path.is_symlink()}
+
+
+@pytest.mark.parametrize("action", [RAISE, EXIT, END])
+def test_the_task_of_an_episode_is_known_also_when_it_fails(pools: Any, action: int) -> None:
+    pool = pools(num_envs=2)
+    command(pool)
+    said = command(pool, action, GO_ON)
+    assert said[0].endings[0].task == {RAISE: "begun", EXIT: "begun", END: "ended"}[action]
+    assert 1 not in said[1].endings

@@ -27,6 +27,16 @@ def test_what_was_appended_is_there_after_a_crash(world: Any) -> None:
     assert world.replay.progress() == Counts(10, 1)
 
 
+def test_every_so_many_appended_fragments_the_ledger_is_logged(
+    make_world: Worlds, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "minefleet_replay.intake")
+    world = make_world(fragments_per_report=2)
+    for sequence in (0, 1, 1, 2, 3):
+        world.append("s", sequence)
+    assert ["appended=2" in record.getMessage() for record in caplog.records] == [True, False]
+
+
 def test_with_host_durability_an_append_and_its_repetition_are_synced_before_they_are_acked(make_world: Worlds) -> None:
     world = make_world(syncs_appends=True)
     store = world.replay.keeper.store

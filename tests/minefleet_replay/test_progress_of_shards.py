@@ -66,6 +66,7 @@ class Actor:
             version=lambda: self.version,
             granted=lambda: None,
             renew_s=GRANT_TIMEOUT_S / 3,
+            max_staleness=1,
             clock=self.clock,
         )
         return Lane(name="", grants=grants, shipper=door)

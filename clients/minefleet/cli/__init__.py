@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
     "eval": "play whole episodes with a checkpoint",
+    "env": "play an environment alone with random actions, and show how it fares",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "config": "show a configuration, or resolve it as a run would",

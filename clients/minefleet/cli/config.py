@@ -8,6 +8,7 @@ from minefleet.cli.settings import add_settings, required, split
 from minefleet.config.load import load
 from minefleet.config.shards import spread
 from minefleet.launch.preflight import preflight
+from minefleet.reproduce import reproducible
 from minefleet.run import to_dict
 
 
@@ -26,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     data = to_dict(loaded)
     if arguments.action == "resolve":
         resolved = spread(loaded)
-        found = preflight(resolved)
+        with reproducible([config, *overrides]):
+            found = preflight(resolved)
         data = {"config": to_dict(resolved)} | found.to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0

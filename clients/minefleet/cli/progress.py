@@ -101,6 +101,7 @@ class Progress:
             "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
             "steps/s": f"{row['sps']:,.0f}",
             "return": _number(row["episode_return_mean"]),
+            **_failures(row),
             "version": str(row["policy_version"]),
             "staleness": _number(row["staleness_mean"]),
             "left": "?" if left_s is None else _duration(left_s),
@@ -128,6 +129,12 @@ def achievements(row: Row) -> set[str]:
     return {
         name.removeprefix(ACHIEVEMENT) for name, share in metrics.items() if name.startswith(ACHIEVEMENT) and share > 0
     }
+
+
+def _failures(row: Row) -> dict[str, str]:
+    """How many episodes failed, and the share of the last ones that a failure cut; nothing while none has."""
+    failures, share = row.get("episode_failures"), row.get("episode_cut_share")
+    return {"failures": f"{failures:,}" + (f" (cut {share:.0%})" if share else "")} if failures else {}
 
 
 def fraction_done(config: FleetConfig, row: Row, trained_s: float) -> float:

@@ -9,6 +9,7 @@ from minefleet.cli.settings import RUNS, add_settings, required, split
 from minefleet.config.load import load, name_of
 from minefleet.launch.child import role_command
 from minefleet.launch.prepare import join
+from minefleet.reproduce import reproducible
 
 ROLES = ("parameters", "replay", "learner", "actor")
 
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Joins the run and becomes the role."""
     config, overrides = split(arguments.settings)
     directory = arguments.run_dir or RUNS / name_of(required(config))
-    joined = join(load(required(config), overrides), directory)
+    with reproducible([config, *overrides]):
+        joined = join(load(required(config), overrides), directory)
     command = role_command(arguments.role, joined.directory, arguments.index)
     sys.stdout.flush()
     os.execv(command[0], command)

@@ -12,13 +12,14 @@ RUNS = Path("runs")
 """Run directories lie here unless named, below the current folder."""
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds `CONFIG [key=value ...]`."""
+def add_settings(parser: argparse.ArgumentParser, *, or_run: bool = False) -> None:
+    """Adds `CONFIG [key=value ...]`; CONFIG may be a run directory where the command looks for one."""
+    run = ", or a run directory" if or_run else ""
     parser.add_argument(
         "settings",
         nargs="*",
         metavar="CONFIG key=value",
-        help=f"a preset ({', '.join(presets())}), a .yaml or a .py file; then any keys to override, as in seed=3",
+        help=f"a preset ({', '.join(presets())}), a .yaml or a .py file{run}; then any keys to override, as in seed=3",
     )
 
 

@@ -30,6 +30,7 @@ from minefleet.launch.child import role_command
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
 from minefleet.launch.supervisor import Ending, Supervisor, supervisor
 from minefleet.lifeline import tied
+from minefleet.reproduce import reproducible
 from minefleet.run import RUN_FILE, Run, read_run, to_dict
 from minefleet.tail import MetricsTail
 
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     directory = arguments.run_dir or fresh_directory(required(config))
     loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []))
     check_serial(loaded, arguments)
-    fresh = prepare(loaded, directory)
+    with reproducible([config, *overrides]):
+        fresh = prepare(loaded, directory)
     with holding(fresh.directory):
         return finish(fresh, train(fresh))
 
@@ -164,7 +166,8 @@ def _resume(arguments: argparse.Namespace, train: Train) -> int:
         previous = read_run(directory)
         merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
         check_serial(merged, arguments)
-        resumed = prepare_resumed(merged, previous)
+        with reproducible([str(directory), *overrides]):
+            resumed = prepare_resumed(merged, previous)
         return finish(resumed, train(resumed))
 
 

@@ -9,13 +9,20 @@ from minefleet.config.fleet import (
     StopConfig,
 )
 from minefleet.config.policy import PolicyConfig
-from minefleet.config.rollout import DatabaseConfig, ReplayBufferConfig, RolloutConfig, WorkerConfig
+from minefleet.config.rollout import (
+    DatabaseConfig,
+    EpisodeStatisticsConfig,
+    ReplayBufferConfig,
+    RolloutConfig,
+    WorkerConfig,
+)
 from minefleet.config.train import TrainConfig
 
 __all__ = [
     "DatabaseConfig",
     "EndpointConfig",
     "EnvConfig",
+    "EpisodeStatisticsConfig",
     "FleetConfig",
     "LoggerConfig",
     "PolicyConfig",

@@ -15,6 +15,13 @@ def above(key: str, value: float, minimum: float) -> None:
         raise ConfigError(f"{key} must be > {minimum}, got {value}")
 
 
+def whole_or_share(key: str, value: float) -> None:
+    """Rejects what is neither a whole number nor a share of one."""
+    at_least(key, value, 0)
+    if value > 1 and value != int(value):
+        raise ConfigError(f"{key} must be a whole number or at most 1, got {value}")
+
+
 def within(key: str, value: float, low: float, high: float) -> None:
     """Rejects values outside [low, high]."""
     if not low <= value <= high:

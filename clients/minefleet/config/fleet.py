@@ -22,7 +22,7 @@ class StopConfig:
     minutes: float = 0.0
     """Wall-clock minutes of this launch."""
     episode_return: float | None = None
-    """Mean return of the last 100 episodes."""
+    """Mean return of the last episodes, as many as `episode_statistics_config.window`."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

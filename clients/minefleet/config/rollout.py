@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from minefleet.config.checks import above, at_least, not_yet
+from minefleet.config.checks import above, at_least, whole_or_share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,31 +145,51 @@ class ReplayBufferConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeStatisticsConfig:
+    """How finished episodes are summed up. Seeds: {}."""
+
+    window: int = 100
+    """Episodes that a mean is taken over, the last ones of all and of each task, >= 1."""
+    max_tasks: int = 50
+    """Tasks with statistics of their own, the first that are played, >= 0; further ones are summed up as `other`."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("rollout_config.episode_statistics_config.window", self.window, 1)
+        at_least("rollout_config.episode_statistics_config.max_tasks", self.max_tasks, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutConfig:
     """How experience is made and kept."""
 
     num_rollout_workers: int = 1
     """Actor processes that `minefleet train` starts, >= 0. Seeds: 2."""
     num_gpus_per_worker: float = 0.0
-    """GPUs per actor. Seeds: 1.0."""
-    num_cpus_per_worker: float = 1
-    """Cores per actor; informational on one machine. Seeds: 1."""
+    """GPUs of each actor that `minefleet train` starts: whole ones, or a share of one, >= 0. Those are all that it
+    sees; 0.5 lets two actors see the same one, whose memory and time nobody divides. Too few are shared; where there
+    are none, the launcher says so and the actors run on the CPU. 0 leaves an actor all that there are, of which it
+    takes the first if `worker_config.device` says so. Seeds: 1.0."""
+    num_cpus_per_worker: float = 0.0
+    """Cores of each actor that `minefleet train` starts, rounded up, >= 0: so many threads compute a batch on the CPU,
+    and where this machine has enough for all actors and at least one for each other role, the actor runs on cores that
+    no other role uses, its threads that pack and send included. Its environments are not counted: they run anywhere.
+    0 gives one thread and no cores of its own. Seeds: 1, a reservation in Ray's books there."""
     fragment_length: int = 64
     """Steps per fragment, >= 1. Seeds: 256."""
     to_send_queue_size: int = 8
     """Finished fragments that an actor buffers before it pauses, >= 1. Seeds: 1-8."""
     worker_config: WorkerConfig = field(default_factory=WorkerConfig)
     replay_buffer_config: ReplayBufferConfig = field(default_factory=ReplayBufferConfig)
-    episode_statistics_config: dict[str, Any] = field(default_factory=dict)
-    """Nothing to set yet. Seeds: {}."""
+    episode_statistics_config: EpisodeStatisticsConfig = field(default_factory=EpisodeStatisticsConfig)
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
         at_least("rollout_config.num_rollout_workers", self.num_rollout_workers, 0)
-        at_least("rollout_config.num_gpus_per_worker", self.num_gpus_per_worker, 0)
+        whole_or_share("rollout_config.num_gpus_per_worker", self.num_gpus_per_worker)
+        at_least("rollout_config.num_cpus_per_worker", self.num_cpus_per_worker, 0)
         at_least("rollout_config.fragment_length", self.fragment_length, 1)
         at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 1)
-        not_yet("rollout_config.episode_statistics_config", self.episode_statistics_config, {})
 
     @property
     def torch_threads(self) -> int:

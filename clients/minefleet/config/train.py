@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from minefleet.config.checks import above, at_least, divides, not_yet, within
+from minefleet.config.checks import above, at_least, divides, not_yet, whole_or_share, within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +16,8 @@ class TrainConfig:
     num_workers: int = 1
     """Learner ranks, >= 1. Seeds: 2."""
     num_gpus_per_worker: float = 0.0
-    """GPUs per rank. Seeds: 1.0."""
+    """GPUs of each rank, whole ones or a share of one, >= 0; the learner gets its own before the actors do. Otherwise
+    as `rollout_config.num_gpus_per_worker`. Seeds: 1.0."""
     device: str = "auto"
     """Torch device of the training: `auto` takes CUDA when there is one, else the CPU."""
     torch_threads: int = 0
@@ -123,9 +124,10 @@ class TrainConfig:
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
             "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
-            "num_gpus_per_worker record_video_interval"
+            "record_video_interval"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
+        whole_or_share("train_config.num_gpus_per_worker", self.num_gpus_per_worker)
         for key in ("learning_rate", "adam_eps", "ppo_clip", "max_grad_norm", "log_ratio_range"):
             above(f"train_config.{key}", getattr(self, key), 0)
         for key in ("discount", "gae_lambda", "coef_rho_decay", "prefetch_batches"):

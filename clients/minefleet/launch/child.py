@@ -1,6 +1,7 @@
 """One role of a local fleet: the process that plays it now, and what became of the ones before."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minefleet.launch.placement import Place
 from minefleet.lifeline import tied
 
 FAST_S = 20.0
@@ -17,6 +19,10 @@ FAST_S = 20.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LAST_LINES = 3
+LAST_BYTES = 65536
+RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+"""How a record of a role's log begins: with its time and level."""
+ANYWHERE = Place()
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 """One thread each, unless set outside: the roles share the cores. torch's own threads are in the configuration."""
@@ -31,6 +37,8 @@ class Death:
     lived_s: float
     last_words: str
     """The end of its log, one line each."""
+    last_record: str
+    """The last record of its log, with all the lines that belong to it; its last words where it logged none."""
 
     @property
     def how(self) -> str:
@@ -47,6 +55,7 @@ class Child:
         command: Sequence[str],
         log: Path,
         *,
+        place: Place = ANYWHERE,
         first_delay_s: float = FIRST_DELAY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,6 +66,7 @@ class Child:
         """In a row."""
         self.due_s: float | None = None
         """When to start it again, on the clock."""
+        self._place = place
         self._first_delay_s = first_delay_s
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,9 +95,12 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, **tied()},
+                env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, **self._place.variables, **tied()},
                 process_group=0,
             )
+        if self._place.cores:
+            # It has one thread by now; those that it starts later inherit this.
+            os.sched_setaffinity(self._process.pid, self._place.cores)
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def reap(self) -> Death:
@@ -99,7 +112,11 @@ class Child:
         self._process, self._pidfd = None, -1
         lived_s = self._clock() - self._began_s
         self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_S else 0
-        return Death(code=code, lived_s=lived_s, last_words=self._last_words())
+        lines = self._lines()
+        words = lines[-LAST_LINES:]
+        return Death(
+            code=code, lived_s=lived_s, last_words="\n".join(words), last_record="\n".join(last_record(lines) or words)
+        )
 
     def put_off(self) -> float:
         """Makes it due again after a delay that doubles with every fast death; returns the delay in seconds."""
@@ -118,11 +135,17 @@ class Child:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _last_words(self) -> str:
+    def _lines(self) -> list[str]:
+        """What this life has written to the log, at most the end of it."""
         with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-        return "\n".join(lines[-LAST_LINES:])
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LAST_BYTES))
+            return [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+
+
+def last_record(lines: Sequence[str]) -> Sequence[str]:
+    """The lines from the last one that begins a record on, as roles log them; none where no line does."""
+    begins = [number for number, line in enumerate(lines) if RECORD.match(line)]
+    return lines[begins[-1] :] if begins else ()
 
 
 def role_command(role: str, run_directory: Path, index: int = 0) -> list[str]:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from minefleet.child import ask, reply
 from minefleet.config import FleetConfig
-from minefleet.errors import ConfigError, FleetError
+from minefleet.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.lifeline import die_with_launcher
 from minefleet.run import from_dict, to_dict
 from minefleet.schema import Schema
@@ -59,6 +59,7 @@ def preflight(config: FleetConfig) -> Found:
     """Finds out what the environment shows and takes, and whether the policy fits it.
 
     Raises:
+        EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
     return Found.from_dict(ask("minefleet.launch.preflight", json.dumps(to_dict(config))))
@@ -66,10 +67,15 @@ def preflight(config: FleetConfig) -> Found:
 
 def answer(config: FleetConfig) -> Found:
     """What the child finds out."""
-    described = describe_environment(config)
     from minefleet.policies import build
+    from minefleet.policies.device import choose_device
     from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
 
+    rollout = config.rollout_config
+    choose_device(config.train_config.device, "train_config.device")
+    if rollout.num_rollout_workers:
+        choose_device(rollout.worker_config.device, "rollout_config.worker_config.device")
+    described = describe_environment(config)
     schema = Schema.from_dict(described["schema"])
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema)
@@ -83,7 +89,8 @@ def describe_environment(config: FleetConfig) -> dict[str, Any]:
     """Has an environment process make and reset the environment; returns its `schema` and `frame_shape`.
 
     Raises:
-        ConfigError: If that fails, or takes longer than a start and a reset may; says why in one line.
+        EnvFailedError: If the environment fails, with its traceback.
+        ConfigError: If there is no such environment, or it takes longer than a start and a reset may.
     """
     question = {
         "config": asdict(config.env),
@@ -100,6 +107,8 @@ def describe_environment(config: FleetConfig) -> dict[str, Any]:
         said = output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
     if "schema" in found:
         return found
+    if "failure" in found:
+        raise EnvFailedError(f"the environment {config.env.generator or config.env.id!r} fails:\n{found['failure']}")
     raise ConfigError(found.get("error", f"the environment's process ended with exit code {code}: {said[-1]}"))
 
 

@@ -26,6 +26,8 @@ from typing import Literal
 
 from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.launch.child import Child, Death, role_command
+from minefleet.launch.machine import this_machine
+from minefleet.launch.placement import Place, asks_for_gpus, place
 from minefleet.launch.ports import is_elsewhere
 from minefleet.run import Run
 
@@ -44,7 +46,7 @@ class Ending:
 
     stopped_by: Literal["learner", "signal", "failure"]
     reason: str = ""
-    """In one line, with last words below it; empty for the learner's own end."""
+    """In one line, with what the role said below it; empty for the learner's own end."""
     is_config_error: bool = False
 
 
@@ -101,14 +103,18 @@ class Supervisor:
             return Ending(stopped_by="learner")
         obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
         if death.code == EXIT_CONFIG:
-            reason = f"{child.name} cannot work with this configuration:{_quoted(death)}"
+            reason = f"{child.name} cannot work with this configuration:{_quoted(death.last_record)}"
             return Ending(stopped_by="failure", reason=reason, is_config_error=True)
         if death.code == EXIT_GAVE_UP:
-            return Ending(stopped_by="failure", reason=f"{child.name} gave up; see {child.log}:{_quoted(death)}")
-        if child.fast_deaths >= FAST_DEATHS:
-            reason = f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death)}"
+            reason = f"{child.name} gave up; see {child.log}:{_quoted(death.last_record)}"
             return Ending(stopped_by="failure", reason=reason)
-        self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{_quoted(death)}")
+        if child.fast_deaths >= FAST_DEATHS:
+            reason = (
+                f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death.last_words)}"
+            )
+            return Ending(stopped_by="failure", reason=reason)
+        last_words = _quoted(death.last_words)
+        self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
 
     def _drain(self) -> None:
@@ -181,21 +187,23 @@ class Supervisor:
 
 
 def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) -> Supervisor:
-    """The supervisor of a run's own roles."""
-    actors = [
-        _child(run, "actor", f"actor-{index}", index) for index in range(run.config.rollout_config.num_rollout_workers)
-    ]
-    evaluators = [_child(run, "actor.evaluator", "evaluator")] if run.config.eval_interval else []
+    """The supervisor of a run's own roles, each in its place on this machine."""
+    placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
+    for note in placement.notes:
+        tell(note)
+    actors = [_child(run, "actor", f"actor-{index}", at, index) for index, at in enumerate(placement.actors)]
+    anywhere = placement.others
+    evaluators = [_child(run, "actor.evaluator", "evaluator", anywhere)] if run.config.eval_interval else []
     return Supervisor(
         stages=[
-            [_child(run, LEARNER, LEARNER)],
+            [_child(run, LEARNER, LEARNER, placement.learner)],
             actors + evaluators,
             [
-                _child(run, "replay", shard.name, shard.index)
+                _child(run, "replay", shard.name, anywhere, shard.index)
                 for shard in run.shards
                 if not is_elsewhere(shard.endpoint.address)
             ],
-            [_child(run, "parameters", "parameters")],
+            [_child(run, "parameters", "parameters", anywhere)],
         ],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
         tell=tell,
@@ -203,10 +211,10 @@ def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) 
     )
 
 
-def _child(run: Run, role: str, name: str, index: int = 0) -> Child:
-    return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log")
+def _child(run: Run, role: str, name: str, at: Place, index: int = 0) -> Child:
+    return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log", place=at)
 
 
-def _quoted(death: Death) -> str:
-    lines = death.last_words.splitlines() or ["(it said nothing)"]
+def _quoted(words: str) -> str:
+    lines = words.splitlines() or ["(it said nothing)"]
     return "".join(f"\n    {line}" for line in lines)

@@ -39,7 +39,7 @@ class Ready:
     truncated: NDArray[np.bool_]
     """[n] bool; false unless a step was done."""
     endings: Mapping[int, Ending]
-    """For each slot whose episode has ended."""
+    """For each slot whose episode has ended or failed; of one that failed, its task."""
     failures: Mapping[int, Failure]
     """For each slot that failed, why; told once, and only when nothing can change the slot's rows any more."""
 

@@ -62,6 +62,8 @@ class SlotBook:
         """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
         self._refuse(slots[self._state[slots] == State.BUSY], "EMPTY or READY")
         self.arrays.seed[slots] = -1
+        for slot in slots.tolist():
+            self._endings.pop(slot, None)
         self._episodes[slots] += 1
         for slot in slots[self._unseeded[slots]].tolist():
             self._sow(slot)
@@ -111,8 +113,8 @@ class SlotBook:
         terminated, truncated = self.arrays.terminated[slots], self.arrays.truncated[slots]
         over = slots[terminated | truncated]
         self.breaker.succeed(over)
-        endings = {slot: self._endings.pop(slot, Ending()) for slot in over.tolist()}
         failures, self._failures = self._failures, {}
+        endings = {slot: self._endings.pop(slot, Ending()) for slot in (*over.tolist(), *failures)}
         return Ready(
             slots=slots,
             kind=kind,
@@ -138,7 +140,6 @@ class SlotBook:
         self._kind[slot] = Kind.FAILED
         self._failures[slot] = failure
         self._unseeded[slot] = True
-        self._endings.pop(slot, None)
         self.arrays.reward[slot] = 0.0
         self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
 

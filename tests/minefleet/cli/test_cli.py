@@ -87,6 +87,7 @@ def refused(done: Done, *parts: str) -> None:
         (["mine.yaml"], ["mine.yaml", "unknown key", "max_stalenes", "max_staleness"]),
         (["cartpole", "env.id=CartPole-v99"], ["env.id 'CartPole-v99'", "CartPole-v1"]),
         (["cartpole", "env.id=", "env.generator=telegraph.py:make"], ["Text", "Box"]),
+        (["cartpole", "rollout_config.worker_config.device=cuda:99"], ["worker_config.device=cuda:99", "GPUs here"]),
         (["cartpole", "train_config.resume=nowhere"], ["nowhere is no checkpoint", "state.json"]),
         ([], ["give a CONFIG", "crafter"]),
     ],

@@ -82,6 +82,12 @@ def test_before_the_first_episode_there_is_no_return(run: Run) -> None:
     assert "return -" in lines(run, [row(1, episode_return_mean=None)], 5.0)
 
 
+def test_failures_are_shown_once_there_are_any(run: Run) -> None:
+    failing = row(2, episode_failures=1200, episode_cut_share=0.031)
+    assert "failures" not in lines(run, [row(1, episode_failures=0, episode_cut_share=0.0)], 5.0)
+    assert "failures 1,200 (cut 3%)" in lines(run, [failing], 5.0)
+
+
 def test_a_terminal_shows_a_view_of_everything(run: Run) -> None:
     view = lines(run, [row(1), row(2)], 1.0, terminal=True)
     assert all(word in view for word in ("env steps", "steps/s", "return", "version", "staleness", "left", "learner"))

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from minefleet.config.load import load
+from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.launch.child import Child
-from minefleet.launch.supervisor import Ending, Supervisor
+from minefleet.launch.placement import Place
+from minefleet.launch.supervisor import Ending, Supervisor, supervisor
+from minefleet.run import Run
+from minefleet.schema import Schema
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0
@@ -90,6 +95,22 @@ def test_every_fast_death_doubles_the_delay_before_the_next_start(tmp_path: Path
         delays.append(child.put_off())
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert child.due_s == 130.0
+
+
+def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    show = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0))"
+    command = [sys.executable, "-c", f"import os, signal; signal.sigwait([signal.SIGTERM]); {show}"]
+    child = Child("actor", command, tmp_path / "log", place=Place(gpus=("5",), cores=(core,)))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        child.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    child.terminate()
+    assert select.select([child.pidfd], [], [], TIMEOUT_S)[0]
+    child.reap()
+    assert (tmp_path / "log").read_text() == f"5 {{{core}}}\n"
 
 
 def test_a_long_life_forgives_the_fast_deaths_before_it(tmp_path: Path) -> None:
@@ -174,3 +195,16 @@ def test_roles_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     child.start()
     select.select([child.pidfd], [], [], TIMEOUT_S)
     assert child.reap().last_words == "1 3"
+
+
+def test_every_actor_and_every_shard_is_a_process_in_a_place_of_its_own(tmp_path: Path) -> None:
+    settings = ["rollout_config.num_rollout_workers=3", f"{NUM_SHARDS}=2", "rollout_config.num_cpus_per_worker=64"]
+    config = spread(load("cartpole", settings))
+    run = Run(directory=tmp_path, config=config, schema=Schema(obs={}, action={}), architecture="")
+    said: list[str] = []
+    fleet = supervisor(run, tell=said.append, tick=lambda: None)
+    names = [[child.name for child in stage] for stage in fleet.stages]
+    actors = ["actor-0", "actor-1", "actor-2"]
+    assert names == [["learner"], actors, ["replay-0", "replay-1"], ["parameters"]]
+    assert [child.command[-1] for child in fleet.stages[1]] == ["0", "1", "2"]
+    assert len(said) == 1 and "num_cpus_per_worker=64: 192 cores for actors" in said[0]

@@ -1,0 +1,136 @@
+"""Which GPUs and cores the processes of a local fleet get: a pure function of configuration and machine."""
+
+import math
+from dataclasses import dataclass
+
+from minefleet.config import FleetConfig
+from minefleet.launch.machine import VISIBLE_DEVICES, Machine
+
+ALL_CORES = "MINEFLEET_ALL_CORES"
+"""Tells the environment processes of a pinned actor which cores they may use: all that the launcher may."""
+ROUNDING = 1e-6
+"""Ten tenths of a GPU are one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where one process runs."""
+
+    gpus: tuple[str, ...] = ()
+    """Those that it sees; empty leaves it those that the launcher sees."""
+    cores: tuple[int, ...] = ()
+    """Those that it runs on; empty leaves it those that the launcher runs on."""
+    all_cores: tuple[int, ...] = ()
+    """Those of its own environment processes; empty where `cores` is."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of the process."""
+        variables = {}
+        if self.gpus:
+            variables[VISIBLE_DEVICES] = ",".join(self.gpus)
+        if self.all_cores:
+            variables[ALL_CORES] = ",".join(map(str, self.all_cores))
+        return variables
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where the processes of a fleet run."""
+
+    learner: Place
+    actors: tuple[Place, ...]
+    others: Place
+    """Of replay, parameters and the evaluator."""
+    notes: tuple[str, ...] = ()
+    """What was wanted and cannot be had, for people."""
+
+
+def asks_for_gpus(config: FleetConfig) -> bool:
+    """Whether any process wants a GPU of its own."""
+    rollout = config.rollout_config
+    return config.train_config.num_gpus_per_worker > 0 or (
+        rollout.num_rollout_workers > 0 and rollout.num_gpus_per_worker > 0
+    )
+
+
+def place(config: FleetConfig, machine: Machine) -> Placement:
+    """Places the processes that `minefleet train` starts.
+
+    The learner takes its GPUs first, then the actors theirs, in order, each the first ones with room for its share.
+    Where there are too few, processes share those with the least on them.
+    """
+    learner_gpus, actor_gpus, gpu_notes = _place_gpus(config, machine)
+    rest, actor_cores, core_notes = _place_cores(config, machine)
+    return Placement(
+        learner=Place(gpus=learner_gpus, cores=rest),
+        actors=tuple(
+            Place(gpus=gpus, cores=cores, all_cores=machine.cores if cores else ())
+            for gpus, cores in zip(actor_gpus, actor_cores, strict=True)
+        ),
+        others=Place(cores=rest),
+        notes=(*gpu_notes, *core_notes),
+    )
+
+
+def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
+    """GPUs of the learner and of each actor, and notes."""
+    train, rollout = config.train_config, config.rollout_config
+    actors = rollout.num_rollout_workers
+    unplaced: list[tuple[str, ...]] = [()] * actors
+    if not asks_for_gpus(config):
+        return (), unplaced, []
+    wanted = _gpu_wishes(config)
+    if not machine.gpus:
+        return (), unplaced, [f"{wanted}, but there are none here: all run on the CPU"]
+    loads = [0.0] * len(machine.gpus)
+    shares = [train.num_workers * train.num_gpus_per_worker, *[rollout.num_gpus_per_worker] * actors]
+    taken = [_take(loads, share) for share in shares]
+    crowded = max(loads) > 1 + ROUNDING or sum(shares) > len(loads) + ROUNDING
+    notes = [f"{wanted}, but there are {len(loads)} here: they are shared"] if crowded else []
+    learner, *others = (tuple(machine.gpus[number] for number in numbers) for numbers in taken)
+    return learner, others, notes
+
+
+def _gpu_wishes(config: FleetConfig) -> str:
+    train, rollout = config.train_config, config.rollout_config
+    wishes = []
+    if train.num_gpus_per_worker:
+        wishes.append(f"train_config.num_gpus_per_worker={train.num_gpus_per_worker:g}")
+    if rollout.num_gpus_per_worker and rollout.num_rollout_workers:
+        actors = f"num_rollout_workers={rollout.num_rollout_workers}"
+        wishes.append(f"rollout_config.num_gpus_per_worker={rollout.num_gpus_per_worker:g} with {actors}")
+    return f"GPUs are asked for by {' and '.join(wishes)}"
+
+
+def _take(loads: list[float], share: float) -> list[int]:
+    """Numbers of the GPUs for a share of a GPU, or for several whole ones; adds it to their loads."""
+    if share <= 0:
+        return []
+    each = min(share, 1.0)
+    number = min(math.ceil(share - ROUNDING), len(loads))
+    free = [gpu for gpu, load in enumerate(loads) if load + each <= 1 + ROUNDING]
+    by_load = sorted(range(len(loads)), key=lambda gpu: loads[gpu])
+    chosen = sorted((free if len(free) >= number else by_load)[:number])
+    for gpu in chosen:
+        loads[gpu] += each
+    return chosen
+
+
+def _place_cores(config: FleetConfig, machine: Machine) -> tuple[tuple[int, ...], list[tuple[int, ...]], list[str]]:
+    """Cores of the other roles and of each actor, and notes; none where no process is pinned."""
+    rollout = config.rollout_config
+    actors, each = rollout.num_rollout_workers, math.ceil(rollout.num_cpus_per_worker)
+    unpinned: list[tuple[int, ...]] = [()] * actors
+    if not actors or not each:
+        return (), unpinned, []
+    others = max(config.train_config.torch_threads, 1) + len(config.services.replay) + 1
+    if actors * each + others > len(machine.cores):
+        note = (
+            f"rollout_config.num_cpus_per_worker={rollout.num_cpus_per_worker:g}: {actors * each} cores for actors and "
+            f"{others} for the other roles are more than the {len(machine.cores)} here: no process gets its own"
+        )
+        return (), unpinned, [note]
+    rest = machine.cores[: len(machine.cores) - actors * each]
+    own = machine.cores[len(rest) :]
+    return rest, [own[index * each : (index + 1) * each] for index in range(actors)], []

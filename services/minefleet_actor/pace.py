@@ -1,0 +1,52 @@
+"""Rates and durations that an actor exports, cheap enough for every step."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+WINDOW_S = 10
+"""Seconds over which a rate is taken."""
+
+
+class Durations(Collector):
+    """A histogram of seconds that takes whole arrays: Prometheus's own takes microseconds for each value."""
+
+    def __init__(self, name: str, text: str, bounds_s: tuple[float, ...]) -> None:
+        self._name = name
+        self._text = text
+        self._bounds_s = bounds_s
+        self._counts = np.zeros(len(bounds_s) + 1, np.int64)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: NDArray[np.float64]) -> None:
+        """Counts durations, [n]."""
+        self._counts += np.bincount(np.searchsorted(self._bounds_s, seconds), minlength=len(self._counts))
+        self._sum_s += float(seconds.sum())
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """What Prometheus sees."""
+        names = [*(str(bound) for bound in self._bounds_s), "+Inf"]
+        buckets = list(zip(names, map(float, accumulate(self._counts.tolist())), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum_s)
+
+
+class Pace:
+    """The rate at which a count grows, over the last seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._marks: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=WINDOW_S + 1)
+
+    def of(self, count: int) -> float:
+        """The rate, per second, now that the count is this."""
+        now = self._clock()
+        then, before = self._marks[0]
+        if now - self._marks[-1][0] >= 1:
+            self._marks.append((now, count))
+        return (count - before) / (now - then) if now > then else 0.0

@@ -1,0 +1,130 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minefleet.config import FleetConfig, RolloutConfig, TrainConfig
+from minefleet.errors import ConfigError
+from minefleet.launch.machine import Machine
+from minefleet.launch.placement import ALL_CORES, Place, place
+
+SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 1.0, 2.0])
+MACHINES = st.builds(
+    lambda cores, gpus: Machine(cores=tuple(range(cores)), gpus=tuple(f"GPU-{number}" for number in range(gpus))),
+    st.integers(1, 64),
+    st.integers(0, 8),
+)
+CONFIGS = st.builds(
+    lambda learner, actors, gpus, cpus: FleetConfig(
+        train_config=TrainConfig(num_gpus_per_worker=learner),
+        rollout_config=RolloutConfig(num_rollout_workers=actors, num_gpus_per_worker=gpus, num_cpus_per_worker=cpus),
+    ),
+    SHARES,
+    st.integers(0, 9),
+    SHARES,
+    st.sampled_from([0.0, 0.5, 1.0, 2.5, 8.0]),
+)
+
+
+def config_of(learner: float, actors: int, gpus: float, cpus: float = 0.0) -> FleetConfig:
+    rollout = RolloutConfig(num_rollout_workers=actors, num_gpus_per_worker=gpus, num_cpus_per_worker=cpus)
+    return FleetConfig(train_config=TrainConfig(num_gpus_per_worker=learner), rollout_config=rollout)
+
+
+def machine(cores: int = 4, gpus: int = 0) -> Machine:
+    return Machine(cores=tuple(range(cores)), gpus=tuple(map(str, range(gpus))))
+
+
+@given(CONFIGS, MACHINES)
+def test_no_gpu_is_given_to_more_than_it_has_room_for_unless_that_is_said(config: FleetConfig, on: Machine) -> None:
+    placed = place(config, on)
+    loads = dict.fromkeys(on.gpus, 0.0)
+    shares = [config.train_config.num_gpus_per_worker, *[config.rollout_config.num_gpus_per_worker] * 9]
+    for process, share in zip((placed.learner, *placed.actors), shares, strict=False):
+        assert len(process.gpus) == min(math.ceil(share), len(on.gpus))
+        assert len(set(process.gpus)) == len(process.gpus)
+        for gpu in process.gpus:
+            loads[gpu] += min(share, 1.0)
+    told = any("but there are" in note for note in placed.notes)
+    assert told or max(loads.values(), default=0.0) < 1.001
+    if not told and sum(shares[: 1 + len(placed.actors)]) > 0:
+        assert sum(loads.values()) == pytest.approx(sum(shares[: 1 + len(placed.actors)]))
+
+
+@given(CONFIGS, MACHINES)
+def test_an_actors_cores_are_no_other_roles(config: FleetConfig, on: Machine) -> None:
+    placed = place(config, on)
+    sets = [process.cores for process in (placed.learner, *placed.actors)]
+    if any(sets):
+        assert sorted(core for cores in sets for core in cores) == list(on.cores)
+        assert {len(cores) for cores in sets[1:]} == {math.ceil(config.rollout_config.num_cpus_per_worker)}
+        assert len(placed.learner.cores) >= 3
+        assert all(actor.all_cores == on.cores for actor in placed.actors)
+    assert placed.others.cores == placed.learner.cores
+
+
+@given(CONFIGS, MACHINES)
+def test_whoever_asks_for_cores_gets_them_or_is_told(config: FleetConfig, on: Machine) -> None:
+    placed = place(config, on)
+    asked = bool(placed.actors) and config.rollout_config.num_cpus_per_worker > 0
+    told = sum("no process gets its own" in note for note in placed.notes)
+    assert told == (asked and not placed.learner.cores)
+
+
+@pytest.mark.parametrize(
+    ("learner", "actors", "share", "gpus", "expected"),
+    [
+        (1, 4, 0.5, 3, ("0", ["1", "1", "2", "2"])),
+        (1, 2, 1, 3, ("0", ["1", "2"])),
+        (0.5, 2, 0.25, 1, ("0", ["0", "0"])),
+        (2, 1, 2, 4, ("0,1", ["2,3"])),
+        (0, 10, 0.1, 2, ("", ["0"] * 10)),
+        (1, 2, 0, 2, ("0", ["", ""])),
+    ],
+)
+def test_the_learner_comes_first_and_shares_are_packed(
+    learner: float, actors: int, share: float, gpus: int, expected: tuple[str, list[str]]
+) -> None:
+    placed = place(config_of(learner, actors, share), machine(gpus=gpus))
+    assert placed.notes == ()
+    assert (",".join(placed.learner.gpus), [",".join(one.gpus) for one in placed.actors]) == expected
+
+
+def test_too_few_gpus_are_shared_and_that_is_said_once() -> None:
+    placed = place(config_of(1, 3, 1), machine(gpus=2))
+    (note,) = placed.notes
+    assert "by train_config.num_gpus_per_worker=1 and rollout_config.num_gpus_per_worker=1 with num_rollo" in note
+    assert "there are 2 here: they are shared" in note
+    assert (placed.learner.gpus, [one.gpus for one in placed.actors]) == (("0",), [("1",), ("0",), ("1",)])
+
+
+def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
+    placed = place(config_of(1, 3, 0.5), machine())
+    (note,) = placed.notes
+    assert "there are none here: all run on the CPU" in note
+    assert all(process.variables == {} for process in (placed.learner, *placed.actors))
+
+
+def test_who_asks_for_nothing_is_left_as_it_is() -> None:
+    placed = place(config_of(0, 2, 0), machine(cores=64, gpus=8))
+    assert (placed.learner, placed.others, placed.actors, placed.notes) == (Place(), Place(), (Place(),) * 2, ())
+
+
+def test_a_process_is_told_what_it_may_see() -> None:
+    here = Place(gpus=("3", "MIG-7"), cores=(2,), all_cores=(0, 2))
+    assert here.variables == {"CUDA_VISIBLE_DEVICES": "3,MIG-7", ALL_CORES: "0,2"}
+
+
+def test_shards_and_threads_of_the_learner_are_counted_among_the_rest() -> None:
+    config = config_of(0, 2, 0, cpus=2)
+    assert place(config, machine(cores=7)).learner.cores == (0, 1, 2)
+    greedy = replace(config, train_config=TrainConfig(torch_threads=2))
+    assert place(greedy, machine(cores=7)).learner.cores == ()
+
+
+@pytest.mark.parametrize("config", [TrainConfig, RolloutConfig])
+def test_more_than_one_gpu_is_a_whole_number_of_them(config: type[TrainConfig] | type[RolloutConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"num_gpus_per_worker must be a whole number or at most 1, got 1\.5"):
+        config(num_gpus_per_worker=1.5)

@@ -1,0 +1,40 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from minefleet_actor.pace import Durations, Pace
+
+BOUNDS_S = (0.1, 0.5, 2.0)
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 7.0]))))
+def test_durations_are_shown_as_prometheus_own_histogram_shows_them(batches: list[list[float]]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    durations, histogram = (
+        Durations("step_seconds", "Steps.", BOUNDS_S),
+        Histogram("step_seconds", "Steps.", buckets=BOUNDS_S, registry=theirs),
+    )
+    ours.register(durations)
+    for batch in batches:
+        durations.observe(np.array(batch, np.float64))
+        for value in batch:
+            histogram.observe(value)
+    assert samples(ours) == samples(theirs)
+
+
+def samples(registry: CollectorRegistry) -> dict[str, float]:
+    lines = generate_latest(registry).decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#") and "_created" not in line)
+    return {name: round(float(value), 6) for name, _, value in pairs}
+
+
+def test_a_pace_is_that_of_the_last_seconds() -> None:
+    now = [0.0]
+    pace, count = Pace(lambda: now[0]), 0
+    assert pace.of(0) == 0.0
+    for per_second in [100] * 20 + [10] * 20:
+        now[0] += 1.0
+        count += per_second
+        shown = pace.of(count)
+    assert shown == 10.0
