@@ -9,7 +9,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from minefleet.v1 import episode_pb2, status_service_pb2
 TAG = "MINEFLEET_BENCHMARK"
 """Environment variable by which all descendants of an actor are known, whatever became of their parents."""
 PAGE = 64
+LAST_LEASE = 2**31
 BEAT_S = 0.05
 GONE_S = 30.0
 """Longest that processes may take to be gone after their actor has ended."""
@@ -60,12 +61,18 @@ class FaultyFleet:
     tag: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @contextmanager
-    def acting(self) -> Iterator[Server]:
-        """An actor, whose environments may fail to start once all of them have started; drained in the end."""
+    def starting(self) -> Iterator[Server]:
+        """An actor that has only just begun to start, and whose environments all start; drained in the end."""
         self.armed_by.unlink(missing_ok=True)
         os.environ[TAG] = self.tag
         with serving(self.run, "actor", "actor-0") as actor:
             del os.environ[TAG]
+            yield actor
+
+    @contextmanager
+    def acting(self) -> Iterator[Server]:
+        """An actor that acts, and whose environments may from here on fail to start."""
+        with self.starting() as actor:
             while env_steps(actor) == 0:
                 actor.outlive(BEAT_S)
             self.armed_by.touch()
@@ -85,7 +92,12 @@ class FaultyFleet:
         with ReplayClient(
             self.replay.address, identity=self.run.identity(status_service_pb2.ROLE_LEARNER), position=LEARNER
         ) as learner:
-            return audit(list(stored(learner)), list(logged(learner)), episode_length=length, killed=killed)
+            found = audit(list(stored(learner)), list(logged(learner)), episode_length=length, killed=killed)
+            counted = learner.lease(LAST_LEASE, fragments=1, use_version=LEARNER.version, wait_s=0)
+        told, held = (counted.env_steps, counted.env_failures), (found.steps, found.failures.total())
+        if told != held and not killed:
+            found.faults.append(f"actors counted (steps, failures) = {told}, replay holds {held}")
+        return found
 
 
 @contextmanager
@@ -94,9 +106,12 @@ def faulty_fleet(
 ) -> Iterator[FaultyFleet]:
     """A fleet in a directory of its own, whose weights are already published."""
     armed_by = directory / "armed"
-    kwargs = {"faults": dict(faults), "shape": [48], "armed_by": str(armed_by), "episode_length": 50} | env
+    calm = EnvConfig(
+        id="minefleet/Faulty-v0",
+        kwargs={"shape": [48], "armed_by": str(armed_by), "episode_length": 50} | env,
+    )
     config = FleetConfig(
-        env=EnvConfig(id="minefleet/Faulty-v0", kwargs=kwargs),
+        env=calm,
         policy=PolicyConfig(hidden_size=32),
         services=ServicesConfig(drain_s=20.0),
         rollout_config=RolloutConfig(
@@ -107,6 +122,10 @@ def faulty_fleet(
         ),
     )
     run = prepare(config, directory / "run")
+    # After that, since a run does not begin whose very first reset fails.
+    faulty = replace(calm, kwargs=calm.kwargs | {"faults": dict(faults)})
+    run = replace(run, config=replace(run.config, env=faulty))
+    run.write()
     with ExitStack() as stack:
         replay, parameters = (stack.enter_context(serving(run, role)) for role in ("replay", "parameters"))
         publish(run, parameters.address)

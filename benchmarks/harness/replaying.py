@@ -84,9 +84,11 @@ class Server:
 def serving(run: Run, role: str = "replay", name: str = "") -> Iterator[Server]:
     """Runs `python -m minefleet_ROLE`, which calls itself `name`, on a run directory until the block ends."""
     command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory)]
+    card = run.directory / "roles" / f"{name or role}.json"
+    card.unlink(missing_ok=True)
     with _log(run, role).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
-    server, card = Server(run, role, process), run.directory / "roles" / f"{name or role}.json"
+    server = Server(run, role, process)
     try:
         while not server.address:
             server.outlive(POLL_S)
