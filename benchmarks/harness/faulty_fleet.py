@@ -168,11 +168,17 @@ def logged(learner: ReplayClient) -> Iterator[episode_pb2.EpisodeRecord]:
 
 def env_steps(actor: Server) -> int:
     """Steps that an actor has taken."""
-    with urllib.request.urlopen(f"http://{actor.metrics_address}/metrics") as answer:
+    return int(figure(actor, "minefleet_actor_env_steps_total"))
+
+
+def figure(server: Server, name: str, label: str = "") -> float:
+    """One of a role's metrics; 0 where it has none of that name, with that label."""
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics") as answer:
         for line in answer.read().decode().splitlines():
-            if line.startswith("minefleet_actor_env_steps_total "):
-                return int(float(line.split()[1]))
-    return 0
+            metric, _, value = line.rpartition(" ")
+            if metric.split("{")[0] == name and label in metric:
+                return float(value)
+    return 0.0
 
 
 def vitals(pid: int) -> Vitals:
