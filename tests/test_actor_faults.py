@@ -41,6 +41,7 @@ def hurt_it_all(directory: Path, seconds: float) -> None:
         assert fleet.left_behind() == set()
         found = fleet.audit()
     assert found.faults == []
+    assert "hang" not in found.failures
     assert found.steps >= 7 * STEPS
 
 

@@ -61,11 +61,11 @@ class FaultyFleet:
     tag: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @contextmanager
-    def starting(self) -> Iterator[Server]:
+    def starting(self, index: int = 0) -> Iterator[Server]:
         """An actor that has only just begun to start, and whose environments all start; drained in the end."""
         self.armed_by.unlink(missing_ok=True)
         os.environ[TAG] = self.tag
-        with serving(self.run, "actor", "actor-0") as actor:
+        with serving(self.run, "actor", index) as actor:
             del os.environ[TAG]
             yield actor
 

@@ -81,14 +81,15 @@ class Server:
 
 
 @contextmanager
-def serving(run: Run, role: str = "replay", name: str = "") -> Iterator[Server]:
-    """Runs `python -m minefleet_ROLE`, which calls itself `name`, on a run directory until the block ends."""
-    command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory)]
-    card = run.directory / "roles" / f"{name or role}.json"
+def serving(run: Run, role: str = "replay", index: int = 0) -> Iterator[Server]:
+    """Runs `python -m minefleet_ROLE` on a run directory until the block ends; `index` tells actors apart."""
+    command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory), "--index", str(index)]
+    name = f"actor-{index}" if role == "actor" else role
+    card = run.directory / "roles" / f"{name}.json"
     card.unlink(missing_ok=True)
-    with _log(run, role).open("wb") as output:
+    with _log(run, name).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
-    server = Server(run, role, process)
+    server = Server(run, name, process)
     try:
         while not server.address:
             server.outlive(POLL_S)
