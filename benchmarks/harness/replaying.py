@@ -81,12 +81,15 @@ class Server:
 
 
 @contextmanager
-def serving(run: Run, role: str = "replay") -> Iterator[Server]:
-    """Runs `python -m minefleet_ROLE` on a run directory until the block ends."""
-    command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory)]
-    with _log(run, role).open("wb") as output:
+def serving(run: Run, role: str = "replay", index: int = 0) -> Iterator[Server]:
+    """Runs `python -m minefleet_ROLE` on a run directory until the block ends; `index` tells actors apart."""
+    command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory), "--index", str(index)]
+    name = f"actor-{index}" if role == "actor" else role
+    card = run.directory / "roles" / f"{name}.json"
+    card.unlink(missing_ok=True)
+    with _log(run, name).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
-    server, card = Server(run, role, process), run.directory / "roles" / f"{role}.json"
+    server = Server(run, name, process)
     try:
         while not server.address:
             server.outlive(POLL_S)

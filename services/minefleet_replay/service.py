@@ -27,7 +27,10 @@ HANDLERS = 32
 """Threads that serve calls. A waiting Lease and an upload in flight hold one each."""
 MAX_UPLOADS = 24
 """Uploads that may be under way at once."""
+MAX_WAITS = 4
+"""Leases that may be waited for at once: a learner has one or two."""
 UPLOAD_RETRY_S = 0.05
+WAIT_RETRY_S = 0.5
 MAX_CHUNKS_ASKED = 10_000
 MAX_WAIT_S = 600.0
 MAX_EPISODES_READ = 10_000
@@ -54,6 +57,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._uploads = threading.BoundedSemaphore(MAX_UPLOADS)
+        self._waits = threading.BoundedSemaphore(MAX_WAITS)
 
     def Reserve(  # noqa: N802  # Methods are named by the proto.
         self, request: replay_service_pb2.ReserveRequest, context: grpc.ServicerContext
@@ -79,7 +83,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
     ) -> replay_service_pb2.AppendResponse:
         """Stores each fragment once it has come whole; a caller that goes away leaves no part of one."""
         outcomes: list[Outcome] = []
-        with self._counted(), self._one_of_few_uploads():
+        with self._counted(), _one_of(self._uploads, f"{MAX_UPLOADS} uploads are under way", UPLOAD_RETRY_S):
             for upload in receive(request_iterator, self._admit_header):
                 if not context.is_active():
                     raise DeadlineError("the caller went away before its upload was whole")
@@ -99,7 +103,8 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             learner, wanted = self._learner(request.learner), self._wanted(request)
             context.add_callback(self._replay.wake)
             wait_s = min(request.wait.ToNanoseconds() / 1e9, MAX_WAIT_S)
-            lent = self._replay.lease(learner, wanted, wait_s, context.is_active)
+            with _one_of(self._waits, f"{MAX_WAITS} leases are waited for", WAIT_RETRY_S):
+                lent = self._replay.lease(learner, wanted, wait_s, context.is_active)
         progress = self._replay.progress()
         return replay_service_pb2.LeaseResponse(
             chunks=[_leased_chunk(chunk) for chunk in lent],
@@ -206,22 +211,23 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             self._replay.close_lease(self._learner(learner), lease, ending)
 
     @contextmanager
-    def _one_of_few_uploads(self) -> Iterator[None]:
-        """Keeps handlers free for the learner: it must not stand in line behind any number of uploads."""
-        if not self._uploads.acquire(blocking=False):
-            raise OverloadedError(f"{MAX_UPLOADS} uploads are under way", UPLOAD_RETRY_S)
-        try:
-            yield
-        finally:
-            self._uploads.release()
-
-    @contextmanager
     def _counted(self) -> Iterator[None]:
         try:
             yield
         except FleetError as error:
             self._metrics.refused.labels(type(error).__name__.removesuffix("Error").lower()).inc()
             raise
+
+
+@contextmanager
+def _one_of(few: threading.BoundedSemaphore, refusal: str, retry_s: float) -> Iterator[None]:
+    """Keeps handlers free for all other calls: they must not stand in line behind any number of long ones."""
+    if not few.acquire(blocking=False):
+        raise OverloadedError(refusal, retry_s)
+    try:
+        yield
+    finally:
+        few.release()
 
 
 def _chunk_names(chunks: Sequence[fragment_pb2.ChunkName]) -> list[ChunkName]:

@@ -7,12 +7,16 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.replay_process import ReplayProcess, append
+from tests.role_process import wait_for
 
 from minefleet.errors import ConflictError, FencedError, FleetError, NotFoundError, RejectedError
 from minefleet.replay import Position
 from minefleet.rpc import MESSAGE_BYTES
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc
+from minefleet_replay.service import HANDLERS, MAX_WAITS
 
 BOMB_BYTES = 64 * 2**20
 Requests = Iterator[replay_service_pb2.AppendRequest]
@@ -49,6 +53,33 @@ def test_what_is_too_large_is_refused_without_being_kept(
             assert append(replay, client, "s", 0) == "stored"
         assert replay.end() == 0
     assert rss_bytes[-1] < rss_bytes[0] + 2 * MESSAGE_BYTES
+
+
+def test_more_leases_that_wait_than_there_are_handlers_keep_no_other_call_waiting(tmp_path: Path) -> None:
+    replay = ReplayProcess(tmp_path)
+    with replay.running(), grpc.insecure_channel(replay.server.address) as channel, replay.client() as client:
+        append(replay, client, "s", 0)
+        client.lease(1, fragments=1, use_version=1, wait_s=0.0)
+        stub = replay_service_pb2_grpc.ReplayServiceStub(channel)
+        learner = replay_service_pb2.Learner(run_id=client.position.run_id, epoch=1, version=1, first_version=1)
+        requests = [
+            replay_service_pb2.LeaseRequest(
+                learner=learner, lease=2 + number, fragments=1, use_version=1, wait=Duration(seconds=300)
+            )
+            for number in range(2 * HANDLERS)
+        ]
+        waiting = [stub.Lease.future(request, timeout=300.0) for request in requests]
+        wait_for(lambda: sum(call.done() for call in waiting) == len(waiting) - MAX_WAITS)
+        refused = [call for call in waiting if call.done()]
+        assert {call.code() for call in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert client.reserve(1, [("t", 0)]).granted
+        assert append(replay, client, "s", 0) == "duplicate"
+        assert append(replay, client, "s", 1) == "stored"
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60.0)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        for call in waiting:
+            call.cancel()
+        assert replay.end() == 0
 
 
 @pytest.fixture

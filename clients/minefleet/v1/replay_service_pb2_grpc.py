@@ -126,8 +126,8 @@ class ReplayServiceServicer:
         answer without chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
-        ABORTED: a newer epoch has taken over.
+        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+        too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,8 +67,8 @@ class ReplayServiceStub:
     answer without chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
-    ABORTED: a newer epoch has taken over.
+    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+    too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
     """
     Read: _grpc.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]
     """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB, several
@@ -136,8 +136,8 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     answer without chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
-    ABORTED: a newer epoch has taken over.
+    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+    too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
     """
     Read: _aio.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]  # type: ignore[assignment]
     """Sends the fragments of leased chunks, each as its header followed by its payload in pieces of at most 1 MiB, several
@@ -220,8 +220,8 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         answer without chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases.
-        ABORTED: a newer epoch has taken over.
+        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+        too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
         """
 
     @_abc_1.abstractmethod

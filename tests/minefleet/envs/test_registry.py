@@ -7,7 +7,7 @@ from minefleet.config import EnvConfig
 from minefleet.envs import make
 from minefleet.errors import ConfigError
 
-IDS = ("minefleet/Recall-v0", "minefleet/Corridor-v0", "minefleet/Crafter-v0")
+IDS = ("minefleet/Recall-v0", "minefleet/Corridor-v0", "minefleet/Crafter-v0", "minefleet/Faulty-v0")
 
 GENERATORS = """
 import gymnasium
