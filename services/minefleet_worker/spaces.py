@@ -191,7 +191,7 @@ def _write_categories(space: Any, categories: NDArray[Any], row: NDArray[Any], n
         array = np.asarray(value)
         value = _fitting((array - start).reshape(shape) if array.size == row.size else array, shape, dtype, name)
         if not ((value >= 0) & (value < categories)).all():
-            raise EnvError(f"{name} must count categories below {categories.tolist()}, got {value}")
+            raise EnvError(f"{name} must count categories below {tuple(categories.ravel().tolist())}, got {value}")
         row[...] = value
 
     return write
