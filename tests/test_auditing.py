@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from harness.auditing import Audit, Name, audit
+from minefleet.envs import schema_of
 from minefleet.envs.faulty import Faulty, Mark
 from minefleet.fragment import Fragment
 from minefleet.tree import tree_map
