@@ -70,9 +70,8 @@ def measure(
     exact = build(config.policy, schema_of(envs[0])).eval()
     if weights is not None:
         load_numpy(exact, weights)
-    acting = Inference(
-        build(config.policy, schema_of(envs[0])), ENVS, device=torch.device("cpu"), seed=SEED, greedy=False
-    )
+    schema = schema_of(envs[0])
+    acting = Inference(build(config.policy, schema), schema, ENVS, device=torch.device("cpu"), seed=SEED, greedy=False)
     sent = as_fetched(to_numpy(exact), rounded_tensors(exact, wire_dtype))
     acting.swap(sent, 1)
     played = Game(envs, acting)
@@ -94,13 +93,14 @@ class Game:
 
     def piece(self, length: int) -> tuple[Tree, list[Tree], list[Decision]]:
         """Plays on; returns the states before it, and observations and decisions of each step."""
-        states = [self._acting.state(slot) for slot in range(ENVS)]
-        seen, decisions = [], []
+        every = np.arange(ENVS)
+        seen, decisions = [], list[Decision]()
         for _ in range(length):
             obs = [from_env_obs(env.observation_space, each) for env, each in zip(self._envs, self._obs, strict=True)]
             seen.append(tree_map(lambda *leaves: np.stack(leaves), obs[0], *obs[1:]))
-            decisions.append(self._acting.decide(np.arange(ENVS), seen[-1], np.ones(ENVS, np.bool_)))
+            decisions.append(self._acting.decide(every, seen[-1], begins=np.full(ENVS, not decisions)))
             self._obs = [self._step(slot, decisions[-1]) for slot in range(ENVS)]
+        states = [decisions[0].before[slot] for slot in range(ENVS)]
         return tree_map(lambda *leaves: torch.from_numpy(np.stack(leaves)), states[0], *states[1:]), seen, decisions
 
     def _step(self, slot: int, decision: Decision) -> Any:
@@ -108,7 +108,7 @@ class Game:
         action = to_env_action(env.action_space, tree_map(lambda leaf: leaf[slot], decision.action))
         obs, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
-            self._acting.reset(slot)
+            self._acting.reset(np.array([slot]))
             return env.reset()[0]
         return obs
 

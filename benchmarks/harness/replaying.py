@@ -81,12 +81,12 @@ class Server:
 
 
 @contextmanager
-def serving(run: Run, role: str = "replay") -> Iterator[Server]:
-    """Runs `python -m minefleet_ROLE` on a run directory until the block ends."""
+def serving(run: Run, role: str = "replay", name: str = "") -> Iterator[Server]:
+    """Runs `python -m minefleet_ROLE` on a run directory until the block ends. An actor's name is `actor-0`."""
     command = [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run.directory)]
     with _log(run, role).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ | tied())
-    server, card = Server(run, role, process), run.directory / "roles" / f"{role}.json"
+    server, card = Server(run, role, process), run.directory / "roles" / f"{name or role}.json"
     try:
         while not server.address:
             server.outlive(POLL_S)

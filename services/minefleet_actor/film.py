@@ -40,11 +40,11 @@ def film(config: EnvConfig, inference: Inference, path: Path, *, seed: int) -> P
 
 def _play(env: Any, inference: Inference, seed: int) -> list[Frame]:
     obs, _ = env.reset(seed=seed)
-    inference.reset(0)
+    inference.reset(np.zeros(1, np.intp))
     frames = [_frame(env)]
     while len(frames) < LONGEST_FRAMES:
         batch = tree_map(lambda leaf: np.asarray(leaf)[None], from_env_obs(env.observation_space, obs))
-        decision = inference.decide(np.zeros(1, np.intp), batch, np.ones(1, np.bool_))
+        decision = inference.decide(np.zeros(1, np.intp), batch)
         action = to_env_action(env.action_space, tree_map(lambda leaf: leaf[0], decision.action))
         obs, _, terminated, truncated, _ = env.step(action)
         frames.append(_frame(env))

@@ -18,6 +18,7 @@ from minefleet.policies.value_norm import ValueNorm
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import Tree
 from minefleet.v1 import episode_pb2
+from minefleet_actor.batching import Batcher
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
 from minefleet_actor.lanes import Lane, Lanes, lane_number
@@ -177,9 +178,11 @@ def play(seed: int, clock: Callable[[], float], posts: list[Post]) -> tuple[Numb
         Lane(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
     ]
+    inference = Inference(NumberPolicy(), SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
     actor = Actor(
         pool=pool,
-        inference=Inference(NumberPolicy(), SLOTS, device=torch.device("cpu"), seed=seed, greedy=False),
+        inference=inference,
+        batcher=Batcher(inference, lambda: pool.obs, SLOTS),
         recorder=Recorder(SCHEMA, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
         lanes=Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK),
