@@ -10,6 +10,13 @@ from minefleet.policies import ActorCritic
 from minefleet.schema import Schema
 
 FORWARD_S = 0.005
+FRAMES_POLICY: dict[str, Any] = {
+    "hidden_size": 256,
+    "conv_channels": [32, 64, 128],
+    "activation": "relu",
+    "gru_size": 256,
+}
+"""That of the crafter preset, with the last convolution as Sample Factory has it."""
 
 
 class Waiter(ActorCritic):

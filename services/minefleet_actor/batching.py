@@ -52,7 +52,7 @@ class Batcher:
         timed: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self.on_decided: Callable[[], None] = lambda: None
-        """Called by the thread whenever there is something to take, or newer weights are in use."""
+        """Called whenever there is something to take, or newer weights are in use; by the thread, if there is one."""
         self._inference = inference
         self._obs = obs
         self._least = min(least, inference.largest)
@@ -114,7 +114,6 @@ class Batcher:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-            self.on_decided()
 
     def close(self) -> None:
         """Ends `run` once the running batch is decided. What is wanted then is not decided any more."""
@@ -150,6 +149,7 @@ class Batcher:
             taken, self._weights = self._weights, None
         if taken is not None:
             self._inference.swap(*taken)
+            self.on_decided()
 
     def _compute(self) -> None:
         with self._changed:
@@ -159,3 +159,4 @@ class Batcher:
             decision = self._inference.decide(slots, self._obs(), keeps=keeps, begins=begins)
         with self._changed:
             self._decided.append(decision)
+        self.on_decided()

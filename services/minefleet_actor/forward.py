@@ -54,7 +54,7 @@ class ForwardOptions:
     compile: bool = False
     cuda_graphs: bool = False
     whole: bool = False
-    """Pad every batch to the largest, so that a row's result does not depend on how many others there are."""
+    """Compute all slots each time, so that what comes of one does not depend on which others are wanted."""
 
 
 def options_of(config: WorkerConfig) -> ForwardOptions:
@@ -128,8 +128,8 @@ class Forward:
         )
 
     def _compile(self) -> None:
-        compiled: Pass = torch.compile(self._plain, dynamic=False)
         try:
+            compiled: Pass = torch.compile(self._plain, dynamic=False)
             for size in self._sizes:
                 compiled(*self._inputs(size))
         except Exception as error:  # noqa: BLE001  # A compiler may fail in any way; the policy itself still works.

@@ -74,8 +74,11 @@ class Inference:
         noise_per_slot: bool = False,
         options: ForwardOptions | None = None,
     ) -> None:
+        options = options or ForwardOptions()
         self.version = 0
-        self.largest = largest or slots
+        self.largest = slots if options.whole else largest or slots
+        self._whole = options.whole
+        self._every = np.arange(slots)
         self._policy = policy.to(device).eval()
         self._device = device
         self._greedy = greedy
@@ -87,7 +90,7 @@ class Inference:
         self._first = np.ones(slots, np.bool_)
         self._staging: Tree = tree_map(self._stage, zeros(schema.obs, self.largest))
         example = tree_map(lambda leaf: leaf[:1].unsqueeze(1).to(device), self._staging)
-        self._forward = Forward(self._policy, example, self.largest, device=device, options=options or ForwardOptions())
+        self._forward = Forward(self._policy, example, self.largest, device=device, options=options)
 
     @property
     def architecture(self) -> Architecture:
@@ -117,20 +120,31 @@ class Inference:
             keeps: [n] bool; where False the slot's state stays as it was: its value is all that is wanted. None: True.
             begins: [n] bool; where True the state before the step is wanted, too. None: False.
         """
-        rows, version = len(slots), self.version
-        keeps = np.ones(rows, np.bool_) if keeps is None else keeps
-        padded = np.pad(slots, (0, self._forward.size(rows) - rows), mode="edge")
-        index, first = torch.from_numpy(padded).to(self._device), torch.from_numpy(self._first[padded]).to(self._device)
-        state = tree_map(lambda leaf, initial: _renewed(leaf[index], initial, first), self._state, self._initial)
-        before = {} if begins is None else self._before(slots[begins], state, np.flatnonzero(begins))
-        params, value, after = self._forward(self._staged(padded, obs), state, first.unsqueeze(1))
-        params = _rows(params, slice(rows))
+        count, version = len(slots), self.version
+        keeps = np.ones(count, np.bool_) if keeps is None else keeps
+        computed, rows = self._places(slots)
+        index, first = torch.from_numpy(computed).to(self._device), self._first[slots]
+        fresh = torch.from_numpy(self._first[computed]).to(self._device)
+        state = tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
+        before = {} if begins is None else self._before(slots[begins], state, rows[begins])
+        params, value, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        at = slice(count) if computed is not self._every else torch.from_numpy(rows).to(self._device)
+        params, value = _rows(params, at), value[at]
         action = self._draw(slots, params, keeps)
         logp = self._policy.action_head.logp(params, action)
-        back = _to_host({"action": action, "logp": logp, "value": value[:rows]})
-        first_rows = self._first[slots]
-        self._keep(slots, after, keeps)
-        return Decision(slots=slots, keeps=keeps, first=first_rows, before=before, version=version, **back)
+        back = _to_host({"action": action, "logp": logp, "value": value})
+        self._keep(slots[keeps], after, rows[keeps])
+        return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
+
+    def _places(self, slots: Slots) -> tuple[Slots, Slots]:
+        """The slots to compute, padding included, and the rows of those that are wanted.
+
+        Where all are computed each time, each has a row of its own: what a row comes to may depend on where it is.
+        """
+        if self._whole:
+            return self._every, slots
+        padding = self._forward.size(len(slots)) - len(slots)
+        return np.pad(slots, (0, padding), mode="edge"), np.arange(len(slots))
 
     def _stage(self, leaf: NDArray[Any]) -> Tensor:
         """Room for a batch of rows, from where a GPU fetches them by itself."""
@@ -163,15 +177,14 @@ class Inference:
         copies = tree_map(lambda leaf: leaf[index].cpu().numpy(), state)
         return {slot: _rows(copies, row) for row, slot in enumerate(slots.tolist())}
 
-    def _keep(self, slots: Slots, state: Tree, keeps: Mask) -> None:
-        """Scatters the state of the rows that act. Padded rows lie beyond them."""
-        rows = torch.from_numpy(np.flatnonzero(keeps)).to(self._device)
-        index = torch.from_numpy(slots[keeps]).to(self._device)
-        tree_map(lambda target, source: target.index_copy_(0, index, source[rows]), self._state, state)
-        self._first[slots[keeps]] = False
+    def _keep(self, slots: Slots, state: Tree, rows: Slots) -> None:
+        """Scatters the rows of the state of slots that act."""
+        source_rows, index = (torch.from_numpy(each).to(self._device) for each in (rows, slots))
+        tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
+        self._first[slots] = False
 
 
-def _rows(tree: Tree, rows: int | slice) -> Tree:
+def _rows(tree: Tree, rows: int | slice | Tensor) -> Tree:
     return tree_map(lambda leaf: leaf[rows], tree)
 
 
