@@ -73,7 +73,8 @@ def measure(
     exact = build(config.policy, schema).eval()
     if weights is not None:
         load_numpy(exact, weights)
-    acting = Inference(build(config.policy, schema), ENVS, device=torch.device("cpu"), seed=SEED, greedy=False)
+    cpu = torch.device("cpu")
+    acting = Inference(build(config.policy, schema), schema, ENVS, device=cpu, seed=SEED, greedy=False)
     sent = as_fetched(to_numpy(exact), rounded_tensors(exact, wire_dtype))
     acting.swap(sent, 1)
     played = Game(pool, acting)
@@ -96,19 +97,19 @@ class Game:
 
     def piece(self, length: int) -> tuple[Tree, list[Tree], list[Decision]]:
         """Plays on; returns the states before it, and observations and decisions of each step."""
-        states = [self._acting.state(slot) for slot in range(ENVS)]
-        seen, decisions = [], []
+        every = np.arange(ENVS)
+        seen, decisions = [], list[Decision]()
         for _ in range(length):
             seen.append(tree_map(np.copy, self._pool.obs))
-            decisions.append(self._acting.decide(SLOTS, seen[-1], np.ones(ENVS, np.bool_)))
+            decisions.append(self._acting.decide(every, seen[-1], begins=np.full(ENVS, not decisions)))
             self._step(decisions[-1])
+        states = [decisions[0].before[slot] for slot in range(ENVS)]
         return tree_map(lambda *leaves: torch.from_numpy(np.stack(leaves)), states[0], *states[1:]), seen, decisions
 
     def _step(self, decision: Decision) -> None:
         ready = self._done(self._pool.step, SLOTS, decision.action)
         over = ready.slots[ready.terminated | ready.truncated]
-        for slot in over:
-            self._acting.reset(int(slot))
+        self._acting.reset(over)
         self._done(self._pool.reset, over)
 
     def _done(self, command: Callable[..., None], *arguments: Any) -> Ready:

@@ -58,7 +58,7 @@ def practise(env: EnvConfig, policy: PolicyConfig, train: TrainConfig, iteration
     pool = InlinePool(env, schema, WorkerConfig(num_envs=SLOTS), seed=0, actor_index=0)
     made = build(policy, schema)
     updater = Updater(made, build_optimizer(made, train), train, None)
-    inference = Inference(made, SLOTS, device=torch.device("cpu"), seed=0, greedy=False)
+    inference = Inference(made, schema, SLOTS, device=torch.device("cpu"), seed=0, greedy=False)
     pool.start()
     with closing(pool):
         _reset(pool, inference, EVERY_SLOT)
@@ -78,7 +78,7 @@ def _iterate(pool: InlinePool, inference: Inference, updater: Updater, train: Tr
 
 def _step(pool: InlinePool, inference: Inference, rows: list[Rows], step: int, version: int) -> None:
     obs = tree_map(np.copy, pool.obs)
-    decision = inference.decide(EVERY_SLOT, obs, np.ones(SLOTS, np.bool_))
+    decision = inference.decide(EVERY_SLOT, obs)
     pool.step(EVERY_SLOT, decision.action)
     ready = pool.wait(0.0)
     assert not ready.failures, ready.failures
@@ -95,8 +95,7 @@ def _step(pool: InlinePool, inference: Inference, rows: list[Rows], step: int, v
 
 
 def _reset(pool: InlinePool, inference: Inference, slots: Any) -> None:
-    for slot in slots:
-        inference.reset(int(slot))
+    inference.reset(slots)
     pool.reset(slots)
     ready = pool.wait(0.0)
     assert not ready.failures, ready.failures

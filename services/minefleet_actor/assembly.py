@@ -1,6 +1,7 @@
 """Builds the parts of an actor from a run."""
 
 import logging
+import os
 import secrets
 import threading
 import uuid
@@ -17,8 +18,10 @@ from minefleet.policies.weights import Architecture, architecture
 from minefleet.replay import ReplayClient
 from minefleet.run import Run, Shard
 from minefleet.v1 import status_service_pb2
+from minefleet_actor.batching import Batcher
 from minefleet_actor.crew import Crew
 from minefleet_actor.episodes import Episodes
+from minefleet_actor.forward import options_of
 from minefleet_actor.grants import Grants
 from minefleet_actor.inference import Inference
 from minefleet_actor.lanes import Lane, Lanes
@@ -42,6 +45,7 @@ class Parts:
     """An actor and what works for it in the background."""
 
     actor: Actor
+    batcher: Batcher
     pool: Pool
     follower: WeightsFollower
     lanes: Lanes
@@ -59,8 +63,8 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     watcher = f"{context.name}-{uuid.uuid4().hex[:12]}"
     follower = WeightsFollower(parameters_client(context, watcher, architecture(policy)))
     first_version = follower.first()
-    seed = choose_seed(run.config.seed, first_version)
-    name = f"serial-{first_version}" if inline else uuid.uuid4().hex[:12]
+    seed = choose_seed(run.config.seed, first_version, deterministic=rollout.worker_config.deterministic)
+    name = choose_name(context, first_version, inline=inline)
     make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
     pool = make_pool(
         run.config.env,
@@ -82,9 +86,11 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     camera = None if inline else make_camera(context, pool, lanes, watcher, metrics)
     if camera is not None:
         follower.on_wishes = camera.hear
+    batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     actor = Actor(
         pool=pool,
         inference=inference,
+        batcher=batcher,
         recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)),
         episodes=Episodes(pool.num_slots, run.config.train_config.discount),
         lanes=lanes,
@@ -95,6 +101,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     )
     return Parts(
         actor=actor,
+        batcher=batcher,
         pool=pool,
         follower=follower,
         lanes=lanes,
@@ -106,7 +113,11 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
 
 def make_policy(run: Run) -> Policy:
     """The run's policy, with fresh weights."""
-    torch.set_num_threads(run.config.rollout_config.torch_threads)
+    rollout = run.config.rollout_config
+    torch.set_num_threads(rollout.torch_threads)
+    if rollout.worker_config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     return build(run.config.policy, run.schema)
 
 
@@ -115,11 +126,31 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
     worker = run.config.rollout_config.worker_config
     return Inference(
         policy,
+        run.schema,
         slots,
+        largest=worker.largest_batch,
         device=choose_device(worker.device, "rollout_config.worker_config.device"),
         seed=seed,
         greedy=worker.greedy,
+        noise_per_slot=worker.deterministic,
+        options=options_of(worker),
     )
+
+
+def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetrics, *, inline: bool) -> Batcher:
+    """Decides in a thread of its own, unless everything is to happen in order."""
+    worker = run.config.rollout_config.worker_config
+    batcher = Batcher(
+        inference,
+        lambda: pool.obs,
+        pool.num_slots,
+        least=worker.min_batch_size,
+        timeout_s=worker.batch_timeout_s,
+        threaded=not (inline or worker.deterministic),
+        timed=metrics.inferring,
+    )
+    batcher.on_decided = pool.wake
+    return batcher
 
 
 def make_lane(
@@ -187,12 +218,23 @@ def make_camera(context: RoleContext, pool: Pool, lanes: Lanes, actor: str, metr
     )
 
 
-def choose_seed(seed: int, first_version: int) -> int:
-    """The run's seed for an actor that starts with the run; a fresh one for an actor that joins later.
+def choose_name(context: RoleContext, first_version: int, *, inline: bool) -> str:
+    """Names this incarnation; as it was named before where everything is to be as before."""
+    if inline:
+        return f"serial-{first_version}"
+    if context.run.config.rollout_config.worker_config.deterministic:
+        return f"{context.name}-{first_version}"
+    return uuid.uuid4().hex[:12]
+
+
+def choose_seed(seed: int, first_version: int, *, deterministic: bool) -> int:
+    """The run's seed for an actor that starts with the run; another one for an actor that joins later.
 
     An actor that takes the place of a dead one would otherwise play the same episodes again.
     """
-    return seed if first_version <= 1 else secrets.randbits(31)
+    if first_version <= 1:
+        return seed
+    return seed + first_version if deterministic else secrets.randbits(31)
 
 
 def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event) -> ReplayClient:

@@ -9,7 +9,6 @@ from minefleet.config import WorkerConfig
 from minefleet.errors import ConfigError
 from minefleet.launch.preflight import describe_environment
 from minefleet.run import Run
-from minefleet.tree import tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
@@ -78,13 +77,13 @@ def play(pool: Pool, inference: Inference, lens: Lens, reel: Reel, name: str, di
 
 def begin(pool: Pool, inference: Inference) -> None:
     """Asks for a new episode."""
-    inference.reset(0)
+    inference.reset(SLOT)
     pool.reset(SLOT)
 
 
 def act(pool: Pool, inference: Inference, lens: Lens, reel: Reel, episodes: Episodes, reward: float) -> None:
     """Decides, shows what was decided on, and steps."""
-    decision = inference.decide(SLOT, tree_map(lambda leaf: leaf[SLOT], pool.obs), np.ones(1, np.bool_))
+    decision = inference.decide(SLOT, pool.obs)
     length, episode_return = episodes.so_far(0)
     caption = Caption(
         step=length,

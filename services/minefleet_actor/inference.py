@@ -1,6 +1,10 @@
 """Batched inference: the policy, and the recurrent state of every slot, on one device.
 
-Shape legend: S = slots, n = slots in a batch.
+    obs rows ──▶ staging (pinned) ──▶ device ┐
+                                             ├──▶ forward ──▶ action, logp, value ──▶ one copy back
+    state of all slots, on the device ─ gather┘         └──▶ scatter ──▶ state of all slots
+
+Shape legend: S = slots, n = slots in a batch, N = rows that it is padded to.
 """
 
 from collections.abc import Mapping
@@ -14,36 +18,79 @@ from torch import Tensor
 
 from minefleet.policies import Policy
 from minefleet.policies.weights import Architecture, architecture, load_numpy
-from minefleet.tree import Tree, tree_map
+from minefleet.schema import Schema, zeros
+from minefleet.tree import Tree, flatten, tree_map, unflatten
+from minefleet_actor.forward import Forward, ForwardOptions
 
 Slots = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     """What the policy made of a batch; arrays of [n, ...]."""
 
+    slots: Slots
+    keeps: Mask
+    """Where False, the value was all that was wanted."""
     action: Tree
     logp: NDArray[np.float32]
     value: NDArray[np.float32]
     """In reward units."""
-    first: NDArray[np.bool_]
+    first: Mask
+    before: Mapping[int, Tree]
+    """The recurrent state before the step, without batch and time, of the slots whose state was wanted."""
     version: int
     """The version that computed all of it."""
 
 
 class Inference:
-    """Runs a policy over some slots at a time; state stays on the device."""
+    """Runs a policy over some slots at a time; state stays on the device.
 
-    def __init__(self, policy: Policy, slots: int, *, device: torch.device, seed: int, greedy: bool) -> None:
+    `decide` belongs to one thread at a time. `reset` may be called beside it, for slots that it is not deciding for.
+
+    Args:
+        policy: The policy.
+        schema: What it sees and does.
+        slots: How many environments it acts in.
+        largest: The largest batch; 0 for as many as there are slots.
+        device: Where to compute.
+        seed: Of the sampling.
+        greedy: Take the mode instead of a sample.
+        noise_per_slot: Give every slot noise of its own, so that what it does depends on nothing but what it sees.
+        options: How to compute.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        schema: Schema,
+        slots: int,
+        *,
+        device: torch.device,
+        seed: int,
+        greedy: bool,
+        largest: int = 0,
+        noise_per_slot: bool = False,
+        options: ForwardOptions | None = None,
+    ) -> None:
+        options = options or ForwardOptions()
         self.version = 0
+        self.largest = slots if options.whole else largest or slots
+        self._whole = options.whole
+        self._every = np.arange(slots)
         self._policy = policy.to(device).eval()
         self._device = device
         self._greedy = greedy
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._generators = [
+            torch.Generator(device).manual_seed(seed + slot) for slot in range(slots if noise_per_slot else 1)
+        ]
         self._initial: Tree = tree_map(torch.clone, self._policy.initial_state(1))
         self._state: Tree = tree_map(torch.clone, self._policy.initial_state(slots))
         self._first = np.ones(slots, np.bool_)
+        self._staging: Tree = tree_map(self._stage, zeros(schema.obs, self.largest))
+        example = tree_map(lambda leaf: leaf[:1].unsqueeze(1).to(device), self._staging)
+        self._forward = Forward(self._policy, example, self.largest, device=device, options=options)
 
     @property
     def architecture(self) -> Architecture:
@@ -55,50 +102,107 @@ class Inference:
         load_numpy(self._policy, weights)
         self.version = version
 
-    def reset(self, slot: int) -> None:
-        """Marks the slot's next observation as the first of an episode."""
-        self._first[slot] = True
-        tree_map(lambda state, initial: state[slot : slot + 1].copy_(initial), self._state, self._initial)
+    def measure(self) -> float:
+        """Seconds that a pass takes however few it is for: the shortest of some over one row."""
+        return self._forward.measure()
 
-    def state(self, slot: int) -> Tree:
-        """A copy of the slot's recurrent state, as arrays without batch and time."""
-        return tree_map(lambda state: state[slot].cpu().numpy().copy(), self._state)
+    def reset(self, slots: Slots) -> None:
+        """Marks the slots' next observations as the first of an episode."""
+        self._first[slots] = True
 
     @torch.inference_mode()
-    def decide(self, slots: Slots, obs: Tree, keeps: NDArray[np.bool_]) -> Decision:
-        """Computes actions and values; obs leaves [n, ...].
+    def decide(self, slots: Slots, obs: Tree, *, keeps: Mask | None = None, begins: Mask | None = None) -> Decision:
+        """Computes actions and values.
 
         Args:
-            slots: The slots that the rows of `obs` belong to.
-            obs: What they see.
-            keeps: [n] bool; where False the slot's state stays as it was: its value was all that was wanted.
+            slots: [n], each at most once.
+            obs: Tree of [S, ...]: what all slots see. Only the rows of `slots` are read.
+            keeps: [n] bool; where False the slot's state stays as it was: its value is all that is wanted. None: True.
+            begins: [n] bool; where True the state before the step is wanted, too. None: False.
         """
-        index = torch.from_numpy(slots).to(self._device)
-        state = tree_map(lambda leaf: leaf.index_select(0, index), self._state)
-        first = self._first[slots]
-        output, state = self._policy(tree_map(self._batch, obs), state, self._batch(first))
-        action = self._policy.action_head.sample(output.params, self._greedy, self._generator)
-        decision = Decision(
-            action=tree_map(_row, action),
-            logp=_row(self._policy.action_head.logp(output.params, action)),
-            value=_row(self._policy.value_norm.denormalize(output.value)),
-            first=first,
-            version=self.version,
-        )
-        self._keep(slots, state, keeps)
-        return decision
+        count, version = len(slots), self.version
+        keeps = np.ones(count, np.bool_) if keeps is None else keeps
+        computed, rows = self._places(slots)
+        index, first = torch.from_numpy(computed).to(self._device), self._first[slots]
+        fresh = torch.from_numpy(self._first[computed]).to(self._device)
+        state = tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
+        before = {} if begins is None else self._before(slots[begins], state, rows[begins])
+        params, value, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        at = slice(count) if computed is not self._every else torch.from_numpy(rows).to(self._device)
+        params, value = _rows(params, at), value[at]
+        action = self._draw(slots, params, keeps)
+        logp = self._policy.action_head.logp(params, action)
+        back = _to_host({"action": action, "logp": logp, "value": value})
+        self._keep(slots[keeps], after, rows[keeps])
+        return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
 
-    def _keep(self, slots: Slots, state: Tree, keeps: NDArray[np.bool_]) -> None:
-        kept = torch.from_numpy(np.flatnonzero(keeps)).to(self._device)
-        index = torch.from_numpy(slots[keeps]).to(self._device)
-        tree_map(lambda target, source: target.index_copy_(0, index, source[kept]), self._state, state)
-        self._first[slots[keeps]] = False
+    def _places(self, slots: Slots) -> tuple[Slots, Slots]:
+        """The slots to compute, padding included, and the rows of those that are wanted.
 
-    def _batch(self, array: NDArray[Any]) -> Tensor:
-        """[n, ...] to [n, 1, ...] on the device."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device).unsqueeze(1)
+        Where all are computed each time, each has a row of its own: what a row comes to may depend on where it is.
+        """
+        if self._whole:
+            return self._every, slots
+        padding = self._forward.size(len(slots)) - len(slots)
+        return np.pad(slots, (0, padding), mode="edge"), np.arange(len(slots))
+
+    def _stage(self, leaf: NDArray[Any]) -> Tensor:
+        """Room for a batch of rows, from where a GPU fetches them by itself."""
+        return torch.from_numpy(leaf).pin_memory() if self._device.type == "cuda" else torch.from_numpy(leaf)
+
+    def _staged(self, slots: Slots, obs: Tree) -> Tree:
+        """Copies rows to the device, [N, 1, ...]. The staging is free again when the decision has come back."""
+
+        def stage(staging: Tensor, leaf: NDArray[Any]) -> Tensor:
+            rows = staging[: len(slots)]
+            np.take(leaf, slots, 0, out=rows.numpy(), mode="clip")
+            return rows.to(self._device, non_blocking=True).unsqueeze(1)
+
+        return tree_map(stage, self._staging, obs)
+
+    def _draw(self, slots: Slots, params: Tree, keeps: Mask) -> Tree:
+        """Actions [n, 1, ...]. A slot whose noise is its own uses none of it for what it does not do."""
+        sample = self._policy.action_head.sample
+        if len(self._generators) == 1:
+            return sample(params, self._greedy, self._generators[0])
+        rows = [
+            sample(_rows(params, slice(row, row + 1)), self._greedy or not kept, self._generators[slot])
+            for row, (slot, kept) in enumerate(zip(slots.tolist(), keeps.tolist(), strict=True))
+        ]
+        return tree_map(lambda *leaves: torch.cat(leaves), *rows)
+
+    def _before(self, slots: Slots, state: Tree, rows: Slots) -> dict[int, Tree]:
+        """Copies of some rows of the gathered state, by slot."""
+        index = torch.from_numpy(rows).to(self._device)
+        copies = tree_map(lambda leaf: leaf[index].cpu().numpy(), state)
+        return {slot: _rows(copies, row) for row, slot in enumerate(slots.tolist())}
+
+    def _keep(self, slots: Slots, state: Tree, rows: Slots) -> None:
+        """Scatters the rows of the state of slots that act."""
+        source_rows, index = (torch.from_numpy(each).to(self._device) for each in (rows, slots))
+        tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
+        self._first[slots] = False
 
 
-def _row(leaf: Tensor) -> NDArray[Any]:
-    """[n, 1, ...] to [n, ...] in memory."""
-    return leaf.squeeze(1).cpu().numpy()
+def _rows(tree: Tree, rows: int | slice | Tensor) -> Tree:
+    return tree_map(lambda leaf: leaf[rows], tree)
+
+
+def _renewed(state: Tensor, initial: Tensor, fresh: Tensor) -> Tensor:
+    """The state [N, ...] with that of an episode's start where `fresh` [N]."""
+    return torch.where(fresh.view(-1, *[1] * (state.ndim - 1)), initial, state)
+
+
+def _to_host(tree: Tree) -> Tree:
+    """[n, 1, ...] on a device to arrays [n, ...] in memory, in one transfer."""
+    leaves: dict[str, Tensor] = {path: leaf.squeeze(1).contiguous() for path, leaf in flatten(tree).items()}
+    if all(leaf.device.type == "cpu" for leaf in leaves.values()):
+        return unflatten({path: leaf.numpy() for path, leaf in leaves.items()})
+    block = torch.cat([leaf.view(torch.uint8).flatten() for leaf in leaves.values()]).cpu().numpy().data
+    arrays: dict[str, NDArray[Any]] = {}
+    offset = 0
+    for path, leaf in leaves.items():
+        dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype
+        arrays[path] = np.frombuffer(block, dtype, leaf.numel(), offset).reshape(leaf.shape)
+        offset += leaf.nbytes
+    return unflatten(arrays)

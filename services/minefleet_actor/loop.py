@@ -1,17 +1,20 @@
 """The actor's loop.
 
-            ┌──────────────── reset, step ────────────────┐
-            ▼                                             │
-        ┌──────┐  ready   ┌──────────┐  batch   ┌───────────┐
-        │ pool │ ───────▶ │ recorder │ ───────▶ │ inference │ ◀── staged weights ── follower ◀── parameters
-        └──────┘          └──────────┘          └───────────┘
-                               │ fragments, episodes    ▲ grants
-                               ▼                        │
-                            shipper ──▶ replay ◀──── grants     (lanes: one pair per shard)
+            ┌──────────────── reset, step ─────────────────┐
+            ▼                                              │
+        ┌──────┐  ready   ┌──────┐   want    ┌─────────┐  decisions
+        │ pool │ ───────▶ │ loop │ ────────▶ │ batcher │ ─┘   ▲
+        └──────┘          └──────┘           └─────────┘ ◀── staged weights ── follower ◀── parameters
+                              │ recorder: fragments, episodes
+                              ▼
+                           shipper ──▶ replay ──▶ grants     (lanes: one pair per shard)
 
-One turn: wait for environments, write down what they answered, take newer weights, decide for every slot that wants it,
-step. The only wait is in `pool.wait`: environments that are ready, new grants, room in the shipper's queue, new weights
-and a failed thread all wake it.
+One turn: wait for environments and decisions, write down what environments answered, pass newer weights on, ask for a
+decision for every slot that wants one, carry out what was decided. The only wait is in `pool.wait`: environments that
+are ready, decisions, new grants, room in the shipper's queue, new weights and a failed thread all wake it.
+
+The batcher computes in a thread of its own: while it decides for some slots, the environments of others step and the
+loop records them. What a decision says of a slot is carried out by the phase in which the slot is when it comes.
 
 A slot is in one phase:
 
@@ -19,12 +22,15 @@ A slot is in one phase:
     READY    an observation waits for a decision           -> WORKING, or HELD when its next fragment may not start yet
     HELD     no grant or no room for the next fragment     -> READY when there is; may go to another shard meanwhile
     ENDING   its episode was cut; the value of the last observation is wanted before the reset -> WORKING
+
+Deterministic: there is no thread, every slot that works is waited for before any is decided for, and newer weights are
+taken only where no slot is within a fragment.
 """
 
 import enum
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +38,7 @@ from numpy.typing import NDArray
 from minefleet.config import RolloutConfig
 from minefleet.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
+from minefleet_actor.batching import Batcher
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.lanes import PATIENCE_S, Lanes
@@ -62,6 +69,7 @@ class Actor:
         *,
         pool: Pool,
         inference: Inference,
+        batcher: Batcher,
         recorder: Recorder,
         episodes: Episodes,
         lanes: Lanes,
@@ -73,6 +81,7 @@ class Actor:
     ) -> None:
         self._pool = pool
         self._inference = inference
+        self._batcher = batcher
         self._recorder = recorder
         self._episodes = episodes
         self._lanes = lanes
@@ -82,7 +91,9 @@ class Actor:
         self._camera = camera
         self._clock = clock
         slots = pool.num_slots
+        self._version = inference.version
         self._phase = np.full(slots, Phase.WORKING, np.int8)
+        self._asked = np.zeros(slots, np.bool_)
         self._sequence = np.zeros(slots, np.int64)
         self._reset_at = np.full(slots, np.inf)
         self._held_at = np.full(slots, np.inf)
@@ -91,18 +102,19 @@ class Actor:
     def start(self) -> None:
         """Resets every environment and wishes for every slot's first chunk."""
         everyone = np.arange(self._pool.num_slots)
-        for slot in everyone:
-            self._inference.reset(int(slot))
-            self._lanes.wish(int(slot), 0)
+        self._inference.reset(everyone)
+        for slot in everyone.tolist():
+            self._lanes.wish(slot, 0)
         self._pool.reset(everyone)
 
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
-        self._gather(wait_s)
+        self._absorb(self._pool.wait(wait_s))
         self._take_weights()
         self._let_go()
         self._move_on()
-        self._decide()
+        self._carry_out()
+        self._ask()
         self._cut_slow_resets()
 
     def is_held(self) -> bool:
@@ -133,25 +145,16 @@ class Actor:
         """Closes every open fragment with the steps that are complete, and its stream with it."""
         if self._camera is not None:
             self._camera.stop()
-        unseen = np.flatnonzero(np.isin(self._phase, (Phase.READY, Phase.ENDING)))
+        self._batcher.close()
+        for decision in self._batcher.take():
+            self._see(decision)
+        unseen = np.flatnonzero(np.isin(self._phase, (Phase.READY, Phase.ENDING)) & self._recorder.pending)
         if len(unseen):
-            self._look(unseen)
+            self._see(self._inference.decide(unseen, self._pool.obs, keeps=np.zeros(len(unseen), np.bool_)))
         for slot in range(self._pool.num_slots):
             working = self._phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._obs(slot)
             self._ship(slot, after, closes_stream=True)
-
-    def _gather(self, wait_s: float) -> None:
-        """Waits for work; once there is some, at most `batch_timeout_s` longer for a batch worth computing."""
-        self._absorb(self._pool.wait(0.0 if self._wanting() else wait_s))
-        until = self._clock() + self._worker.batch_timeout_s
-        least = min(self._worker.least_batch, int(np.count_nonzero(self._phase != Phase.HELD)))
-        while 0 < self._wanting() < least and (left := until - self._clock()) > 0:
-            self._absorb(self._pool.wait(left))
-
-    def _wanting(self) -> int:
-        """Slots that want a decision or a value."""
-        return int(np.count_nonzero((self._phase == Phase.READY) | (self._phase == Phase.ENDING)))
 
     def _absorb(self, ready: Ready) -> None:
         """Writes down what environments answered."""
@@ -218,19 +221,23 @@ class Actor:
         """Starts the next episode; a full fragment leaves first."""
         if self._recorder.is_full(slot):
             self._ship(slot)
-        self._inference.reset(slot)
+        alone = np.array([slot])
+        self._inference.reset(alone)
         self._phase[slot] = Phase.WORKING
         self._reset_at[slot] = self._clock()
         if self._camera is not None:
             self._camera.begin(slot)
-        self._pool.reset(np.array([slot]))
+        self._pool.reset(alone)
 
     def _take_weights(self) -> None:
-        staged = self._follower.take()
+        """Passes newer weights on, and says so once they are in use."""
+        staged = None if self._worker.deterministic and self._recorder.is_within_fragments() else self._follower.take()
         if staged is not None:
-            self._inference.swap(staged.weights, staged.info.version)
-            self._follower.runs(staged.info.version)
-            self._metrics.version.set(staged.info.version)
+            self._batcher.swap(staged.weights, staged.info.version)
+        if self._inference.version != self._version:
+            self._version = self._inference.version
+            self._follower.runs(self._version)
+            self._metrics.version.set(self._version)
             self._lanes.news()
 
     def _let_go(self) -> None:
@@ -259,74 +266,70 @@ class Actor:
                 self._lanes.wish(int(slot), 0)
                 self._hold(int(slot))
 
-    def _decide(self) -> None:
-        """Runs the policy for every slot that wants it and carries out what it decided."""
-        looking: list[int] = []
-        acting: list[int] = []
-        for slot in np.flatnonzero((self._phase == Phase.READY) | (self._phase == Phase.ENDING)):
-            self._sort(int(slot), looking, acting)
-        if looking:
-            self._look(np.array(looking, np.intp))
-        for batch in self._batches(acting):
-            self._act(batch)
+    def _carry_out(self) -> None:
+        """Does what was decided. A slot whose episode was cut meanwhile does not act any more."""
+        for decision in self._batcher.take():
+            self._see(decision)
+            slots, ready = decision.slots, self._phase[decision.slots] == Phase.READY
+            self._act(decision, ready & decision.keeps)
+            for slot in slots[ready & ~decision.keeps].tolist():
+                self._ship(slot, self._obs(slot))
+            for slot in slots[~ready].tolist():
+                self._reset(slot)
 
-    def _sort(self, slot: int, looking: list[int], acting: list[int]) -> None:
-        """Says whether a slot may act now, or only wants the value of what it sees, or is held."""
-        if self._phase[slot] == Phase.ENDING:
-            looking.append(slot)
-        elif not self._at_border(slot) or self._may_start(slot):
-            acting.append(slot)
-        elif self._recorder.is_full(slot):
-            looking.append(slot)
-        else:
-            self._hold(slot)
+    def _see(self, decision: Decision) -> None:
+        self._asked[decision.slots] = False
+        self._recorder.see(decision.slots, decision.value)
 
-    def _look(self, slots: Slots) -> None:
-        """Computes the value of what the slots see, for the steps that led there; then ships, resets or holds them."""
-        decision = self._infer(slots, self._rows(slots), keeps=np.zeros(len(slots), np.bool_))
-        self._recorder.see(slots, decision.value)
-        for slot in slots:
-            if self._phase[slot] == Phase.ENDING:
-                self._reset(int(slot))
-            elif self._recorder.is_full(slot):
-                self._ship(int(slot), self._obs(int(slot)))
-                self._hold(int(slot))
-
-    def _act(self, slots: Slots) -> None:
-        """Decides for the slots and steps their environments."""
-        obs = self._rows(slots)
-        before = {int(slot): self._inference.state(int(slot)) for slot in slots if self._at_border(int(slot))}
-        decision = self._infer(slots, obs, keeps=np.ones(len(slots), np.bool_))
-        self._recorder.see(slots, decision.value)
-        for slot, state in before.items():
-            self._ship(slot, self._obs(slot))
-            self._begin(slot, state)
-        self._recorder.act(slots, obs, decision.action, decision.logp, decision.value, decision.first, decision.version)
+    def _act(self, decision: Decision, acts: NDArray[np.bool_]) -> None:
+        """Writes down what the slots do, and lets their environments do it."""
+        slots = decision.slots[acts]
+        if not len(slots):
+            return
+        for slot, state in decision.before.items():
+            if self._phase[slot] == Phase.READY:
+                self._ship(slot, self._obs(slot))
+                self._begin(slot, state)
+        obs = tree_map(lambda leaf: leaf[slots], self._pool.obs)
+        action = tree_map(lambda leaf: leaf[acts], decision.action)
+        self._recorder.act(
+            slots, obs, action, decision.logp[acts], decision.value[acts], decision.first[acts], decision.version
+        )
         if self._camera is not None:
-            self._camera.look(slots, decision.value, decision.version)
+            self._camera.look(slots, decision.value[acts], decision.version)
         self._phase[slots] = Phase.WORKING
         self._acted_at[slots] = self._clock()
-        self._pool.step(slots, decision.action)
+        self._pool.step(slots, action)
+        self._batcher.stepped(slots)
+
+    def _ask(self) -> None:
+        """Asks for a decision for every slot that wants one: to act, or only to know the value of what it sees."""
+        if self._worker.deterministic and np.any(self._phase == Phase.WORKING):
+            return
+        slots = np.flatnonzero(np.isin(self._phase, (Phase.READY, Phase.ENDING)) & ~self._asked)
+        ready, steps = self._phase[slots] == Phase.READY, self._recorder.length[slots]
+        full = steps == self._recorder.fragment_length
+        border = ready & (full | (steps == 0))
+        acts = ready & ~border
+        acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
+        for slot in slots[border & ~full & ~acts].tolist():
+            self._hold(slot)
+        wants = ~ready | acts | full
+        self._asked[slots[wants]] = True
+        self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
 
     def _begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""
         self._recorder.begin(slot, recurrent_state)
         self._lanes.wish(slot, int(self._sequence[slot]) + 1)
 
-    def _infer(self, slots: Slots, obs: Tree, keeps: NDArray[np.bool_]) -> Decision:
-        with self._metrics.inferring(len(slots)):
-            return self._inference.decide(slots, obs, keeps)
-
-    def _batches(self, slots: Sequence[int]) -> list[Slots]:
-        """Cuts the slots into batches of at most the largest batch size."""
-        size = self._worker.largest_batch
-        return [np.array(slots[start : start + size], np.intp) for start in range(0, len(slots), size)]
-
     def _cut_slow_resets(self) -> None:
         """Ships the short fragments of slots whose reset takes long, before their steps go stale."""
-        for slot in np.flatnonzero(self._clock() - self._reset_at > self._worker.reset_cut_s):
+        if self._worker.deterministic:
+            return
+        for slot in np.flatnonzero(self._clock() - self._reset_at > self._worker.reset_cut_s).tolist():
             self._reset_at[slot] = np.inf
-            self._ship(int(slot))
+            self._ship(slot)
 
     def _ship(self, slot: int, after: Tree | None = None, *, closes_stream: bool = False) -> None:
         """Closes the slot's fragment, queues it, and wishes for the chunk of the next one."""
@@ -337,17 +340,10 @@ class Actor:
         self._sequence[slot] += 1
         self._lanes.wish(slot, int(self._sequence[slot]))
 
-    def _at_border(self, slot: int) -> bool:
-        return bool(self._recorder.length[slot] == 0) or self._recorder.is_full(slot)
-
     def _may_start(self, slot: int) -> bool:
         """Whether the fragment after the open one may be started."""
         sequence = int(self._sequence[slot]) + int(self._recorder.is_full(slot))
         return self._lanes.may_start(slot, sequence)
-
-    def _rows(self, slots: Slots) -> Tree:
-        """Copies of what the slots see, [n, ...]."""
-        return tree_map(lambda leaf: leaf[slots], self._pool.obs)
 
     def _obs(self, slot: int) -> Tree:
         return tree_map(lambda leaf: leaf[slot], self._pool.obs)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from minefleet.config import WorkerConfig
 from minefleet.policies import build
 from minefleet.run import Run
-from minefleet.tree import tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
@@ -61,8 +60,7 @@ class Player:
             self._act(ready)
 
     def _begin(self, slots: NDArray[np.intp]) -> None:
-        for slot in slots:
-            self.inference.reset(int(slot))
+        self.inference.reset(slots)
         self._values[slots] = self._steps[slots] = 0
         self._pool.reset(slots)
 
@@ -97,8 +95,7 @@ class Player:
         slots = ready.slots[going]
         if not len(slots):
             return
-        obs = tree_map(lambda leaf: leaf[slots], self._pool.obs)
-        decision = self.inference.decide(slots, obs, np.ones(len(slots), np.bool_))
+        decision = self.inference.decide(slots, self._pool.obs)
         self._values[slots] += decision.value
         self._steps[slots] += 1
         self._pool.step(slots, decision.action)
@@ -112,6 +109,7 @@ def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, greedy: b
     worker = WorkerConfig(num_envs=slots, envs_per_process=LARGEST_POOL // 2)
     inference = Inference(
         build(run.config.policy, run.schema),
+        run.schema,
         slots,
         device=torch.device("cpu"),
         seed=seed,

@@ -64,7 +64,8 @@ class Recorder:
         }
         self._cuts = [Cuts() for _ in range(slots)]
         self._state: list[Tree] = [{} for _ in range(slots)]
-        self._pending = np.zeros(slots, np.bool_)
+        self.pending = np.zeros(slots, np.bool_)
+        """[S] bool: the last step's `next_value` is still to be seen."""
 
     def begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens a fragment whose first step will be computed from this state."""
@@ -74,10 +75,10 @@ class Recorder:
 
     def see(self, slots: Slots, value: Array) -> None:
         """Takes V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
-        waiting = self._pending[slots]
+        waiting = self.pending[slots]
         slots, value = slots[waiting], value[waiting]
         self._arrays["next_value"][slots, self.length[slots] - 1] = value
-        self._pending[slots] = False
+        self.pending[slots] = False
 
     def act(self, slots: Slots, obs: Tree, action: Tree, logp: Array, value: Array, first: Array, version: int) -> None:
         """Writes the policy's half of the next step of each slot; trees of [n, ...]."""
@@ -103,7 +104,7 @@ class Recorder:
             ("next_value", 0.0),
         ):
             self._arrays[name][at] = row
-        self._pending[slots] = ~terminated
+        self.pending[slots] = ~terminated
         self.length[slots] += 1
 
     def cut(self, slot: int, obs: Tree) -> None:
@@ -140,12 +141,16 @@ class Recorder:
             self.cut(slot, after)
         fragment = self._copy(slot, steps)
         self.begin(slot, {})
-        self._pending[slot] = False
+        self.pending[slot] = False
         return fragment
 
     def is_full(self, slot: int) -> bool:
         """Whether the open fragment has all its steps."""
         return bool(self.length[slot] == self.fragment_length)
+
+    def is_within_fragments(self) -> bool:
+        """Whether some open fragment has steps and lacks others."""
+        return bool(np.any((self.length > 0) & (self.length < self.fragment_length)))
 
     def _is_done(self, slot: int) -> bool:
         last = int(self.length[slot]) - 1

@@ -29,6 +29,7 @@ def prepare(context: RoleContext) -> Parts:
 def act(context: RoleContext, parts: Parts) -> None:
     """Acts until asked to stop, then drains."""
     parts.crew.start("weights", parts.follower.run)
+    parts.crew.start("inference", parts.batcher.run)
     for lane in parts.lanes:
         parts.crew.start(f"{lane.name}-grants", lane.grants.run)
         parts.crew.start(f"{lane.name}-shipper", lane.shipper.run)

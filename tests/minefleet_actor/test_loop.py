@@ -1,7 +1,9 @@
 """The actor's loop over environments that end, are cut and fail at random, audited step by step."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -15,9 +17,12 @@ from minefleet.config import ReplayBufferConfig, RolloutConfig, WorkerConfig
 from minefleet.policies import Policy, PolicyOutput
 from minefleet.policies.heads import action_head
 from minefleet.policies.value_norm import ValueNorm
+from minefleet.policies.weights import Weights, to_numpy
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import Tree
 from minefleet.v1 import episode_pb2
+from minefleet.weights.version import VersionInfo
+from minefleet_actor.batching import Batcher
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
 from minefleet_actor.lanes import Lane, Lanes, lane_number
@@ -26,6 +31,7 @@ from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Ending, Failure, Kind, Ready, Slots
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.shipping import Parcel
+from minefleet_actor.weights import Staged
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),
@@ -100,13 +106,20 @@ class NumberedPool:
         )
 
 
+ACTIONS = 3
+
+
 class NumberPolicy(Policy):
-    """Values an observation at its number and counts the steps since the reset in its state."""
+    """Values an observation at its number and counts the steps since the reset in its state.
+
+    Its version is in what it does: version v takes action v mod 3.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.action_head = action_head(SCHEMA.action, 1)
         self.value_norm = ValueNorm()
+        self.register_buffer("favourite", torch.zeros(ACTIONS))
 
     def initial_state(self, batch: int) -> Tree:
         return {"count": torch.zeros(batch, 1)}
@@ -114,7 +127,28 @@ class NumberPolicy(Policy):
     def forward(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
         assert obs.shape[1] == 1
         count = state["count"].masked_fill(first, 0.0) + 1
-        return PolicyOutput(self.action_head(obs * 0), obs[..., 0]), {"count": count}
+        logits = self.get_buffer("favourite").expand(*obs.shape[:2], ACTIONS)
+        return PolicyOutput(logits, obs[..., 0]), {"count": count}
+
+
+def weights_of(version: int) -> Weights:
+    return to_numpy(NumberPolicy()) | {"favourite": (1000 * np.eye(ACTIONS, dtype=np.float32))[version % ACTIONS]}
+
+
+def staged(version: int) -> Staged:
+    info = VersionInfo(
+        version=version,
+        epoch=1,
+        run_id="",
+        iteration=version,
+        architecture="",
+        tensors=1,
+        size_bytes=1,
+        publish_time=datetime.now(tz=UTC),
+        pinned=False,
+        wishes=(),
+    )
+    return Staged(info, weights_of(version))
 
 
 class Post:
@@ -127,6 +161,8 @@ class Post:
         self.episodes: list[episode_pb2.EpisodeRecord] = []
         self.wished: set[tuple[str, int]] = set()
         self.withdrawn: set[tuple[str, int]] = set()
+        self.version = 1
+        self.used: list[int] = []
         self._rng = np.random.default_rng(seed)
 
     def has_room(self) -> bool:
@@ -163,27 +199,39 @@ class Post:
 
     def news(self) -> None: ...
 
-    def take(self) -> None: ...
+    def take(self) -> Staged | None:
+        """New weights, now and then."""
+        if self._rng.random() > 0.1:
+            return None
+        self.version += 1
+        return staged(self.version)
 
-    def runs(self, version: int) -> None: ...
+    def runs(self, version: int) -> None:
+        self.used.append(version)
 
 
-def played(seed: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[NumberedPool, Post]:
+def played(seed: int, clock: Callable[[], float] = lambda: 0.0, *, threaded: bool = False) -> tuple[NumberedPool, Post]:
     post = Post(seed)
-    return play(seed, clock, [post])[0], post
+    return play(seed, clock, [post], threaded=threaded)[0], post
 
 
-def play(seed: int, clock: Callable[[], float], posts: list[Post]) -> tuple[NumberedPool, ActorMetrics]:
-    """Acts with one lane per post until 1500 steps are taken, and drains."""
+def play(
+    seed: int, clock: Callable[[], float], posts: list[Post], *, threaded: bool = False
+) -> tuple[NumberedPool, ActorMetrics]:
+    """Acts with one lane per post until 1000 steps are taken, and drains."""
     torch.manual_seed(seed)
     pool, metrics = NumberedPool(seed), ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
         Lane(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
     ]
+    inference = Inference(NumberPolicy(), SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
+    inference.swap(weights_of(1), 1)
+    batcher = Batcher(inference, lambda: pool.obs, SLOTS, threaded=threaded)
     actor = Actor(
         pool=pool,
-        inference=Inference(NumberPolicy(), SLOTS, device=torch.device("cpu"), seed=seed, greedy=False),
+        inference=inference,
+        batcher=batcher,
         recorder=Recorder(SCHEMA, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
         lanes=Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK),
@@ -191,17 +239,20 @@ def play(seed: int, clock: Callable[[], float], posts: list[Post]) -> tuple[Numb
         metrics=metrics,
         rollout=RolloutConfig(
             fragment_length=6,
-            worker_config=WorkerConfig(
-                num_envs=SLOTS, batch_size=3, min_batch_size=3, batch_timeout_s=1.0, reset_cut_s=5.0
-            ),
+            worker_config=WorkerConfig(num_envs=SLOTS, batch_size=3, reset_cut_s=5.0),
             replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=PER_CHUNK),
         ),
         clock=clock,
     )
+    thread = threading.Thread(target=batcher.run)
+    if threaded:
+        thread.start()
     actor.start()
-    while pool.steps < 1500:
+    while pool.steps < 1000:
         actor.turn(0.0)
     actor.drain()
+    if threaded:
+        thread.join()
     return pool, metrics
 
 
@@ -211,10 +262,15 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("clock", [lambda: 0.0, ticking()], ids=["fast resets", "slow resets"])
-def test_every_good_step_is_stored_once_in_order_with_its_own_next_value(seed: int, clock: Callable[[], float]) -> None:
-    pool, post = played(seed, clock)
+@pytest.mark.parametrize("threaded", [False, True], ids=["in order", "batches in flight"])
+def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_version(
+    seed: int, clock: Callable[[], float], threaded: bool
+) -> None:
+    pool, post = played(seed, clock, threaded=threaded)
+    assert len(post.used) > 10
+    assert post.used == sorted(set(post.used))
     assert sum(len(parcel.fragment) for parcel in post.parcels) == pool.steps
     for slot in range(SLOTS):
         parcels = [parcel for parcel in post.parcels if parcel.stream == f"actor-{slot}"]
@@ -235,6 +291,7 @@ def audit(parcel: Parcel) -> None:
         done = fragment.terminated[t] or fragment.truncated[t]
         follows = cuts[t] if t in cuts else after[t]
         assert fragment.behaviour_value[t] == number[t]
+        assert fragment.action[t] == fragment.policy_version[t] % ACTIONS
         assert fragment.next_value[t] == (0.0 if fragment.terminated[t] else follows)
         assert follows == number[t] + 1 or fragment.terminated[t]
         assert fragment.reward[t] == number[t] + 1

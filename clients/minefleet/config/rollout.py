@@ -18,9 +18,10 @@ class WorkerConfig:
     batch_size: int = 0
     """Largest inference batch; 0 means `num_envs`. Never waited for: what is ready is computed. Seeds: 1-8."""
     min_batch_size: int = 0
-    """Ready environments that start a batch before `batch_timeout_s` has passed; 0 means half of the largest batch."""
-    batch_timeout_s: float = 0.002
-    """Longest wait for `min_batch_size`, seconds, >= 0."""
+    """Ready environments that start a batch before `batch_timeout_s` has passed; 0 waits, within that time, as long as
+    others are so near that waiting for them costs less than it saves, by how long their steps have taken so far."""
+    batch_timeout_s: float = 0.01
+    """Longest wait of a ready environment for others to join its batch, seconds, >= 0; 0 never waits."""
     device: str = "auto"
     """Torch device of the inference: `auto` takes CUDA when there is one, else the CPU."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -83,12 +84,7 @@ class WorkerConfig:
     @property
     def largest_batch(self) -> int:
         """The largest inference batch, in environments."""
-        return self.batch_size or self.num_envs
-
-    @property
-    def least_batch(self) -> int:
-        """The inference batch that is not waited beyond, in environments."""
-        return self.min_batch_size or max(1, self.largest_batch // 2)
+        return min(self.batch_size or self.num_envs, self.num_envs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """The policy that fits most: an encoder, a memory if wanted, an action head and a value head."""
 
+import torch
 from torch import Tensor, nn
 
 from minefleet.errors import ConfigError
@@ -87,6 +88,8 @@ class ActorCritic(Policy):
             value_hidden, state = hidden, {"gru": memory}
         if self.value_encoder is not None:
             value_hidden = self.value_encoder(steps).view(*first.shape, -1)
-        value = self.value_head(value_hidden).squeeze(-1).float()
-        params, mask = self.action_head(hidden), mask_of(obs)
-        return PolicyOutput(params if mask is None else self.action_head.masked(params, mask), value), state
+        # Rounded logits and values would show in every ratio and advantage.
+        with torch.autocast(hidden.device.type, enabled=False):
+            value = self.value_head(value_hidden.float()).squeeze(-1)
+            params, mask = self.action_head(hidden.float()), mask_of(obs)
+            return PolicyOutput(params if mask is None else self.action_head.masked(params, mask), value), state

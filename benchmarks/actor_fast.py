@@ -1,0 +1,99 @@
+"""An actor of 64 environments that cost nothing, against Gymnasium, Sample Factory, and the bare forward pass.
+
+    python benchmarks/actor_fast.py [--rounds 3] [--seconds 20]
+
+Steps per second on two cores, of environments that show frames of Crafter from a bank, with a policy of three
+convolutions, a dense layer and a GRU of 256. Each round runs all sides in turn, a different one first each time.
+
+    ours            a real actor with its replay and its parameters: every step is recorded, stored and acked
+    gymnasium       `AsyncVectorEnv` with shared memory, and our policy step by step; nothing is recorded
+    sample-factory  its sampler with a policy of the same size, without a learner; trajectories stay in memory
+    forward         our policy on batches of 64 frames in memory, with as many threads: the limit
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from harness.acting import SLOTS, act, config_of, share_cores
+from harness.acting_envs import make_bank
+from harness.acting_parts import FRAMES_POLICY
+from harness.peers import BENCHMARKS, PEERS, install
+from harness.report import line, medians, table
+
+SIDES = ("ours", "gymnasium", "sample-factory", "forward")
+WARM_UP_S = 5.0
+WORKER = {"envs_per_process": 16, "torch_threads": 2}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--side", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--compression", default="lz4", choices=("zstd", "lz4", "none"))
+    parser.add_argument("--worker", nargs="*", default=[], metavar="KEY=VALUE", help="keys of worker_config")
+    arguments = parser.parse_args()
+    share_cores()
+    make_bank()
+    rounds = []
+    for number in range(arguments.rounds):
+        turn = number % len(arguments.side)
+        order = [*arguments.side[turn:], *arguments.side[:turn]]
+        figures = {side: measure(side, arguments) for side in order}
+        rounds.append({side: figures[side] for side in arguments.side})
+    print(table("steps/s", rounds, digits=0))
+    if tuple(arguments.side) == SIDES:
+        middle = medians(rounds)
+        for peer in ("gymnasium", "sample-factory"):
+            print(line("actor_fast", peer, "steps/s", middle["ours"], peer=middle[peer], limit=middle["forward"]))
+
+
+def measure(side: str, arguments: argparse.Namespace) -> float:
+    """Steps per second of a side."""
+    if side == "ours":
+        return act(config(arguments), warm_up_s=WARM_UP_S, seconds=arguments.seconds)
+    if side == "sample-factory":
+        python = install("sample_factory", constrained=False)
+        command = [str(python), str(PEERS / "sample_factory_frames.py"), str(SLOTS), str(arguments.seconds)]
+        return run(command, OMP_NUM_THREADS="1")
+    threads = str(WORKER["torch_threads"])
+    return run([sys.executable, "-m", "harness.acting_limit", side, str(arguments.seconds), threads])
+
+
+def config(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The actor's configuration."""
+    changed = dict(pair.split("=") for pair in arguments.worker)
+    return config_of(
+        {"generator": "harness.acting_parts:frames"},
+        FRAMES_POLICY,
+        WORKER | {key: int(value) for key, value in changed.items()},
+        fragment_length=64,
+        to_send_queue_size=2 * SLOTS,
+        replay_buffer_config={"compression": arguments.compression},
+    )
+
+
+def run(command: list[str], **environ: str) -> float:
+    """Runs a side as a process; returns the number that it prints on a line of its own."""
+    path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path} | environ, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr}")
+    return float(next(text for text in reversed(done.stdout.splitlines()) if is_number(text)))
+
+
+def is_number(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), float)
+    except ValueError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What the actor's benchmarks play and act with, as generators of a configuration."""
+
+import time
+from typing import Any
+
+from torch import Tensor
+
+from harness.acting_envs import Frames, Sleeper
+from minefleet.policies import ActorCritic
+from minefleet.schema import Schema
+
+FORWARD_S = 0.005
+FRAMES_POLICY: dict[str, Any] = {
+    "hidden_size": 256,
+    "conv_channels": [32, 64, 128],
+    "activation": "relu",
+    "gru_size": 256,
+}
+"""That of the crafter preset, with the last convolution as Sample Factory has it."""
+
+
+class Waiter(ActorCritic):
+    """Takes `FORWARD_S` for a batch of any size: waits, as one waits for a GPU."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema, features=schema.obs.shape[0])
+
+    def encode(self, obs: Any) -> Tensor:
+        time.sleep(FORWARD_S)
+        features: Tensor = obs
+        return features
+
+
+def waiter(schema: Schema) -> Waiter:
+    return Waiter(schema)
+
+
+def sleeper(**kwargs: Any) -> Sleeper:
+    return Sleeper(**kwargs)
+
+
+def frames() -> Frames:
+    return Frames()

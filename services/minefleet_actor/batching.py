@@ -1,0 +1,162 @@
+"""Decides for slots in batches, while the loop records and steps others.
+
+    loop ── want ──▶ wanted ── run ──▶ inference ──▶ decided ── take ──▶ loop
+
+Wanted    filled by the loop; emptied by the thread of `run`, which takes all of it, up to the largest batch, as soon as
+          it is free and waiting for more would cost more than it saves.
+Decided   filled by the thread, emptied by the loop, which `on_decided` wakes. Both hold each slot at most once.
+Weights   newer ones wait for the running batch to end.
+
+Where there is no thread, `want` decides before it returns.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.tree import Tree
+from minefleet_actor.forecast import Forecast
+from minefleet_actor.inference import Decision, Inference, Mask, Slots
+
+SHORTEST_WAIT_S = 5e-5
+"""What is due sooner is not worth a wait: waking up takes as long."""
+
+
+class Batcher:
+    """The slots that want a decision, and the decisions.
+
+    Args:
+        inference: Computes the batches.
+        obs: What all slots see, a tree of [S, ...]; a slot's row is read between its `want` and its decision.
+        slots: S.
+        least: Slots that start a batch; 0 for as many as are worth waiting for.
+        timeout_s: Longest wait for more, seconds.
+        threaded: Whether `run` computes, in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        obs: Callable[[], Tree],
+        slots: int,
+        *,
+        least: int = 0,
+        timeout_s: float = 0.0,
+        threaded: bool = False,
+        timed: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ) -> None:
+        self.on_decided: Callable[[], None] = lambda: None
+        """Called whenever there is something to take, or newer weights are in use; by the thread, if there is one."""
+        self._inference = inference
+        self._obs = obs
+        self._least = min(least, inference.largest)
+        self._timeout_s = timeout_s
+        self._threaded = threaded
+        self._timed = timed
+        self._forecast = Forecast(slots)
+        self._pass_s = inference.measure() if threaded and not least else 0.0
+        self._changed = threading.Condition()
+        self._wanted: deque[tuple[int, bool, bool]] = deque()
+        self._since_s = 0.0
+        self._decided: deque[Decision] = deque()
+        self._weights: tuple[Mapping[str, NDArray[Any]], int] | None = None
+        self._busy = self._closed = False
+
+    def want(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
+        """Asks for decisions.
+
+        Args:
+            slots: [n], none of which waits for one already.
+            keeps: [n] bool; where False only the value of what the slot sees is wanted.
+            begins: [n] bool; where True the recurrent state before the step is wanted, too.
+        """
+        if not len(slots):
+            return
+        with self._changed:
+            self._forecast.answered(slots, time.monotonic())
+            self._since_s = self._since_s if self._wanted else time.monotonic()
+            self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
+            self._changed.notify_all()
+        while self._wanted and not self._threaded:
+            self._compute()
+
+    def stepped(self, slots: Slots) -> None:
+        """Tells that the slots' environments step from now on."""
+        with self._changed:
+            self._forecast.stepped(slots, time.monotonic())
+
+    def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
+        """Uses newer weights from the next batch on."""
+        with self._changed:
+            self._weights = weights, version
+            self._changed.notify_all()
+        if not self._threaded:
+            self._take_weights()
+
+    def take(self) -> list[Decision]:
+        """Returns what was decided, and forgets it."""
+        with self._changed:
+            decided, self._decided = list(self._decided), deque()
+        return decided
+
+    def run(self) -> None:
+        """Decides until closed."""
+        while self._wait():
+            self._take_weights()
+            if self._wanted:
+                self._compute()
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends `run` once the running batch is decided. What is wanted then is not decided any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._busy)
+            self._wanted.clear()
+
+    def _wait(self) -> bool:
+        """Waits for a batch or weights; says whether to go on."""
+        with self._changed:
+            while not self._closed and self._weights is None and (left_s := self._patience_s()) != 0:
+                self._changed.wait(left_s)
+            self._busy = not self._closed
+            return self._busy
+
+    def _patience_s(self) -> float | None:
+        """How long to wait for more, seconds; None until something is wanted, 0 when a batch is to start."""
+        ready, now_s = len(self._wanted), time.monotonic()
+        if not ready:
+            return None
+        left_s = self._since_s + self._timeout_s - now_s
+        if ready >= (self._least or self._inference.largest) or left_s <= 0:
+            return 0.0
+        if self._least:
+            return left_s
+        worth_s = min(left_s, self._forecast.patience_s(ready, self._pass_s, now_s))
+        return worth_s if worth_s > SHORTEST_WAIT_S else 0.0
+
+    def _take_weights(self) -> None:
+        with self._changed:
+            taken, self._weights = self._weights, None
+        if taken is not None:
+            self._inference.swap(*taken)
+            self.on_decided()
+
+    def _compute(self) -> None:
+        with self._changed:
+            rows = [self._wanted.popleft() for _ in range(min(len(self._wanted), self._inference.largest))]
+        slots, keeps, begins = (np.array(column) for column in zip(*sorted(rows), strict=True))
+        with self._timed(len(slots)):
+            decision = self._inference.decide(slots, self._obs(), keeps=keeps, begins=begins)
+        with self._changed:
+            self._decided.append(decision)
+        self.on_decided()

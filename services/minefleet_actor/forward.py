@@ -1,0 +1,186 @@
+"""The forward pass of an actor's policy: as it is, compiled, or replayed as a CUDA graph.
+
+Compiled code and graphs are made for a few sizes, once, before the first batch; a batch is padded to the next of them,
+and what comes of the padding is thrown away. Where either cannot be had, the policy runs as it is, and a log line says
+so.
+
+Shape legend: n = rows of a batch, padding included.
+"""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minefleet.config import WorkerConfig
+from minefleet.policies import Policy
+from minefleet.tree import Tree, tree_map
+
+logger = logging.getLogger(__name__)
+
+SIZES = 4
+"""Padded sizes at most."""
+WARM_UPS = 3
+"""Passes before a graph is captured: libraries choose their algorithms and take their memory in the first ones."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Evaluated(NamedTuple):
+    """What the policy says of a batch, on its device."""
+
+    params: Tree
+    """Tree of [n, 1, ...] float32: parameters of the action distribution."""
+    value: Tensor
+    """[n, 1] float32, in reward units."""
+    state: Tree
+    """Tree of [n, ...]: after the step."""
+
+
+Pass = Callable[[Tree, Tree, Tensor], Evaluated]
+"""obs, a tree of [n, 1, ...], state, a tree of [n, ...], and first, [n, 1], to what the policy says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForwardOptions:
+    """How a policy is computed."""
+
+    dtype: torch.dtype = torch.float32
+    """Of the layers below the heads."""
+    compile: bool = False
+    cuda_graphs: bool = False
+    whole: bool = False
+    """Compute all slots each time, so that what comes of one does not depend on which others are wanted."""
+
+
+def options_of(config: WorkerConfig) -> ForwardOptions:
+    """What a configuration asks for."""
+    return ForwardOptions(
+        dtype=DTYPES[config.dtype],
+        compile=config.compile,
+        cuda_graphs=config.cuda_graphs,
+        whole=config.deterministic,
+    )
+
+
+def padded_sizes(largest: int) -> list[int]:
+    """The sizes that batches are padded to, rising: `largest`, and it halved, rounded up, again and again."""
+    return sorted({-(-largest // 2**halvings) for halvings in range(SIZES)})
+
+
+class Forward:
+    """Computes batches of at most `largest` rows."""
+
+    def __init__(
+        self, policy: Policy, obs: Tree, largest: int, *, device: torch.device, options: ForwardOptions
+    ) -> None:
+        """Compiles and captures what is asked for.
+
+        Args:
+            policy: On the device.
+            obs: One row of the observation, a tree of [1, 1, ...] on the device.
+            largest: Rows of the largest batch.
+            device: Where to compute.
+            options: How.
+        """
+        self._policy = policy
+        self._device = device
+        self._dtype = options.dtype
+        self._example = obs
+        self._sizes = [largest] if options.whole else padded_sizes(largest)
+        self._pads = options.whole
+        self._evaluate: Pass = self._plain
+        self._graphs: dict[int, Pass] = {}
+        if options.compile:
+            self._compile()
+        if options.cuda_graphs:
+            self._capture()
+
+    def size(self, rows: int) -> int:
+        """The rows that a batch of so many is padded to."""
+        return self._sizes[bisect_left(self._sizes, rows)] if self._pads else rows
+
+    def measure(self) -> float:
+        """Seconds of a pass over as few rows as can be, the shortest of some."""
+        took_s, inputs = [], self._inputs(self.size(1))
+        for _ in range(WARM_UPS):
+            began_s = time.monotonic()
+            with torch.inference_mode():
+                self(*inputs).value.cpu()
+            took_s.append(time.monotonic() - began_s)
+        return min(took_s)
+
+    def __call__(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
+        """Computes a batch of a `size`. The next call may overwrite what this one returns."""
+        return self._graphs.get(len(first), self._evaluate)(obs, state, first)
+
+    def _plain(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
+        with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
+            output, after = self._policy(obs, state, first)
+        return Evaluated(
+            tree_map(lambda leaf: leaf.float(), output.params),
+            self._policy.value_norm.denormalize(output.value.float()),
+            tree_map(lambda new, old: new.to(old.dtype), after, state),
+        )
+
+    def _compile(self) -> None:
+        try:
+            compiled: Pass = torch.compile(self._plain, dynamic=False)
+            for size in self._sizes:
+                compiled(*self._inputs(size))
+        except Exception as error:  # noqa: BLE001  # A compiler may fail in any way; the policy itself still works.
+            logger.warning("the policy runs uncompiled, torch.compile failed: %s", _headline(error))
+        else:
+            self._evaluate, self._pads = compiled, True
+
+    def _capture(self) -> None:
+        if self._device.type != "cuda":
+            logger.warning("the policy runs without CUDA graphs: it is on the device %r", self._device.type)
+            return
+        try:
+            self._graphs = {size: captured(self._evaluate, *self._inputs(size)) for size in self._sizes}
+        except Exception as error:  # noqa: BLE001  # What cannot be captured may say so in any way.
+            logger.warning("the policy runs without CUDA graphs, capturing it failed: %s", _headline(error))
+        else:
+            self._pads = True
+
+    @torch.inference_mode()
+    def _inputs(self, size: int) -> tuple[Tree, Tree, Tensor]:
+        """A batch of one row repeated."""
+        obs = tree_map(lambda leaf: leaf.repeat(size, *[1] * (leaf.ndim - 1)), self._example)
+        state = tree_map(torch.clone, self._policy.initial_state(size))
+        return obs, state, torch.ones(size, 1, dtype=torch.bool, device=self._device)
+
+
+@torch.inference_mode()
+def captured(evaluate: Pass, obs: Tree, state: Tree, first: Tensor) -> Pass:
+    """Records a pass over inputs of these shapes as a CUDA graph.
+
+    The inputs become the graph's own: a replay copies into them first. Weights are read where they lie, so new ones
+    must be copied into the old ones' place.
+    """
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            evaluate(obs, state, first)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        evaluated = evaluate(obs, state, first)
+
+    def replay(new_obs: Tree, new_state: Tree, new_first: Tensor) -> Evaluated:
+        for own, new in ((obs, new_obs), (state, new_state), (first, new_first)):
+            tree_map(lambda target, source: target.copy_(source, non_blocking=True), own, new)
+        graph.replay()
+        return evaluated
+
+    return replay
+
+
+def _headline(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,218 @@
+"""The policy over slots: state and noise per slot, padding, dtypes, and options that fall back."""
+
+import logging
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from minefleet.config import PolicyConfig
+from minefleet.policies import Policy, build
+from minefleet.policies.weights import to_numpy
+from minefleet.schema import Leaf, Schema
+from minefleet.tree import Tree, flatten
+from minefleet_actor.forward import ForwardOptions, padded_sizes
+from minefleet_actor.inference import Decision, Inference
+
+SCHEMA = Schema(
+    obs={
+        "image": Leaf(kind="box", shape=(36, 36, 3), dtype="uint8", low=0, high=255),
+        "vector": Leaf(kind="box", shape=(3,), dtype="float32"),
+    },
+    action={
+        "which": Leaf(kind="discrete", shape=(), dtype="int64", categories=(5,)),
+        "how": Leaf(kind="box", shape=(2,), dtype="float32", low=-1, high=1),
+    },
+)
+SLOTS = 7
+EVERY = np.arange(SLOTS)
+PARITY = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+"""Largest |Δ ln π| by the dtype that the layers below the heads compute in."""
+
+
+def policy_of(seed: int = 0) -> Policy:
+    torch.manual_seed(seed)
+    made = build(PolicyConfig(hidden_size=16, conv_channels=[4, 4, 4], gru_size=8), SCHEMA)
+    for parameter in made.action_head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> Inference:
+    noise_per_slot = bool(options.pop("noise_per_slot", False))
+    return Inference(
+        policy_of(),
+        SCHEMA,
+        SLOTS,
+        device=torch.device("cpu"),
+        seed=seed,
+        greedy=greedy,
+        noise_per_slot=noise_per_slot,
+        options=ForwardOptions(**options),  # type: ignore[arg-type]  # The tests name them.
+    )
+
+
+def looks(count: int, seed: int = 0) -> list[Tree]:
+    """What all slots see, so many times."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "image": rng.integers(0, 256, (SLOTS, 36, 36, 3), np.uint8),
+            "vector": rng.standard_normal((SLOTS, 3), np.float32),
+        }
+        for _ in range(count)
+    ]
+
+
+def slots(*numbers: int) -> NDArray[np.intp]:
+    return np.array(numbers, np.intp)
+
+
+def row(decision: Decision, slot: int) -> dict[str, NDArray[Any]]:
+    """What was decided for a slot."""
+    (at,) = np.flatnonzero(decision.slots == slot)
+    leaves = {"action": decision.action, "logp": decision.logp, "value": decision.value, "first": decision.first}
+    return {path: leaf[at] for path, leaf in flatten(leaves).items()}
+
+
+def assert_close(ours: Decision, theirs: Decision, slot: int) -> None:
+    for path, value in row(ours, slot).items():
+        np.testing.assert_allclose(value, row(theirs, slot)[path], rtol=1e-4, atol=1e-5, err_msg=path)
+
+
+def test_a_slot_is_decided_for_as_if_it_were_alone() -> None:
+    together, alone = inference_of(greedy=True), inference_of(greedy=True)
+    for obs in looks(4):
+        assert_close(together.decide(EVERY, obs), alone.decide(slots(3), obs), 3)
+
+
+def test_a_look_leaves_state_and_first_as_they_were() -> None:
+    looked, left = inference_of(greedy=True), inference_of(greedy=True)
+    before, between, after = looks(3)
+    for inference in (looked, left):
+        inference.decide(EVERY, before)
+        inference.reset(slots(2))
+    glance = looked.decide(EVERY, between, keeps=np.zeros(SLOTS, np.bool_))
+    assert glance.first.tolist() == [slot == 2 for slot in range(SLOTS)]
+    ours, theirs = looked.decide(EVERY, after), left.decide(EVERY, after)
+    for slot in range(SLOTS):
+        assert_close(ours, theirs, slot)
+
+
+def test_the_state_before_a_step_is_that_after_the_one_before_and_the_initial_one_after_a_reset() -> None:
+    inference = inference_of()
+    begins = np.isin(EVERY, (1, 4))
+    first, second, third = looks(3)
+    assert not inference.decide(EVERY, first, begins=begins).before[1]["gru"].any()
+    one = inference.decide(EVERY, second, begins=begins).before
+    assert sorted(one) == [1, 4]
+    assert one[4]["gru"].shape == (8,)
+    assert one[4]["gru"].any()
+    inference.reset(slots(4))
+    other = inference.decide(EVERY, third, begins=begins).before
+    assert not other[4]["gru"].any()
+    assert (other[1]["gru"] != one[1]["gru"]).any()
+
+
+def test_noise_per_slot_depends_on_nothing_that_others_do() -> None:
+    together, apart = (inference_of(noise_per_slot=True, whole=True) for _ in range(2))
+    for number, obs in enumerate(looks(5)):
+        theirs = together.decide(EVERY, obs)
+        if number == 2:
+            apart.decide(slots(3, 5), obs, keeps=np.zeros(2, np.bool_))
+        ours = apart.decide(slots(1, 3) if number % 2 else slots(3, 6), obs)
+        for path, value in row(ours, 3).items():
+            assert value.tobytes() == row(theirs, 3)[path].tobytes(), path
+    assert len({float(theirs.action["how"][slot, 0]) for slot in range(SLOTS)}) == SLOTS
+
+
+@pytest.mark.parametrize("largest", [1, 2, 5, 64, 100])
+def test_every_batch_fits_one_of_a_few_padded_sizes(largest: int) -> None:
+    sizes = padded_sizes(largest)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == largest
+    assert len(sizes) <= 4
+    assert all(size <= 2 * below for below, size in pairwise(sizes))
+
+
+def test_padding_changes_neither_what_is_decided_nor_the_state_of_others() -> None:
+    padded, plain = inference_of(greedy=True, whole=True), inference_of(greedy=True)
+    for number, obs in enumerate(looks(4)):
+        some = slots(0, 2, 6) if number % 2 else slots(1, 6)
+        ours, theirs = padded.decide(some, obs), plain.decide(some, obs)
+        assert len(ours.logp) == len(some)
+        for slot in some.tolist():
+            assert_close(ours, theirs, slot)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_recorded_is_within_the_bound_of_the_dtype(dtype: torch.dtype) -> None:
+    acting, exact = inference_of(dtype=dtype), policy_of()
+    state, first = exact.initial_state(SLOTS), torch.ones(SLOTS, 1, dtype=torch.bool)
+    differences = []
+    for obs in looks(6):
+        decision = acting.decide(EVERY, obs)
+        batch = {key: torch.from_numpy(leaf).unsqueeze(1) for key, leaf in obs.items()}
+        with torch.no_grad():
+            output, state = exact(batch, state, first)
+        action = {key: torch.from_numpy(leaf).unsqueeze(1) for key, leaf in decision.action.items()}
+        logp = exact.action_head.logp(output.params, action).squeeze(1).detach().numpy()
+        differences.append(np.abs(decision.logp - logp).max())
+        first = torch.zeros_like(first)
+        assert decision.logp.dtype == decision.value.dtype == np.float32
+    assert max(differences) < PARITY[dtype]
+    assert (max(differences) > 1e-4) == (dtype != torch.float32)
+
+
+def test_graphs_fall_back_with_a_message_where_there_is_no_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        inference = inference_of(greedy=True, cuda_graphs=True)
+    assert ["without CUDA graphs" in record.message for record in caplog.records] == [True]
+    (obs,) = looks(1)
+    assert_close(inference.decide(EVERY, obs), inference_of(greedy=True).decide(EVERY, obs), 0)
+
+
+class Uncompilable(Policy):
+    """Refuses to be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = policy_of()
+        self.inner, self.action_head, self.value_norm = inner, inner.action_head, inner.value_norm
+
+    def initial_state(self, batch: int) -> Tree:
+        return self.inner.initial_state(batch)
+
+    def forward(self, obs: Tree, state: Tree, first: torch.Tensor) -> Tree:
+        if torch.compiler.is_compiling():
+            raise RuntimeError("not to be traced")
+        return self.inner(obs, state, first)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_what_cannot_be_compiled_runs_as_it_is_with_a_message(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        inference = Inference(
+            Uncompilable(),
+            SCHEMA,
+            SLOTS,
+            device=torch.device("cpu"),
+            seed=0,
+            greedy=True,
+            options=ForwardOptions(compile=True),
+        )
+    assert any("runs uncompiled" in record.message for record in caplog.records)
+    (obs,) = looks(1)
+    assert_close(inference.decide(EVERY, obs), inference_of(greedy=True).decide(EVERY, obs), 0)
+
+
+def test_a_batch_is_stamped_with_the_version_that_computed_it() -> None:
+    inference = inference_of(greedy=True)
+    first, second = looks(2)
+    before = inference.decide(EVERY, first)
+    inference.swap(to_numpy(policy_of(1)), 9)
+    after = inference.decide(EVERY, second)
+    assert (before.version, after.version) == (0, 9)
