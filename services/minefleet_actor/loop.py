@@ -148,7 +148,7 @@ class Actor:
         self._batcher.close()
         for decision in self._batcher.take():
             self._see(decision)
-        unseen = np.flatnonzero(np.isin(self._phase, (Phase.READY, Phase.ENDING)) & self._recorder.pending)
+        unseen = np.flatnonzero(self._wanting() & self._recorder.pending)
         if len(unseen):
             self._see(self._inference.decide(unseen, self._pool.obs, keeps=np.zeros(len(unseen), np.bool_)))
         for slot in range(self._pool.num_slots):
@@ -306,7 +306,9 @@ class Actor:
         """Asks for a decision for every slot that wants one: to act, or only to know the value of what it sees."""
         if self._worker.deterministic and np.any(self._phase == Phase.WORKING):
             return
-        slots = np.flatnonzero(np.isin(self._phase, (Phase.READY, Phase.ENDING)) & ~self._asked)
+        slots = np.flatnonzero(self._wanting() & ~self._asked)
+        if not len(slots):
+            return
         ready, steps = self._phase[slots] == Phase.READY, self._recorder.length[slots]
         full = steps == self._recorder.fragment_length
         border = ready & (full | (steps == 0))
@@ -317,6 +319,10 @@ class Actor:
         wants = ~ready | acts | full
         self._asked[slots[wants]] = True
         self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
+
+    def _wanting(self) -> NDArray[np.bool_]:
+        """[S] bool: the slots that want a decision, or the value of what they see."""
+        return (self._phase == Phase.READY) | (self._phase == Phase.ENDING)
 
     def _begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""

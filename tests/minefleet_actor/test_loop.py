@@ -218,7 +218,7 @@ def played(seed: int, clock: Callable[[], float] = lambda: 0.0, *, threaded: boo
 def play(
     seed: int, clock: Callable[[], float], posts: list[Post], *, threaded: bool = False
 ) -> tuple[NumberedPool, ActorMetrics]:
-    """Acts with one lane per post until 1000 steps are taken, and drains."""
+    """Acts with one lane per post until 1500 steps are taken, and drains."""
     torch.manual_seed(seed)
     pool, metrics = NumberedPool(seed), ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
@@ -248,7 +248,7 @@ def play(
     if threaded:
         thread.start()
     actor.start()
-    while pool.steps < 1000:
+    while pool.steps < 1500:
         actor.turn(0.0)
     actor.drain()
     if threaded:
