@@ -149,8 +149,9 @@ class Actor:
         for decision in self._batcher.take():
             self._see(decision)
         unseen = np.flatnonzero(self._wanting() & self._recorder.pending)
-        if len(unseen):
-            self._see(self._inference.decide(unseen, self._pool.obs, keeps=np.zeros(len(unseen), np.bool_)))
+        for start in range(0, len(unseen), self._inference.largest):
+            slots = unseen[start : start + self._inference.largest]
+            self._see(self._inference.decide(slots, self._pool.obs, keeps=np.zeros(len(slots), np.bool_)))
         for slot in range(self._pool.num_slots):
             working = self._phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._obs(slot)

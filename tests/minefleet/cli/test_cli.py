@@ -23,18 +23,18 @@ from minefleet.weights.version import read_info
 Done = subprocess.CompletedProcess[str]
 Cli = Callable[..., Done]
 
-TELEGRAPH = """
+NETWORK = """
 import gymnasium
 from gymnasium import spaces
 
 
-class Telegraph(gymnasium.Env):
-    observation_space = spaces.Text(8)
+class Network(gymnasium.Env):
+    observation_space = spaces.Graph(spaces.Discrete(2), None)
     action_space = spaces.Discrete(2)
 
 
 def make():
-    return Telegraph()
+    return Network()
 """
 
 
@@ -86,7 +86,7 @@ def refused(done: Done, *parts: str) -> None:
         (["cartpol"], ["unknown preset 'cartpol'", "cartpole"]),
         (["mine.yaml"], ["mine.yaml", "unknown key", "max_stalenes", "max_staleness"]),
         (["cartpole", "env.id=CartPole-v99"], ["env.id 'CartPole-v99'", "CartPole-v1"]),
-        (["cartpole", "env.id=", "env.generator=telegraph.py:make"], ["Text", "Box"]),
+        (["cartpole", "env.id=", "env.generator=network.py:make"], ["Graph", "Box"]),
         (["cartpole", "rollout_config.worker_config.device=cuda:99"], ["worker_config.device=cuda:99", "GPUs here"]),
         (["cartpole", "train_config.resume=nowhere"], ["nowhere is no checkpoint", "state.json"]),
         ([], ["give a CONFIG", "crafter"]),
@@ -95,7 +95,7 @@ def refused(done: Done, *parts: str) -> None:
 def test_a_mistake_in_the_configuration_is_one_message_and_starts_nothing(
     cli: Cli, tmp_path: Path, arguments: list[str], parts: list[str]
 ) -> None:
-    (tmp_path / "telegraph.py").write_text(TELEGRAPH)
+    (tmp_path / "network.py").write_text(NETWORK)
     (tmp_path / "mine.yaml").write_text("rollout_config: {replay_buffer_config: {max_stalenes: 3}}\n")
     refused(cli("train", *arguments), *parts)
     assert not (tmp_path / "runs").exists()
