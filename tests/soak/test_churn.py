@@ -9,7 +9,7 @@ from tests.test_churn import ROLES, begin, come_and_go
 pytestmark = pytest.mark.soak
 
 
-@pytest.mark.parametrize("order", permutations(ROLES), ids="-".join)
+@pytest.mark.parametrize("order", list(permutations(ROLES)), ids="-".join)
 def test_a_run_begins_in_every_order_of_its_roles(tmp_path: Path, order: tuple[str, ...]) -> None:
     begin(tmp_path, order)
 
