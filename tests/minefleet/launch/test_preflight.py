@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium import spaces
 
 
-class Telegraph(gymnasium.Env):
-    observation_space = spaces.Text(8)
+class Network(gymnasium.Env):
+    observation_space = spaces.Graph(spaces.Discrete(2), None)
     action_space = spaces.Discrete(2)
 
 
@@ -25,8 +25,8 @@ class Broken(gymnasium.Env):
         raise RuntimeError("no world today")
 
 
-def telegraph():
-    return Telegraph()
+def network():
+    return Network()
 
 
 def broken():
@@ -64,7 +64,7 @@ def test_the_spaces_and_the_architecture_are_found_out() -> None:
     [
         (["env.id=CartPole-v99"], r"env\.id 'CartPole-v99': .* nearest are CartPole-v1"),
         (["env.kwargs.wind=3"], "the environment 'CartPole-v1' fails: TypeError: .*wind"),
-        (["env.id=", "env.generator=worlds.py:telegraph"], r"obs.*Text.*Box, Discrete, MultiDiscrete"),
+        (["env.id=", "env.generator=worlds.py:network"], r"obs.*Graph.*Box, Discrete, MultiDiscrete"),
         (["env.id=", "env.generator=worlds.py:broken"], "fails: RuntimeError: no world today .*worlds.py, line "),
         (["env.id=", "env.generator=worlds.py:nothing"], "worlds.py has no function 'nothing'"),
         (["policy.generator=policies.py:for_other_spaces"], "the policy does not fit the environment's spaces: "),
