@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
-from minefleet_worker.errors import RefusedError
+from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.masks import MASK
 from minefleet_worker.pixels import grey, resizer
 
@@ -91,7 +91,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _with_mask(self, obs: Any, info: Mapping[str, Any], *, is_over: bool) -> dict[str, Any]:
         mask = info.get(self._key)
         if mask is None and not is_over and not info.get("error"):
-            raise ValueError(f"env.wrappers.action_mask: info lacks {self._key!r}; it has {sorted(map(str, info))}")
+            raise EnvError(f"env.wrappers.action_mask: info lacks {self._key!r}; it has {sorted(map(str, info))}")
         return {**self._named(obs), MASK: _mask(self.env.action_space, mask)}
 
     def _named(self, tree: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _checked(space: Any, value: Any, path: str) -> Any:
     """Refuses an image that is none of its space: resized, it would look right."""
     image = np.asarray(value)
     if image.shape != space.shape or image.dtype != space.dtype:
-        raise ValueError(f"the image {path!r} must be {space.dtype} {space.shape}, got {image.dtype} {image.shape}")
+        raise EnvError(f"the image {path!r} must be {space.dtype} {space.shape}, got {image.dtype} {image.shape}")
     return image
 
 

@@ -20,7 +20,7 @@ from minefleet.config.load import load
 from minefleet.envs import make, schema_of
 from minefleet.errors import ConfigError
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
-from minefleet_worker.errors import RefusedError
+from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.masks import allow_nothing, masks_of
 from minefleet_worker.pixels import grey, resizer
 from minefleet_worker.wrapping import OFF, wrap
@@ -151,7 +151,7 @@ def test_a_resized_pixel_is_the_mean_of_what_it_covers(
 def test_an_image_that_is_none_of_its_space_is_not_made_to_look_right(wrong: Any, wrappers: dict[str, Any]) -> None:
     space = Counting.observation_space["pov"]
     env = wrapped(TransformObservation(Counting(), lambda obs: wrong, space), **wrappers)
-    with pytest.raises(ValueError, match=r"the image '' must be uint8 \(12, 8, 3\), got"):
+    with pytest.raises(EnvError, match=r"the image '' must be uint8 \(12, 8, 3\), got"):
         env.reset()
 
 
@@ -218,7 +218,7 @@ def test_a_mask_from_info_has_an_element_per_category_of_every_part_that_has_som
 
 
 def test_info_without_the_mask_is_refused_with_what_it_has() -> None:
-    with pytest.raises(ValueError, match=r"info lacks 'legal'; it has \['allowed'\]"):
+    with pytest.raises(EnvError, match=r"info lacks 'legal'; it has \['allowed'\]"):
         wrapped(Telling(), action_mask="legal").reset()
 
 
