@@ -306,6 +306,7 @@ def test_nothing_is_left_after_closing_whatever_happened_before(tmp_path: Path) 
     pool = started(config_of(tmp_path, has_child=True), num_envs=3)
     obs = pool.obs["count"]
     command(pool)
+    assert all(pool.pids)
     os.kill(pool.pids[0], signal.SIGKILL)
     results(pool, {0})
     pool.reset(np.array([0]))

@@ -156,7 +156,7 @@ class EnvProcess:
         if bytes(answered) != reply.kinds or failed != set(reply.failures):
             raise ValueError(f"{list(reply.kinds)} follows on {list(self._commands)}")
         for index, ending in reply.endings.items():
-            if reply.kinds[index] != Kind.STEP or not isinstance(ending.task, str):
+            if reply.kinds[index] not in (Kind.STEP, Kind.RESET) or not isinstance(ending.task, str):
                 raise ValueError(f"environment {index} has no such end: {ending}")
             math.fsum(ending.metrics.values())
         for failure in reply.failures.values():
