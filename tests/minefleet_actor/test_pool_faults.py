@@ -28,7 +28,7 @@ NONSENSE = {
     7: "the reward must be a finite float32, got 1e+39",
     8: "observation 'count' must have shape (2,), got (3,)",
     9: "observation 'mode' must be int64, got float64",
-    10: "observation 'mode' must count categories below 3, got 3",
+    10: "observation 'mode' must count categories below (3,), got 3",
     11: "observation 'count' must be finite, got [nan  1.]",
     12: "the environment reports an error: the engine died",
 }
