@@ -291,7 +291,8 @@ class Actor:
 
     def _wanting(self) -> NDArray[np.bool_]:
         """[S] bool: the slots that want a decision, or the value of what they see."""
-        return (self._phase == Phase.READY) | (self._phase == Phase.ENDING)
+        wanting: NDArray[np.bool_] = (self._phase == Phase.READY) | (self._phase == Phase.ENDING)
+        return wanting
 
     def _begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""
