@@ -29,7 +29,7 @@ class Pixels(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, C, H, W] float32."""
-        return image.permute(0, 3, 1, 2).float() / 255
+        return image.permute(0, 3, 1, 2).float().div_(255)
 
 
 class Numbers(nn.Module):
@@ -125,7 +125,7 @@ def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
         raise ConfigError(f"policy.conv_channels must be {len(KERNELS)} numbers >= 1, got {config.conv_channels}")
     modules: list[nn.Module] = [Pixels()]
     for channels, kernel, stride in zip(config.conv_channels, KERNELS, STRIDES, strict=True):
-        modules += [orthogonal(nn.Conv2d(depth, channels, kernel, stride), TRUNK_GAIN), nn.ReLU()]
+        modules += [orthogonal(nn.Conv2d(depth, channels, kernel, stride), TRUNK_GAIN), nn.ReLU(inplace=True)]
         height, width, depth = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
     return nn.Sequential(*modules, nn.Flatten(), *_dense([height * width * depth, config.hidden_size], config))
 
