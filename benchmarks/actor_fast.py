@@ -73,7 +73,7 @@ def config(arguments: argparse.Namespace) -> dict[str, Any]:
     """The actor's configuration."""
     changed = dict(pair.split("=") for pair in arguments.worker)
     return config_of(
-        {"generator": "harness.acting_parts:frames"},
+        {"generator": "harness.acting_envs:Frames"},
         FRAMES_POLICY,
         WORKER | {key: int(value) for key, value in changed.items()},
         fragment_length=64,

@@ -27,6 +27,8 @@ from minefleet.envs.faulty import LIFE_FAULTS, RESET_FAULTS, STEP_FAULTS
 STEPS_PER_FAULT = 200
 STEP_S = 0.05
 EPISODE_LENGTH = 50
+MAX_RSS_BYTES = 96 * 2**20
+"""A process takes half of it while it does not leak."""
 WARM_UP_S = 5.0
 TICK_S = 1.0
 FLAT = 1.02
@@ -80,7 +82,12 @@ def fault_rates() -> dict[str, float]:
 def stretch(slots: int, faults: dict[str, float], seconds: float) -> Stretch:
     """Lets an actor act for so long, in a fleet of its own."""
     worker = WorkerConfig(
-        num_envs=slots, step_timeout_s=1.0, reset_timeout_s=2.0, start_timeout_s=60.0, max_restarts=20
+        num_envs=slots,
+        step_timeout_s=1.0,
+        reset_timeout_s=2.0,
+        start_timeout_s=60.0,
+        max_rss_bytes=MAX_RSS_BYTES,
+        max_restarts=20,
     )
     with (
         tempfile.TemporaryDirectory() as directory,

@@ -61,7 +61,7 @@ def config(case: str, worker: dict[str, Any]) -> dict[str, Any]:
         {} if case == "healthy" else {"frozen": [seed_of(0, 0)], "crashing": [seed_of(1, n) for n in range(EPISODES)]}
     )
     return config_of(
-        {"generator": "harness.acting_parts:sleeper", "kwargs": kwargs},
+        {"generator": "harness.acting_envs:Sleeper", "kwargs": kwargs},
         {"generator": "harness.acting_parts:waiter"},
         worker,
         fragment_length=64,

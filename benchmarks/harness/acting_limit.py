@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv
-from minefleet.envs.spaces import schema_of
 from numpy.typing import NDArray
 
 from harness.acting import SLOTS
 from harness.acting_envs import BANKS, Frames
 from harness.acting_parts import FRAMES_POLICY
 from minefleet.config import PolicyConfig
+from minefleet.envs import schema_of
 from minefleet.policies import build
 
 WARM_UP_S = 3.0

@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.acting_envs import Frames, Sleeper
 from minefleet.policies import ActorCritic
 from minefleet.schema import Schema
 
@@ -33,11 +32,3 @@ class Waiter(ActorCritic):
 
 def waiter(schema: Schema) -> Waiter:
     return Waiter(schema)
-
-
-def sleeper(**kwargs: Any) -> Sleeper:
-    return Sleeper(**kwargs)
-
-
-def frames() -> Frames:
-    return Frames()

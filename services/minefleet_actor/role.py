@@ -1,6 +1,7 @@
 """The life of an actor process: prepare, act, drain."""
 
 import logging
+import sys
 import time
 
 from minefleet.reproduce import reproduction
@@ -11,6 +12,11 @@ from minefleet_actor.pool import EnvStartError
 from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005
+"""Longest that one thread keeps another one from the interpreter, seconds: a batch is not to wait for a turn to end."""
+REPORT_S = 0.25
+"""Time between two reports, seconds."""
 
 
 def prepare(context: RoleContext) -> Parts:
@@ -28,6 +34,7 @@ def prepare(context: RoleContext) -> Parts:
 
 def act(context: RoleContext, parts: Parts) -> None:
     """Acts until asked to stop, then drains."""
+    sys.setswitchinterval(SWITCH_S)
     parts.crew.start("weights", parts.follower.run)
     parts.crew.start("inference", parts.batcher.run)
     for lane in parts.lanes:
@@ -37,10 +44,13 @@ def act(context: RoleContext, parts: Parts) -> None:
         parts.crew.start("camera", parts.camera.run)
     try:
         parts.actor.start()
+        due_s = time.monotonic()
         while not context.stopping.is_set():
             parts.crew.check()
             parts.actor.turn()
-            report(context, parts)
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + REPORT_S
+                report(context, parts)
         context.board.set(status_service_pb2.STATE_DRAINING)
         parts.actor.drain()
         ship_the_rest(context, parts)
