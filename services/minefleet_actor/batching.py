@@ -106,8 +106,8 @@ class Batcher:
         return decided
 
     def run(self) -> None:
-        """Decides until closed."""
-        while self._wait():
+        """Decides until closed; where `want` does that, ends at once."""
+        while self._threaded and self._wait():
             self._take_weights()
             if self._wanted:
                 self._compute()
