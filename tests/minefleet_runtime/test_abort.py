@@ -16,6 +16,7 @@ KINDS = [
 ]
 WIDENED = {
     errors.ConfigError: errors.ContractError,
+    errors.EnvFailedError: errors.ContractError,
     errors.RunMismatchError: errors.ContractError,
     errors.GaveUpError: errors.InternalError,
 }
