@@ -131,7 +131,7 @@ def test_the_old_example_is_trained_and_evaluated(
 
 
 def test_what_is_wrong_with_it_is_said_with_its_own_place(old_python: str, hall: str) -> None:
-    with pytest.raises(ConfigError, match=r"fails: OSError: the hall is closed \(raised in .*halls.py, line \d+\)"):
+    with pytest.raises(ConfigError, match=r"(?s)fails:\nTraceback.*halls.py\", line \d+.*OSError: the hall is closed"):
         described(old_python, f"env.generator={hall}", "env.kwargs.broken=true")
 
 
