@@ -14,6 +14,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.masks import MASK
 from minefleet_worker.pixels import grey, resizer
+from minefleet_worker.spaces import join
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
@@ -162,16 +163,12 @@ def _map(function: Callable[[Any, Any, str], Any], space: Any, value: Any, path:
         path: Where the space lies.
     """
     if isinstance(space, spaces.Dict):
-        made = {key: _map(function, child, value[key], _join(path, key)) for key, child in space.items()}
+        made = {key: _map(function, child, value[key], join(path, str(key))) for key, child in space.items()}
         return spaces.Dict(made) if value is space else made
     if isinstance(space, spaces.Tuple):
-        children = [_map(function, child, value[index], _join(path, index)) for index, child in enumerate(space)]
+        children = [_map(function, child, value[index], join(path, str(index))) for index, child in enumerate(space)]
         return spaces.Tuple(children) if value is space else tuple(children)
     return function(space, value, path)
-
-
-def _join(path: str, key: Any) -> str:
-    return f"{path}/{key}" if path else str(key)
 
 
 def _mask_space(action: Space) -> Space | None:

@@ -43,7 +43,7 @@ def writer(space: Any, leaves: Mapping[str, Any], rows: Mapping[str, NDArray[Any
     """
     if _kind(space) in ("Dict", "Tuple"):
         return _write_all(
-            [(key, writer(child, leaves, rows, _join(path, name))) for key, name, child in _children(space)]
+            [(key, writer(child, leaves, rows, join(path, name))) for key, name, child in _children(space)]
         )
     leaf, row = leaves[path], rows[path]
     name = f"observation {path!r}" if path else "the observation"
@@ -61,7 +61,7 @@ def reader(space: Any, rows: Mapping[str, NDArray[Any]], path: str = "") -> Call
     """
     kind = _kind(space)
     if kind in ("Dict", "Tuple"):
-        parts = [(key, reader(child, rows, _join(path, name))) for key, name, child in _children(space)]
+        parts = [(key, reader(child, rows, join(path, name))) for key, name, child in _children(space)]
         if kind == "Dict":
             return lambda: {key: read() for key, read in parts}
         return lambda: tuple(read() for _, read in parts)
@@ -87,7 +87,8 @@ def _children(space: Any) -> Iterator[tuple[Any, str, Any]]:
     return ((key, str(key), child) for key, child in pairs)
 
 
-def _join(path: str, name: str) -> str:
+def join(path: str, name: str) -> str:
+    """The path of what lies at `name` below `path`; either may be empty."""
     return f"{path}/{name}" if path and name else path or name
 
 
@@ -96,7 +97,7 @@ def _shape(space: Any) -> tuple[int, ...]:
 
 
 def _leaves(space: Any, side: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    place = _join(side, path)
+    place = join(side, path)
     if _kind(space) not in ("Dict", "Tuple"):
         yield path, _leaf(space, side, place)
         return
@@ -106,7 +107,7 @@ def _leaves(space: Any, side: str, path: str) -> Iterator[tuple[str, dict[str, A
     for key, name, child in children:
         if (key is not name and _kind(space) == "Dict") or not name or "/" in name:
             raise RefusedError(f"{place} has the key {key!r}; keys must be non-empty strings without '/'")
-        yield from _leaves(child, side, _join(path, name))
+        yield from _leaves(child, side, join(path, name))
 
 
 def _leaf(space: Any, side: str, place: str) -> dict[str, Any]:

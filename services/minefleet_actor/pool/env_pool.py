@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.schema import Schema
-from minefleet.tree import Tree, unflatten
+from minefleet.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.failure_log import FailureLog
 from minefleet_actor.pool.process import Stage
-from minefleet_actor.pool.slots import SlotBook
+from minefleet_actor.pool.slots import BookedPool, SlotBook
 from minefleet_actor.pool.supervisor import Alarm, Answer, End, Event, Heavy, Supervisor, named
 from minefleet_actor.pool.turnstile import Turnstile
 from minefleet_actor.pool.wear import Wear
@@ -51,7 +51,7 @@ KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""
 
 
-class EnvPool:
+class EnvPool(BookedPool):
     """Environments in processes of their own; see `Pool` for the contract."""
 
     def __init__(
@@ -75,30 +75,6 @@ class EnvPool:
         self._supervisor = Supervisor(_timeouts_s(worker_config), worker_config.max_rss_bytes)
         self._memory = -1
         self._running = False
-
-    @property
-    def num_slots(self) -> int:
-        """Number of environments."""
-        return self._config.num_envs
-
-    @property
-    def obs(self) -> Tree:
-        """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
-        return unflatten(self._book.arrays.obs)
-
-    @property
-    def resting(self) -> int:
-        """Number of slots that failed so often that they are left alone for a while."""
-        return self._book.breaker.resting(time.monotonic())
-
-    @property
-    def frames(self) -> NDArray[np.uint8]:
-        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
-        return self._book.arrays.frame
-
-    def film(self, slot: int, on: bool) -> None:
-        """Lets a slot render its frames from its next reset on, or no longer."""
-        self._book.arrays.film[slot] = on
 
     @property
     def pids(self) -> list[int]:

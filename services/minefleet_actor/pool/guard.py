@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from minefleet_worker import boot
+
 MAX_EVENT_BYTES = 2**16
 END_S = 10.0
 """Longest that the guard may take to end everything: twice what it gives the processes, and more for the kernel."""
@@ -49,8 +51,7 @@ class Guard:
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # Cores go to processes, not to threads of NumPy in each of them.
-                env={"OMP_NUM_THREADS": "1"} | os.environ,
+                env=boot.environment(""),
             )
 
     def start(self, index: int, command: Sequence[str], channel: socket.socket, *, without: Sequence[str]) -> None:

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.errors import ConfigError
 from minefleet.schema import Schema
-from minefleet.tree import Tree, unflatten
+from minefleet.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
-from minefleet_actor.pool.slots import SlotBook
+from minefleet_actor.pool.slots import BookedPool, SlotBook
 from minefleet_worker import layout
 from minefleet_worker.frames import Command
 from minefleet_worker.host import EnvHost
 
 
-class InlinePool:
+class InlinePool(BookedPool):
     """Environments in this process; see `Pool` for the contract. Nothing is killed here, so a hang is a hang."""
 
     def __init__(
@@ -41,30 +40,6 @@ class InlinePool:
         self._book = SlotBook(schema, worker_config, seed=seed, actor_index=actor_index)
         self._host: EnvHost | None = None
         self._woken = threading.Event()
-
-    @property
-    def num_slots(self) -> int:
-        """Number of environments."""
-        return len(self._slots)
-
-    @property
-    def obs(self) -> Tree:
-        """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
-        return unflatten(self._book.arrays.obs)
-
-    @property
-    def resting(self) -> int:
-        """Number of slots that failed so often that they are left alone for a while."""
-        return self._book.breaker.resting(time.monotonic())
-
-    @property
-    def frames(self) -> NDArray[np.uint8]:
-        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
-        return self._book.arrays.frame
-
-    def film(self, slot: int, on: bool) -> None:
-        """Lets a slot render its frames from its next reset on, or no longer."""
-        self._book.arrays.film[slot] = on
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
 from minefleet.schema import Schema
-from minefleet.tree import Tree, flatten
+from minefleet.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.breaker import Breaker
 from minefleet_actor.pool.contract import Ready, Slots
 from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
@@ -142,6 +143,36 @@ class SlotBook:
         self._unseeded[slot] = True
         self.arrays.reward[slot] = 0.0
         self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
+
+
+class BookedPool:
+    """What a pool shows of its slots by its book alone."""
+
+    _book: SlotBook
+
+    @property
+    def num_slots(self) -> int:
+        """Number of environments."""
+        return len(self._book.command)
+
+    @property
+    def obs(self) -> Tree:
+        """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
+        return unflatten(self._book.arrays.obs)
+
+    @property
+    def resting(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+        return self._book.breaker.resting(time.monotonic())
+
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+        return self._book.arrays.frame
+
+    def film(self, slot: int, on: bool) -> None:
+        """Lets a slot render its frames from its next reset on, or no longer."""
+        self._book.arrays.film[slot] = on
 
 
 def episode_seed(seed: int, actor_index: int, slot: int, episode: int) -> int:
