@@ -1,11 +1,12 @@
-"""An actor of 64 environments that cost nothing, against Gymnasium, Sample Factory, and the bare forward pass.
+"""Two actors of 32 environments that cost nothing, against Gymnasium, Sample Factory, and the bare forward pass.
 
     python benchmarks/actor_fast.py [--rounds 3] [--seconds 20]
 
 Steps per second on two cores, of environments that show frames of Crafter from a bank, with a policy of three
 convolutions, a dense layer and a GRU of 256. Each round runs all sides in turn, a different one first each time.
 
-    ours            a real actor with its replay and its parameters: every step is recorded, stored and acked
+    ours            two real actors, one per core as fast environments want it, with their replay and parameters: every
+                    step is recorded, stored and acked
     gymnasium-N     `AsyncVectorEnv` with shared memory, and our policy step by step on N threads; nothing is recorded;
                     the better of both is the peer
     sample-factory  its sampler with a policy of the same size, without a learner; trajectories stay in memory
@@ -13,21 +14,19 @@ convolutions, a dense layer and a GRU of 256. Each round runs all sides in turn,
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from typing import Any
 
 from harness.acting import SLOTS, act, config_of, share_cores
 from harness.acting_envs import make_bank
 from harness.acting_parts import FRAMES_POLICY
-from harness.peers import BENCHMARKS, PEERS, install
+from harness.peers import PEERS, figure, install
 from harness.report import line, medians, table
 
 SIDES = ("ours", "gymnasium-1", "gymnasium-2", "sample-factory", "forward-1")
 WARM_UP_S = 5.0
-WORKER = {"envs_per_process": 32}
+ACTORS = 2
+WORKER = {"envs_per_process": SLOTS // ACTORS, "min_batch_size": SLOTS // ACTORS}
 
 
 def main() -> None:
@@ -64,9 +63,9 @@ def measure(side: str, arguments: argparse.Namespace) -> float:
     if side == "sample-factory":
         python = install("sample_factory", constrained=False)
         command = [str(python), str(PEERS / "sample_factory_frames.py"), str(SLOTS), str(arguments.seconds)]
-        return run(command, OMP_NUM_THREADS="1")
+        return figure(command, OMP_NUM_THREADS="1")
     kind, _, threads = side.partition("-")
-    return run([sys.executable, "-m", "harness.acting_limit", kind, str(arguments.seconds), threads])
+    return figure([sys.executable, "-m", "harness.acting_limit", kind, str(arguments.seconds), threads])
 
 
 def config(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -76,28 +75,11 @@ def config(arguments: argparse.Namespace) -> dict[str, Any]:
         {"generator": "harness.acting_envs:Frames"},
         FRAMES_POLICY,
         WORKER | {key: int(value) for key, value in changed.items()},
+        actors=ACTORS,
         fragment_length=64,
         to_send_queue_size=2 * SLOTS,
         replay_buffer_config={"compression": arguments.compression},
     )
-
-
-def run(command: list[str], **environ: str) -> float:
-    """Runs a side as a process; returns the number that it prints on a line of its own."""
-    path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path} | environ, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed: {done.stderr}")
-    return float(next(text for text in reversed(done.stdout.splitlines()) if is_number(text)))
-
-
-def is_number(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), float)
-    except ValueError:
-        return False
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ takes them, and a GPU. The actor is a real one, with its replay and its paramete
     healthy  the limit is 64 / 55 ms
     faulty   one environment never answers, another one's process dies a second after each start; the limit is what
              the other 62 allow and, while it lives, the one that dies: it is counted as whole, 63 / 55 ms
+
+Beside them, in the same rounds, `bare`: 64 processes that only sleep and one that only waits for them. That is what the
+machine allows; it is the peer.
 """
 
 import argparse
+import sys
 from typing import Any
 
 import yaml
@@ -18,6 +22,7 @@ import yaml
 from harness.acting import SLOTS, act, config_of, share_cores
 from harness.acting_envs import SLEEP_S
 from harness.acting_parts import FORWARD_S
+from harness.peers import figure
 from harness.report import line, medians, table
 from minefleet_actor.pool.slots import episode_seed
 
@@ -39,15 +44,18 @@ def main() -> None:
     share_cores()
     worker = {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in arguments.worker)}
     rounds = [
-        {
+        {"bare": figure([sys.executable, "-m", "harness.acting_bare", str(arguments.seconds)])}
+        | {
             case: act(config(case, worker), warm_up_s=arguments.warm_up_s, seconds=arguments.seconds)
             for case in arguments.case
         }
         for _ in range(arguments.rounds)
     ]
     print(table("steps/s", rounds, digits=0))
-    for case, rate in medians(rounds).items():
-        print(line("actor_slow", case, "steps/s", rate, limit=limit(case)))
+    middle = medians(rounds)
+    for case in arguments.case:
+        peer = middle["bare"] * (SLOTS - LOSSES[case]) / SLOTS
+        print(line("actor_slow", case, "steps/s", middle[case], peer=peer, limit=limit(case)))
 
 
 def limit(case: str) -> float:

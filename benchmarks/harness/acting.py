@@ -1,8 +1,9 @@
 """Actors as processes, with the replay and the parameters of their run: what `benchmarks/actor_*.py` measure."""
 
 import os
+import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,40 +28,48 @@ def share_cores() -> None:
 
 
 def config_of(
-    env: Mapping[str, Any], policy: Mapping[str, Any], worker: Mapping[str, Any], **rollout: Any
+    env: Mapping[str, Any], policy: Mapping[str, Any], worker: Mapping[str, Any], *, actors: int = 1, **rollout: Any
 ) -> dict[str, Any]:
-    """The configuration of an actor of `SLOTS` environments that need not be granted what they make."""
+    """The configuration of `actors` that have `SLOTS` environments together and need not be granted what they make."""
     buffer = {"pacing": "off", "max_reuse": 1_000_000, **rollout.pop("replay_buffer_config", {})}
     return {
         "env": dict(env),
         "policy": dict(policy),
         "rollout_config": {
             **rollout,
+            "num_rollout_workers": actors,
             "replay_buffer_config": buffer,
-            "worker_config": {"num_envs": SLOTS, **worker},
+            "worker_config": {"num_envs": SLOTS // actors, **worker},
         },
     }
 
 
 def act(config: Mapping[str, Any], *, warm_up_s: float, seconds: float) -> float:
-    """Steps per second of an actor whose weights do not change.
+    """Steps per second of all actors of a configuration, whose weights do not change.
 
     Raises:
-        RuntimeError: If a step that it took is not in replay when it has drained.
+        RuntimeError: If a step that they took is not in replay when they have drained.
     """
     with scratch() as directory, ExitStack() as stack:
         run = prepare(from_data(config, "the benchmark"), directory / "run")
         replay = stack.enter_context(serving(run))
         publish(run, stack.enter_context(serving(run, "parameters")))
-        with serving(run, "actor") as actor:
-            while sample(actor, STEPS) < SLOTS:
-                actor.outlive(START_POLL_S)
-            actor.outlive(warm_up_s)
-            before = sample(actor, STEPS)
-            actor.outlive(seconds)
-            rate = (sample(actor, STEPS) - before) / seconds
+        with ExitStack() as acting:
+            indices = range(run.config.rollout_config.num_rollout_workers)
+            actors = [acting.enter_context(serving(run, "actor", index)) for index in indices]
+            while min(sample(actor, STEPS) for actor in actors) < SLOTS:
+                actors[0].outlive(START_POLL_S)
+            actors[0].outlive(warm_up_s)
+            began_s, before = time.monotonic(), steps(actors)
+            actors[0].outlive(seconds)
+            rate = (steps(actors) - before) / (time.monotonic() - began_s)
         check(run, replay)
     return rate
+
+
+def steps(actors: Sequence[Server]) -> float:
+    """Steps that the actors took so far."""
+    return sum(sample(actor, STEPS) for actor in actors)
 
 
 def publish(run: Run, parameters: Server) -> None:
@@ -79,10 +88,10 @@ def sample(server: Server, name: str) -> float:
 
 
 def check(run: Run, replay: Server) -> None:
-    """Compares the fragments in replay with the steps that the drained actor says it took."""
+    """Compares the fragments in replay with the steps that the drained actors say they took."""
     with ReplayClient(replay.address) as client:
         figures = client.describe().figures
     length, acked = run.config.rollout_config.fragment_length, figures["appended_fragments"]
-    steps = figures["env_steps"]
-    if not (acked - SLOTS) * length <= steps <= acked * length:
-        raise RuntimeError(f"the actor took {steps:.0f} steps, replay has {acked:.0f} fragments of {length}")
+    taken = figures["env_steps"]
+    if not (acked - SLOTS) * length <= taken <= acked * length:
+        raise RuntimeError(f"the actors took {taken:.0f} steps, replay has {acked:.0f} fragments of {length}")

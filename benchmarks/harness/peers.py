@@ -1,5 +1,7 @@
 """Peers run in environments of their own, below `benchmarks/peers/`."""
 
+import json
+import os
 import subprocess
 import venv
 from pathlib import Path
@@ -25,3 +27,22 @@ def install(peer: str, *, constrained: bool = True) -> Path:
         subprocess.run([python, "-m", "pip", "install", "-q", *constraints, *requirements], check=True)
         installed.touch()
     return python
+
+
+def figure(command: list[str], **environ: str) -> float:
+    """Runs one side of a benchmark as a process; returns the number that it prints on a line of its own."""
+    path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path} | environ, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr}")
+    return float(next(text for text in reversed(done.stdout.splitlines()) if is_number(text)))
+
+
+def is_number(text: str) -> bool:
+    """Whether a line is a number with a decimal point."""
+    try:
+        return isinstance(json.loads(text), float)
+    except ValueError:
+        return False
