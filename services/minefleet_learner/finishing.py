@@ -33,7 +33,7 @@ from minefleet_learner.schedule import stop_reason
 from minefleet_learner.shards import Shards
 from minefleet_learner.sinks import Journal, finite
 from minefleet_learner.snapshot import Insides
-from minefleet_learner.update import NonFiniteError
+from minefleet_learner.stepping import NonFiniteError
 from minefleet_runtime.context import StatusBoard
 
 RESULT_FILE = "result.json"

@@ -36,7 +36,7 @@ from minefleet_learner.copies import Copier
 from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
-from minefleet_learner.update import NonFiniteError
+from minefleet_learner.stepping import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.context import RoleContext

@@ -21,7 +21,8 @@ from minefleet_learner.forward import gather
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
 from minefleet_learner.snapshot import restore_rng, rng_arrays, seed_everything
-from minefleet_learner.update import NonFiniteError, Updater
+from minefleet_learner.stepping import NonFiniteError
+from minefleet_learner.update import Updater
 
 Make = Callable[..., Fragment]
 MakePolicy = Callable[..., Policy]

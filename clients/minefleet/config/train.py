@@ -1,6 +1,6 @@
 """How the learner trains: `train_config` of the seeds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, divides, not_yet, whole_or_share, within
@@ -31,6 +31,9 @@ class TrainConfig:
     """AdamW's step size, > 0. Seeds: 2e-5."""
     anneal_lr_linearly: bool = False
     """Let the learning rate fall linearly to 0 over the run. Seeds: False."""
+    learning_rate_schedule: list[list[float]] = field(default_factory=list)
+    """Points [share of the run, factor on the learning rate], linear between them and level outside: [[0, 0], [0.1, 1]]
+    warms up. Multiplies with `anneal_lr_linearly`. None: 1 throughout."""
     weight_decay: float = 0.0
     """AdamW's decoupled decay, >= 0. Seeds: 0.04."""
     adam_eps: float = 1e-5
@@ -51,6 +54,16 @@ class TrainConfig:
     """Bias-variance trade-off of GAE, in [0, 1]. Seeds: 0.95."""
     gae_values: Literal["recomputed", "behaviour"] = "recomputed"
     """Whether advantages use the learner's current values or those that the actor recorded."""
+    off_policy: Literal["clip", "decoupled", "vtrace"] = "clip"
+    """What corrects for data that an older policy acted: `clip`, PPO's ratio to the behaviour policy alone;
+    `decoupled`, a ratio to the policy at the start of the iteration, weighted by that one's to the behaviour policy;
+    `vtrace`, V-trace targets and advantages."""
+    importance_weight_cap: float = 2.0
+    """`decoupled`: the largest weight of a step, > 0."""
+    vtrace_rho_bar: float = 1.0
+    """`vtrace`: truncation of the weight in a step's temporal difference, > 0; decides the fixed point."""
+    vtrace_c_bar: float = 1.0
+    """`vtrace`: truncation of the weight that carries differences back, > 0; decides how fast."""
     ppo_clip: float = 0.2
     """Clip range of the importance ratio, > 0. Seeds: 0.2."""
     anneal_clip_linearly: bool = False
@@ -69,8 +82,19 @@ class TrainConfig:
     """Weight of KL(current ‖ reference), >= 0; 0 keeps no reference. Seeds: 0.0-0.2."""
     coef_rho_decay: float = 1.0
     """Factor on that weight per iteration, in [0, 1]. Seeds: 0.9995."""
+    reference_state: Literal["carried", "stored"] = "carried"
+    """The recurrent state from which the reference runs over a fragment: its own, carried along the stream where the
+    fragment before is at hand, else the one that the actor stored; or always the stored one."""
     entropy_bonus_coef: float = 0.0
     """Weight of the entropy bonus, >= 0. Seeds: 0.0."""
+    entropy_schedule: list[list[float]] = field(default_factory=list)
+    """Points [share of the run, factor on the entropy bonus], as `learning_rate_schedule`."""
+    target_kl: float | None = None
+    """Epochs end for the iteration once the mean KL(behaviour ‖ current) of an optimizer step exceeds 1.5 times this,
+    > 0, before that step is taken; None never."""
+    burn_in: int = 0
+    """Steps at the start of each fragment that only warm a recurrent state up under the current weights and are not
+    trained on, >= 0; none where the fragment starts with an episode."""
     log_ratio_range: float = 50.0
     """The log importance ratio is clamped to ± this, > 0. Seeds: 50."""
     normalize_advantage_full_batch: bool = True
@@ -78,19 +102,27 @@ class TrainConfig:
     use_normalized_vf: bool = True
     """Train the value head on targets normalised by running statistics. Seeds: True."""
     use_amp: bool = False
-    """Mixed precision on CUDA. Seeds: absent."""
+    """Train in mixed precision, in `amp_dtype`. Seeds: absent."""
+    amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    """What `use_amp` computes in below the heads; float16 scales the loss."""
+    compile: bool = False
+    """Run the policy by `torch.compile`; where that fails, a log line says so and it runs as it is."""
     inference_batch_size_per_gpu: int = 0
     """Fragments per forward pass that recomputes values; 0 means `batch_size_per_gpu`."""
     num_readers: int = 1
-    """Threads that read and decode fragments, >= 1. Seeds: 4."""
+    """Threads per rank that read and decode fragments, >= 1. Seeds: 4."""
     num_cpus_per_reader: float = 0.1
     """Cores per reader; informational. Seeds: 0.1."""
     prefetch_batches: int = 1
     """Iterations leased ahead while one trains: 0 or 1. Seeds: 2 (micro-batches there)."""
+    decoded_bytes: int = 2**30
+    """Decoded observations that a rank keeps, bytes, >= 0; what is beyond is decoded again for each pass."""
     save_interval: int = 10
     """Keep a checkpoint every so many iterations; 0 keeps only `latest` and the last. Seeds: 10."""
     keep_interval: int = 0
     """Of the kept checkpoints, multiples of this stay for ever; 0 keeps only the newest. Seeds: 40."""
+    keep_best: bool = True
+    """Keep the checkpoint of the best mean return besides, as `best`."""
     latest_interval_s: float = 0.0
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
@@ -99,36 +131,47 @@ class TrainConfig:
     fix_decoder: bool = False
     """Freeze everything but the heads. Seeds: False."""
     enable_ref_update: bool = False
-    """Let the reference follow the policy. Seeds: False."""
+    """Let the reference follow the policy, every `ref_update_interval` iterations. Seeds: False."""
+    ref_update_interval: int = 100
+    """Iterations after which the reference becomes the policy of the moment, >= 1."""
     wire_dtype: Literal["keep", "bfloat16"] = "keep"
     """How float32 parameters of the policy travel to actors and lie at parameters: as they are, or rounded to bfloat16,
     which halves their bytes; actors then act by weights that are not quite the learner's, so that the importance ratio
     is not exactly 1 before the first update. Normaliser statistics, all other buffers and the policy's `exact_tensors`
     are never rounded, nor are the learner's own weights and its checkpoints."""
     resume: str | None = None
-    """Checkpoint or exported version to start from. Seeds: None."""
+    """Checkpoint or exported version to start from; `auto` for the newest checkpoint of the run's directory, if there
+    is one. Seeds: None."""
     resume_optimizer: bool = True
     """Restore the optimizer on resume; an exported version has none. Seeds: True."""
     save_path: str | None = None
     """Where checkpoints go, relative to the run directory; None means `checkpoints`. Seeds: "output"."""
     max_bad_steps: int = 10
     """Non-finite steps in a row after which the run stops, >= 1."""
+    parity_bound: float | None = None
+    """Largest difference between what an actor recorded and what the same weights say here, in ln π and in normalised
+    values, > 0; beyond it the run stops. None takes the bound of the dtypes in use."""
+    rank_timeout_s: float = 600.0
+    """Longest that ranks wait for each other before they end and start again, seconds, > 0."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
         for key in (
             "num_iterations batch_size_per_gpu batches_per_iteration gradient_accumulation epochs_per_iteration "
-            "context_length num_readers max_bad_steps"
+            "context_length num_readers max_bad_steps num_workers ref_update_interval"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 1)
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
             "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
-            "record_video_interval"
+            "record_video_interval burn_in decoded_bytes"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
         whole_or_share("train_config.num_gpus_per_worker", self.num_gpus_per_worker)
-        for key in ("learning_rate", "adam_eps", "ppo_clip", "max_grad_norm", "log_ratio_range"):
+        for key in (
+            "learning_rate adam_eps ppo_clip max_grad_norm log_ratio_range importance_weight_cap vtrace_rho_bar "
+            "vtrace_c_bar rank_timeout_s"
+        ).split():
             above(f"train_config.{key}", getattr(self, key), 0)
         for key in ("discount", "gae_lambda", "coef_rho_decay", "prefetch_batches"):
             within(f"train_config.{key}", getattr(self, key), 0, 1)
@@ -144,8 +187,15 @@ class TrainConfig:
         for key, supported in (
             ("num_workers", 1),
             ("use_amp", False),
+            ("compile", False),
             ("fix_decoder", False),
             ("enable_ref_update", False),
+            ("learning_rate_schedule", []),
+            ("entropy_schedule", []),
+            ("target_kl", None),
+            ("burn_in", 0),
+            ("off_policy", "clip"),
+            ("parity_bound", None),
         ):
             not_yet(f"train_config.{key}", getattr(self, key), supported)
 
