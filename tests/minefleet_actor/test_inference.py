@@ -216,3 +216,17 @@ def test_a_batch_is_stamped_with_the_version_that_computed_it() -> None:
     inference.swap(to_numpy(policy_of(1)), 9)
     after = inference.decide(EVERY, second)
     assert (before.version, after.version) == (0, 9)
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:The .grad attribute of a Tensor:UserWarning")
+def test_a_compiled_policy_decides_as_a_plain_one_does(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "minefleet_actor"):
+        compiled = inference_of(greedy=True, compile=True)
+    assert not [record for record in caplog.records if record.name.startswith("minefleet")]
+    plain = inference_of(greedy=True)
+    for obs in looks(3):
+        for some in (EVERY[:2], EVERY[2:]):
+            ours, theirs = compiled.decide(some, obs), plain.decide(some, obs)
+            for slot in some.tolist():
+                assert_close(ours, theirs, slot)
