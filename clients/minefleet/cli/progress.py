@@ -63,9 +63,10 @@ class Progress:
         """Prints something that happened, above the live view."""
         self._console.print(Text(text), soft_wrap=True)
 
-    def tick(self, roles: str) -> None:
-        """Shows what is new, and the names of the roles that are up."""
-        for row in self._tail.read():
+    def tick(self, roles: str) -> bool:
+        """Shows what is new, and the names of the roles that are up; says whether an iteration was finished."""
+        news = self._tail.read()
+        for row in news:
             self._rows.append(row)
             for name in sorted(achievements(row) - self._reached):
                 self._reached.add(name)
@@ -75,6 +76,7 @@ class Progress:
         elif self._clock() >= self._next_line_s:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
             self.say(self.line(roles))
+        return bool(news)
 
     def line(self, roles: str) -> str:
         """The progress in one line."""

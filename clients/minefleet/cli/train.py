@@ -22,6 +22,7 @@ from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
+from minefleet.cli.stall import Stall
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge, name_of
 from minefleet.config.shards import NUM_SHARDS
@@ -99,16 +100,17 @@ def train_fleet(run: Run) -> Outcome:
     """Runs all roles as processes and shows how it goes."""
     began_s = time.monotonic()
     progress = Progress(run, Console(stderr=True))
-    curve = Curve(run.directory, progress.say)
+    curve, stall = Curve(run.directory, progress.say), Stall(run.directory, progress.say)
 
     def tick() -> None:
-        progress.tick(_roles(fleet))
+        stall.tick(iterated=progress.tick(_roles(fleet)))
         curve.tick()
 
     fleet = supervisor(run, tell=progress.say, tick=tick)
     with progress:
         progress.say(f"training in {run.directory}")
         ending = fleet.run()
+    stall.close()
     curve.finish()
     return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
 
