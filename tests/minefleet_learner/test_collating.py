@@ -1,8 +1,12 @@
 """Batches whose observations are unpacked pass by pass, against those that hold all of them."""
 
 import copy
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,3 +142,14 @@ def trained(policy: Policy, batch: Batch) -> dict[str, Any]:
     for iteration in range(2):
         updater.update(batch, rates(config, iteration, 0.0))
     return policy.state_dict()
+
+
+def test_memory_grows_by_what_is_packed_and_not_by_what_is_unpacked() -> None:
+    script = str(Path(__file__).with_name("unpacking_memory.py"))
+    cases = ["16,0", "256,0", f"256,{2**40}"]
+    done = subprocess.run([sys.executable, script, *cases], capture_output=True, text=True, check=True)
+    few, many, held = (json.loads(line) for line in done.stdout.splitlines())
+    raw, packed = many["raw"] - few["raw"], many["packed"] - few["packed"]
+    assert packed < raw / 4
+    assert many["peak"] - few["peak"] < packed + raw / 4
+    assert held["peak"] - many["peak"] > raw / 2
