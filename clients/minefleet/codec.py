@@ -93,7 +93,8 @@ def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:
         CorruptError: If the payload does not match its checksum.
         RejectedError: If the header is malformed.
     """
-    return _fragment(_unpacked(header, payload, _sizes(header, payload), _FIELDS))
+    _verify(header, payload)
+    return _fragment(_unpacked(header, payload, _FIELDS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,13 +124,13 @@ class HalfPacked:
         return self._unpacked("recurrent_state")
 
     def _unpacked(self, field: str) -> Tree:
-        return _values(_unpacked(self.header, self.payload, check_header(self.header), (field,)))[field]
+        return _values(_unpacked(self.header, self.payload, (field,)))[field]
 
 
 def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPacked:
     """Verifies a fragment and unpacks what is small. Raises what `decode` does."""
-    sizes = _sizes(header, payload)
-    steps = _fragment(_unpacked(header, payload, sizes, [name for name in _FIELDS if name not in LARGE]))
+    sizes = _verify(header, payload)
+    steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LARGE]))
     leading = {"obs": len(steps), "cut_obs": len(steps.cut_index)}
     for spec in header.tensors:
         wanted = leading.get(_field(spec.name))
@@ -168,23 +169,23 @@ def _field(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _sizes(header: fragment_pb2.FragmentHeader, payload: bytes) -> list[int]:
-    """Verifies a fragment; returns the arrays' bytes."""
+def _verify(header: fragment_pb2.FragmentHeader, payload: bytes) -> list[int]:
+    """Verifies a fragment; returns the arrays' bytes when they are unpacked."""
     if len(payload) != header.payload_bytes or checksum(payload) != header.checksum:
         raise CorruptError(f"fragment {header.name.stream}/{header.name.sequence} does not match its checksum")
     return check_header(header)
 
 
 def _unpacked(
-    header: fragment_pb2.FragmentHeader, payload: bytes, sizes: Iterable[int], wanted: Collection[str]
+    header: fragment_pb2.FragmentHeader, payload: bytes, wanted: Collection[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """The arrays of some fields."""
+    """The arrays of some fields of a fragment that was verified."""
     arrays: dict[str, NDArray[np.generic]] = {}
     view, start = memoryview(payload), 0
-    for spec, raw_bytes in zip(header.tensors, sizes, strict=True):
+    for spec in header.tensors:
         stop = start + spec.packed_bytes
         if _field(spec.name) in wanted:
-            arrays[spec.name] = _unpack(spec, view[start:stop], raw_bytes)
+            arrays[spec.name] = _unpack(spec, view[start:stop], _raw_bytes(spec))
         start = stop
     return arrays
 
