@@ -214,8 +214,11 @@ def test_the_whole_ring_turns_in_one_process(train: Train) -> None:
     assert_counters_never_go_back(fleet.rows())
 
 
-def test_a_serial_run_repeats_itself(train: Train, tmp_path: Path) -> None:
-    runs = [train("cartpole", "stop.env_steps=3000", "--serial", directory=tmp_path / name) for name in ("a", "b")]
+def test_a_serial_run_repeats_itself_whatever_it_keeps_unpacked(train: Train, tmp_path: Path) -> None:
+    runs = [
+        train("cartpole", "stop.env_steps=3000", key, "--serial", directory=tmp_path / key)
+        for key in ("train_config.decoded_bytes=1000000", "train_config.decoded_bytes=0")
+    ]
     for run in runs:
         run.finish()
     a, b = ([(row["policy_loss"], row["grad_norm"], row["episode_return_mean"]) for row in run.rows()] for run in runs)

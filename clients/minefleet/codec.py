@@ -5,8 +5,8 @@ allocated.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import cramjam
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from minefleet.dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.errors import CorruptError, RejectedError
 from minefleet.fragment import Fragment
-from minefleet.tree import flatten, join, unflatten
+from minefleet.tree import Tree, flatten, join, unflatten
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
 MAX_RAW_BYTES = 2**30
@@ -39,6 +39,8 @@ Buffer = Any
 _FIELDS = tuple(field.name for field in fields(Fragment))
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
+LARGE = ("obs", "cut_obs", "recurrent_state")
+"""Fields that `decode_half` leaves packed."""
 _CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": tensor_pb2.CODEC_LZ4}
 
 
@@ -91,16 +93,51 @@ def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:
         CorruptError: If the payload does not match its checksum.
         RejectedError: If the header is malformed.
     """
-    if len(payload) != header.payload_bytes or checksum(payload) != header.checksum:
-        raise CorruptError(f"fragment {header.name.stream}/{header.name.sequence} does not match its checksum")
-    sizes = check_header(header)
-    arrays: dict[str, NDArray[np.generic]] = {}
-    view, start = memoryview(payload), 0
-    for spec, raw_bytes in zip(header.tensors, sizes, strict=True):
-        stop = start + spec.packed_bytes
-        arrays[spec.name] = _unpack(spec, view[start:stop], raw_bytes)
-        start = stop
-    return _fragment(arrays)
+    _verify(header, payload)
+    return _fragment(_unpacked(header, payload, _FIELDS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalfPacked:
+    """A fragment of which what may be large, `LARGE`, stays packed and is unpacked each time it is asked for."""
+
+    header: fragment_pb2.FragmentHeader
+    payload: bytes
+    steps: Fragment
+    """The rest of it; the large fields are empty trees."""
+    large_bytes: int
+    """Bytes of the large fields when they are unpacked."""
+
+    @property
+    def obs(self) -> Tree:
+        """As `Fragment.obs`."""
+        return self._unpacked("obs")
+
+    @property
+    def cut_obs(self) -> Tree:
+        """As `Fragment.cut_obs`."""
+        return self._unpacked("cut_obs")
+
+    @property
+    def recurrent_state(self) -> Tree:
+        """As `Fragment.recurrent_state`."""
+        return self._unpacked("recurrent_state")
+
+    def _unpacked(self, field: str) -> Tree:
+        return _values(_unpacked(self.header, self.payload, (field,)))[field]
+
+
+def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPacked:
+    """Verifies a fragment and unpacks what is small. Raises what `decode` does."""
+    sizes = _verify(header, payload)
+    steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LARGE]))
+    leading = {"obs": len(steps), "cut_obs": len(steps.cut_index)}
+    for spec in header.tensors:
+        wanted = leading.get(_field(spec.name))
+        if wanted is not None and tuple(spec.shape[:1]) != (wanted,):
+            raise RejectedError(f"tensor {spec.name} has shape {list(spec.shape)}, expected {wanted} rows")
+    large_bytes = sum(size for spec, size in zip(header.tensors, sizes, strict=True) if _field(spec.name) in LARGE)
+    return HalfPacked(header=header, payload=payload, steps=steps, large_bytes=large_bytes)
 
 
 def check_header(header: fragment_pb2.FragmentHeader) -> list[int]:
@@ -127,8 +164,35 @@ def _arrays(fragment: Fragment) -> Iterable[tuple[str, NDArray[np.generic]]]:
             yield from ((join(field, path), leaf) for path, leaf in flatten(value).items())
 
 
-def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
-    values: dict[str, object] = {name: {} for name in _TREES}
+def _field(name: str) -> str:
+    """The field of a fragment that an array belongs to."""
+    return name.partition("/")[0]
+
+
+def _verify(header: fragment_pb2.FragmentHeader, payload: bytes) -> list[int]:
+    """Verifies a fragment; returns the arrays' bytes when they are unpacked."""
+    if len(payload) != header.payload_bytes or checksum(payload) != header.checksum:
+        raise CorruptError(f"fragment {header.name.stream}/{header.name.sequence} does not match its checksum")
+    return check_header(header)
+
+
+def _unpacked(
+    header: fragment_pb2.FragmentHeader, payload: bytes, wanted: Collection[str]
+) -> dict[str, NDArray[np.generic]]:
+    """The arrays of some fields of a fragment that was verified."""
+    arrays: dict[str, NDArray[np.generic]] = {}
+    view, start = memoryview(payload), 0
+    for spec in header.tensors:
+        stop = start + spec.packed_bytes
+        if _field(spec.name) in wanted:
+            arrays[spec.name] = _unpack(spec, view[start:stop], _raw_bytes(spec))
+        start = stop
+    return arrays
+
+
+def _values(arrays: dict[str, NDArray[np.generic]]) -> dict[str, Tree]:
+    """The fields that arrays make up; trees of which there is no array are empty."""
+    values: dict[str, Tree] = {name: {} for name in _TREES}
     trees: dict[str, dict[str, NDArray[np.generic]]] = {}
     for path, array in arrays.items():
         name, _, inner = path.partition("/")
@@ -136,9 +200,12 @@ def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
             trees.setdefault(name, {})[inner] = array
         else:
             values[name] = array
-    values |= {name: unflatten(inner) for name, inner in trees.items()}
+    return values | {name: unflatten(inner) for name, inner in trees.items()}
+
+
+def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
     try:
-        return Fragment(**values)  # type: ignore[arg-type]  # The keys are the fields, checked by the constructor.
+        return Fragment(**_values(arrays))  # The keys are the fields, checked by the constructor.
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload is no fragment: {error}") from error
 

@@ -13,6 +13,7 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
+from minefleet_learner.collating import Collator
 from minefleet_learner.copies import Copier
 from minefleet_learner.feed import Feed
 from minefleet_learner.finishing import Outlets
@@ -118,16 +119,17 @@ def build_replay(context: RoleContext) -> Shards:
 
 
 def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool) -> Feed:
-    """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0."""
+    """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
+    ahead = ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0
     return Feed(
         replay,
         fragments_per_chunk=buffer.fragments_per_chunk,
         order=buffer.order,
         readers=config.num_readers,
-        device=device,
-        ahead=ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0,
+        collator=Collator(device, decoded_bytes=config.decoded_bytes // (1 + ahead), threads=config.num_readers),
+        ahead=ahead,
         stopping=context.stopping,
         report=context.board.waiting,
     )

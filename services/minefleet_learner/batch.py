@@ -9,11 +9,14 @@ every sₜ and every sₜ₊₁:
 
 The state after a cut observation is not used: the next step is `first`, or there is none.
 
+What is small is collated at once. What may be large, observations and recurrent states, is collated at once too where
+it fits, and otherwise unpacked for the rows of each pass (`unpacking`).
+
 Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,9 @@ from torch import Tensor
 
 from minefleet.errors import RejectedError
 from minefleet.fragment import Fragment
-from minefleet.tree import Tree, flatten, tree_map, unflatten
+from minefleet.tree import Tree, flatten, unflatten
+from minefleet_learner.large import Contents, Large, Row, stack
+from minefleet_learner.unpacking import Unpacker
 
 Name = tuple[str, int]
 """Stream and sequence of a fragment."""
@@ -58,26 +63,30 @@ class Batch:
     policy_version: Tensor
     """[B, T] int64."""
     seen: Tree
-    """Tree of [B, S, ...], the observations in the order of time."""
+    """Tree of [B, S, ...], the observations in the order of time; {} where `unpacker` brings them."""
     seen_first: Tensor
     """[B, S] bool, state is reset before this observation."""
     seen_mask: Tensor
     """[B, S] bool, False at padding."""
     recurrent_state: Tree
-    """Tree of [B, ...], before the first step; {} without recurrence."""
+    """Tree of [B, ...], before the first step; {} without recurrence, or where `unpacker` brings them."""
+    unpacker: Unpacker | None = None
+    """Brings `seen` and `recurrent_state` of the rows that are asked for; None where they are here."""
 
     def __len__(self) -> int:
         """Fragments in the batch."""
         return len(self.names)
 
-    def to(self, device: torch.device) -> "Batch":
-        """The same batch on a device."""
-        moved = {
-            field.name: tree_map(lambda leaf: leaf.to(device), getattr(self, field.name))
-            for field in fields(self)
-            if field.name != "names"
-        }
-        return Batch(names=self.names, **moved)
+    def announce(self, passes: Iterable[Tensor]) -> None:
+        """Says which rows [b] will be asked for next, pass by pass, so that they are unpacked by then."""
+        if self.unpacker is not None:
+            self.unpacker.announce(passes)
+
+    def sent(self, upload: Callable[[Tree], Tree]) -> "Batch":
+        """The same batch where `upload` takes it."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        names, unpacker = tensors.pop("names"), tensors.pop("unpacker")
+        return Batch(names=names, unpacker=unpacker, **upload(tensors))
 
 
 def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
@@ -86,60 +95,61 @@ def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
     Raises:
         RejectedError: If a fragment lacks the observation after a cut.
     """
-    placed = [_place(name, fragment) for name, fragment in named]
-    length, width = max(len(one.position) for one in placed), max(one.width for one in placed)
-    steps, seen = _zeros(placed[0].steps, len(placed), length), _zeros(placed[0].seen, len(placed), width)
-    for row, one in enumerate(placed):
-        _write(steps, row, slice(len(one.position)), one.steps)
-        _write(seen, row, one.position, one.seen)
-        _write(seen, row, one.after, one.cuts)
-        steps["position"][row] += row * width
-    return Batch(
-        names=[name for name, _ in named],
-        recurrent_state=_stack([fragment.recurrent_state for _, fragment in named]),
-        **unflatten(_tensors(steps | seen)),
-    )
+    rows = [place(name, fragment, fragment) for name, fragment in named]
+    return filled(collate_steps([name for name, _ in named], rows), stack(rows, width_of(rows)))
+
+
+def filled(batch: Batch, large: Large) -> Batch:
+    """The batch with what is large of all of its rows."""
+    return replace(batch, seen=large.seen, recurrent_state=large.recurrent_state)
+
+
+def collate_steps(names: list[Name], rows: Sequence[Row]) -> Batch:
+    """Collates what is small; `seen` and `recurrent_state` are left empty."""
+    stepwise, width = [_stepwise(row) for row in rows], width_of(rows)
+    steps = _zeros(stepwise[0], len(rows), max(len(row.position) for row in rows))
+    seen = {name: np.zeros((len(rows), width), np.bool_) for name in ("seen_first", "seen_mask")}
+    for index, (row, arrays) in enumerate(zip(rows, stepwise, strict=True)):
+        for path, array in arrays.items():
+            steps[path][index, : len(array)] = array
+        seen["seen_first"][index, row.position] = row.steps.first
+        seen["seen_mask"][index, : row.width] = True
+        steps["position"][index] += index * width
+    return Batch(names=names, seen={}, recurrent_state={}, **unflatten(_tensors(steps | seen)))
+
+
+def width_of(rows: Sequence[Row]) -> int:
+    """S, observations seen in the longest row."""
+    return max(row.width for row in rows)
+
+
+def place(name: Name, steps: Fragment, contents: Contents) -> Row:
+    """Finds the place of each observation of a fragment in its row.
+
+    Args:
+        name: Of the fragment.
+        steps: It; what is large is not looked at.
+        contents: What is large of it.
+
+    Raises:
+        RejectedError: If it lacks the observation after a cut.
+    """
+    _check_cuts(name, steps)
+    numbers = np.arange(len(steps))
+    position = numbers + np.searchsorted(steps.cut_index, numbers)
+    return Row(steps=steps, contents=contents, position=position, after=position[steps.cut_index] + 1)
 
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Placed:
-    """A fragment's arrays by path, and where they go in their row."""
-
-    steps: Arrays
-    """Arrays of [T, ...]."""
-    seen: Arrays
-    """Arrays of [T, ...], of the observations acted on."""
-    cuts: Arrays
-    """Arrays of [K, ...], of the observations after a cut."""
-    position: NDArray[np.int64]
-    """[T], where `seen` goes."""
-    after: NDArray[np.int64]
-    """[K], where `cuts` goes."""
-
-    @property
-    def width(self) -> int:
-        """Observations seen."""
-        return len(self.position) + len(self.after)
-
-
-def _place(name: Name, fragment: Fragment) -> _Placed:
-    _check_cuts(name, fragment)
-    length = len(fragment)
-    position = np.arange(length) + np.searchsorted(fragment.cut_index, np.arange(length))
-    stepwise = {"action": fragment.action, "mask": np.ones(length, np.bool_), "position": position}
+def _stepwise(row: Row) -> Arrays:
+    """What is small of a fragment, arrays of [T, ...] by path."""
+    steps = row.steps
+    stepwise = {"action": steps.action, "mask": np.ones(len(steps), np.bool_), "position": row.position}
     for key in "reward terminated truncated first behaviour_logp behaviour_value next_value".split():
-        stepwise[key] = getattr(fragment, key)
-    stepwise["policy_version"] = fragment.policy_version.astype(np.int64)
-    return _Placed(
-        steps=flatten(stepwise),
-        seen=flatten({"seen": fragment.obs, "seen_first": fragment.first, "seen_mask": stepwise["mask"]}),
-        cuts=flatten({"seen": fragment.cut_obs, "seen_mask": np.ones(len(fragment.cut_index), np.bool_)}),
-        position=position,
-        after=position[fragment.cut_index] + 1,
-    )
+        stepwise[key] = getattr(steps, key)
+    return flatten(stepwise | {"policy_version": steps.policy_version.astype(np.int64)})
 
 
 def _check_cuts(name: Name, fragment: Fragment) -> None:
@@ -156,14 +166,5 @@ def _zeros(like: Arrays, rows: int, width: int) -> dict[str, NDArray[Any]]:
     return {path: np.zeros((rows, width, *leaf.shape[1:]), leaf.dtype) for path, leaf in like.items()}
 
 
-def _write(buffers: Arrays, row: int, place: slice | NDArray[np.int64], arrays: Arrays) -> None:
-    for path, array in arrays.items():
-        buffers[path][row, place] = array
-
-
 def _tensors(arrays: Arrays) -> dict[str, Tensor]:
     return {path: torch.from_numpy(array) for path, array in arrays.items()}
-
-
-def _stack(trees: Sequence[Tree]) -> Tree:
-    return tree_map(lambda *leaves: torch.from_numpy(np.stack(leaves)), trees[0], *trees[1:])

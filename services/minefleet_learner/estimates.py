@@ -57,7 +57,9 @@ def recomputed_values(policy: Policy, batch: Batch, config: TrainConfig) -> tupl
     seen = torch.zeros_like(batch.seen_first, dtype=torch.float32)
     whole_rows = has_memory(policy)
     rows_per_pass = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
-    for rows in torch.split(torch.arange(len(batch), device=seen.device), rows_per_pass):
+    passes = torch.split(torch.arange(len(batch), device=seen.device), rows_per_pass)
+    batch.announce(passes)
+    for rows in passes:
         selection = select_seen(batch, rows, whole_rows=whole_rows)
         output = evaluate(policy, batch, selection, config.context_length)
         seen.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)

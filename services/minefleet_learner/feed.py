@@ -1,7 +1,7 @@
 """Brings leased fragments to the loop, one iteration ahead where that is allowed.
 
-    replay ── lease ─▶ names ── read ─▶ bytes ── decode ─▶ fragments ── collate ─▶ batch ──▶ loop
-    replay ◀────────────────────────── ack, release ──────────────────────────────────────── loop
+    replay ── lease ─▶ names ── read ─▶ bytes ── decode ─▶ half-packed fragments ── collate ─▶ batch ──▶ loop
+    replay ◀──────────────────────────────── ack, release ────────────────────────────────────────── loop
 
 With `ahead`, one thread fetches the batch of the next iteration while this one trains: it asks for chunks that may
 still be used one version later, holds at most one batch, and is started again when the loop takes it. It waits for
@@ -15,15 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
-import torch
-
-from minefleet.codec import decode
+from minefleet.codec import HalfPacked, decode_half
 from minefleet.errors import FencedError, NotFoundError
-from minefleet.fragment import Fragment
 from minefleet.replay import LeasedChunk, Order
 from minefleet.rpc import StoppedError
 from minefleet.v1 import fragment_pb2
-from minefleet_learner.batch import Batch, Name, collate
+from minefleet_learner.batch import Batch, Name
+from minefleet_learner.collating import Collator
 from minefleet_learner.shards import Shards
 
 logger = logging.getLogger(__name__)
@@ -65,7 +63,7 @@ class Feed:
         fragments_per_chunk: int,
         order: Order,
         readers: int,
-        device: torch.device,
+        collator: Collator,
         ahead: bool,
         stopping: threading.Event,
         report: Callable[[str | None], None],
@@ -76,8 +74,8 @@ class Feed:
             replay: All of it; a lease holds the fragments of one iteration.
             fragments_per_chunk: As replay counts them.
             order: Which chunks to prefer.
-            readers: Threads that read and decode.
-            device: Where batches go.
+            readers: Threads that read.
+            collator: Makes batches of what was read.
             ahead: Whether the next batch is fetched while one is trained on.
             stopping: Ends every wait.
             report: Told that fragments are waited for, and None when they have come.
@@ -85,7 +83,7 @@ class Feed:
         self._replay = replay
         self._fragments_per_chunk = fragments_per_chunk
         self._order = order
-        self._device = device
+        self._collator = collator
         self._stopping = stopping
         self._ended = threading.Event()
         self._report = report
@@ -123,6 +121,7 @@ class Feed:
         for pool in (self._thread, self._pool):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
+        self._collator.close()
         for number in sorted(self._open):
             self._release(number)
         self._open.clear()
@@ -173,8 +172,8 @@ class Feed:
             waiting = True
         raise StoppedError("stopped while waiting for fragments")
 
-    def _read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[tuple[Name, Fragment]]:
-        """Reads and decodes, each reader its share of the chunks: nothing is handed from thread to thread."""
+    def _read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[tuple[Name, HalfPacked]]:
+        """Reads, verifies and decodes what is small, each reader its share of the chunks."""
         if self._pool is None:
             return map(_decode, self._replay.read(number, chunks))
         shares = [share for reader in range(self._readers) if (share := chunks[reader :: self._readers])]
@@ -182,20 +181,20 @@ class Feed:
         return chain.from_iterable(parts)
 
     def _leased(
-        self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, Fragment]], use_version: int
+        self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, HalfPacked]], use_version: int
     ) -> Leased:
         chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
         mine = [chunk_of[stream, sequence // self._fragments_per_chunk] for (stream, sequence), _ in named]
-        fresh = (len(fragment) for (_, fragment), chunk in zip(named, mine, strict=True) if chunk.uses == 0)
+        fresh = (len(half.steps) for (_, half), chunk in zip(named, mine, strict=True) if chunk.uses == 0)
         receipt = Receipt(
             number=number,
             staleness=[use_version - chunk.oldest_version for chunk in mine],
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
-        return Leased(receipt=receipt, batch=collate(named).to(self._device))
+        return Leased(receipt=receipt, batch=self._collator.collate(named))
 
 
-def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, Fragment]:
+def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, HalfPacked]:
     header, payload = item
-    return (header.name.stream, header.name.sequence), decode(header, payload)
+    return (header.name.stream, header.name.sequence), decode_half(header, payload)

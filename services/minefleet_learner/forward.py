@@ -7,7 +7,7 @@ Shape legend: B = fragments, T = steps in the longest one, S = observations seen
 X = T or S, n = entries of the selected rows that are not padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,10 +56,10 @@ def gather(tree: Tree, index: Tensor) -> Tree:
 
 def evaluate(policy: Policy, batch: Batch, selection: Selection, context_length: int) -> PolicyOutput:
     """Runs the policy over a selection, from the stored states where it has memory."""
-    obs, first = gather(batch.seen, selection.seen), gather(batch.seen_first, selection.seen)
+    obs, first = observations(batch, selection.rows, selection.seen), gather(batch.seen_first, selection.seen)
     if not has_memory(policy):
         return policy(obs, {}, first)[0]  # type: ignore[no-any-return]  # A module's result has no type.
-    state = tree_map(lambda leaf: leaf[selection.rows], batch.recurrent_state)
+    state = stored_state(batch, selection.rows)
     outputs: list[PolicyOutput] = []
     for start in range(0, first.shape[1], context_length):
         piece = slice(start, start + context_length)
@@ -67,6 +67,37 @@ def evaluate(policy: Policy, batch: Batch, selection: Selection, context_length:
         state = tree_map(torch.detach, state)
         outputs.append(output)
     return outputs[0] if len(outputs) == 1 else _concatenate(outputs)
+
+
+def observations(batch: Batch, rows: Tensor, seen: Tensor) -> Tree:
+    """What was seen in some rows.
+
+    Args:
+        batch: Where they are.
+        rows: [b] int64.
+        seen: [...] int64, into a flattened [B, S]; in those rows only.
+    """
+    if batch.unpacker is None:
+        return gather(batch.seen, seen)
+    width = batch.seen_mask.shape[1]
+    order = torch.empty(len(batch), dtype=torch.int64, device=rows.device)
+    order[rows] = torch.arange(len(rows), device=rows.device)
+    return gather(batch.unpacker.take(rows).seen, order[seen // width] * width + seen % width)
+
+
+def stored_state(batch: Batch, rows: Tensor) -> Tree:
+    """The recurrent states before the first steps of rows [b]."""
+    if batch.unpacker is None:
+        return tree_map(lambda leaf: leaf[rows], batch.recurrent_state)
+    return batch.unpacker.take(rows).recurrent_state
+
+
+def acted_on(batch: Batch, rows_per_pass: int) -> Iterator[Tree]:
+    """The observations of all steps, trees of [n, ...], some rows at a time."""
+    passes = torch.split(torch.arange(len(batch), device=batch.mask.device), rows_per_pass)
+    batch.announce(passes)
+    for rows in passes:
+        yield observations(batch, rows, batch.position[rows][batch.mask[rows]])
 
 
 def _flat_index(rows: Tensor, width: int) -> Tensor:

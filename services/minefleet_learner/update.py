@@ -21,7 +21,7 @@ from minefleet.config import TrainConfig
 from minefleet.policies import Policy
 from minefleet_learner.batch import Batch, Name
 from minefleet_learner.estimates import Estimates, estimate
-from minefleet_learner.forward import gather
+from minefleet_learner.forward import acted_on
 from minefleet_learner.objective import Objective, Prepared
 from minefleet_learner.ppo import normalize
 from minefleet_learner.report import Tally, UpdateReport
@@ -57,11 +57,11 @@ class Updater:
         self._set_rates(rates)
         self.policy.train()
         tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
-        for group in self._groups(len(batch)):
+        for group in self._groups(batch):
             self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally)
         self.policy.eval()
         if self.policy.obs_norm is not None:
-            self.policy.obs_norm.update(gather(batch.seen, batch.position[batch.mask]))
+            self.policy.obs_norm.absorb(acted_on(batch, self._config.batch_size_per_gpu))
         return tally.report(batch, estimates, self._config.log_ratio_range)
 
     def _prepare(self, batch: Batch, estimates: Estimates) -> Prepared:
@@ -85,11 +85,13 @@ class Updater:
         for parameter in self.policy.parameters():
             parameter.requires_grad_(not rates.warming_up or id(parameter) in head)
 
-    def _groups(self, fragments: int) -> Iterator[Sequence[Tensor]]:
+    def _groups(self, batch: Batch) -> Iterator[Sequence[Tensor]]:
         """Per optimizer step, the rows of its micro-batches; shuffled anew each epoch."""
-        device = self.policy.value_norm.mean.device
+        device = batch.mask.device
         for _ in range(self._config.epochs_per_iteration):
-            rows = torch.split(torch.randperm(fragments).to(device), self._config.batch_size_per_gpu)
+            order = torch.split(torch.randperm(len(batch)), self._config.batch_size_per_gpu)
+            batch.announce(order)
+            rows = [part.to(device) for part in order]
             for start in range(0, len(rows), self._config.gradient_accumulation):
                 yield rows[start : start + self._config.gradient_accumulation]
 

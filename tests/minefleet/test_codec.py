@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.codec import MAX_RAW_BYTES, check_header, decode, encode
+from minefleet.codec import LARGE, MAX_RAW_BYTES, check_header, decode, decode_half, encode
 from minefleet.errors import CorruptError, RejectedError
 from minefleet.fragment import Fragment
 from minefleet.tree import Tree, flatten
@@ -145,3 +147,29 @@ def test_objects_have_no_wire_type() -> None:
 def test_arrays_of_different_lengths_are_no_fragment() -> None:
     with pytest.raises(ValueError, match="steps"):
         make_fragment(obs=np.zeros(4))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
+def test_a_half_packed_fragment_unpacks_to_what_was_encoded(compression: str) -> None:
+    fragment = make_fragment()
+    half = decode_half(*packed(fragment, compression))
+    assert all(getattr(half.steps, name) == {} for name in LARGE)
+    large = {name: getattr(half, name) for name in LARGE}
+    assert_equal(replace(half.steps, **large), fragment)
+    assert half.large_bytes == sum(leaf.nbytes for leaf in flatten(large).values())
+
+
+def test_half_decoding_verifies_the_checksum_of_what_it_leaves_packed() -> None:
+    header, payload = packed(make_fragment())
+    assert header.tensors[0].name.startswith("obs")
+    with pytest.raises(CorruptError):
+        decode_half(header, bytes([payload[0] ^ 1]) + payload[1:])
+
+
+@pytest.mark.parametrize("name", ["obs/image", "cut_obs/image"])
+def test_half_decoding_rejects_observations_of_another_length_without_unpacking_them(name: str) -> None:
+    header, payload = packed(make_fragment())
+    spec = next(spec for spec in header.tensors if spec.name == name)
+    spec.shape[0], spec.shape[1] = spec.shape[0] * 2, spec.shape[1] // 2
+    with pytest.raises(RejectedError, match=f"{name} has shape"):
+        decode_half(header, payload)

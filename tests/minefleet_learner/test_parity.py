@@ -60,7 +60,7 @@ def probe(policy: Policy, version: int = 4, rounded: Collection[str] = ()) -> Pa
 def policy(make_policy: MakePolicy) -> Policy:
     made = make_policy(5, normalize_obs=True)
     assert made.obs_norm is not None
-    made.obs_norm.update({"vector": torch.tensor([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])})
+    made.obs_norm.absorb([{"vector": torch.tensor([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])}])
     made.value_norm.update(torch.tensor([3.0, 5.0, 20.0]), made.value_head)
     torch.nn.init.normal_(made.get_parameter("action_head.linear.weight"))
     return made
@@ -114,7 +114,7 @@ def test_normalisers_that_were_not_broadcast_are_found(make_fragment: Make, poli
 def test_statistics_of_observations_that_were_not_broadcast_are_found(make_fragment: Make, policy: Policy) -> None:
     fragments = recorded(make_fragment, policy)
     assert policy.obs_norm is not None
-    policy.obs_norm.update({"vector": torch.zeros(1, 3)})
+    policy.obs_norm.absorb([{"vector": torch.zeros(1, 3)}])
     assert probe(policy).compare(collate(fragments)).logp > BOUND
 
 

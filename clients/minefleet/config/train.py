@@ -110,13 +110,15 @@ class TrainConfig:
     inference_batch_size_per_gpu: int = 0
     """Fragments per forward pass that recomputes values; 0 means `batch_size_per_gpu`."""
     num_readers: int = 1
-    """Threads per rank that read and decode fragments, >= 1. Seeds: 4."""
+    """Threads per rank that read fragments, and as many that unpack observations, >= 1. Seeds: 4."""
     num_cpus_per_reader: float = 0.1
     """Cores per reader; informational. Seeds: 0.1."""
     prefetch_batches: int = 1
     """Iterations leased ahead while one trains: 0 or 1. Seeds: 2 (micro-batches there)."""
     decoded_bytes: int = 2**30
-    """Decoded observations that a rank keeps, bytes, >= 0; what is beyond is decoded again for each pass."""
+    """Unpacked observations and recurrent states that a rank keeps, bytes, >= 0, shared by the iteration in training
+    and the one fetched ahead. An iteration that does not fit keeps its first fragments; the rest is unpacked again for
+    each pass."""
     save_interval: int = 10
     """Keep a checkpoint every so many iterations; 0 keeps only `latest` and the last. Seeds: 10."""
     keep_interval: int = 0

@@ -5,6 +5,10 @@ the statistics of a version are part of it as its parameters are: actors, the pa
 ratio is 1 on what the newest version played, all see the same.
 """
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -19,15 +23,47 @@ SMALLEST_VARIANCE = 1e-8
 """Added to variances, so that what never changed is not divided by 0; in squared units of the observation."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Number, mean and variance of some rows, per element; float64."""
+
+    count: Tensor
+    """[]. Where it is 0, mean and variance are 0."""
+    mean: Tensor
+    variance: Tensor
+
+    @classmethod
+    def none(cls, like: Tensor) -> "Moments":
+        """Of no rows."""
+        return cls(like.new_zeros(()), torch.zeros_like(like), torch.zeros_like(like))
+
+    def merged(self, other: "Moments") -> "Moments":
+        """Of the rows of both.
+
+            δ = m_b - μ    n' = n + n_b    μ' = μ + δ n_b / n'    σ²' = (n σ² + n_b v_b + δ² n n_b / n') / n'
+
+        n_b, m_b and v_b are those of `other`.
+
+        Chan, Golub and LeVeque 1979, https://doi.org/10.1007/978-3-642-51461-6_3, eq. 2.1.
+        """
+        total = self.count + other.count
+        share = other.count / total.clamp_min(1)
+        shift, spread = other.mean - self.mean, other.variance - self.variance
+        variance = self.variance + share * spread + share * (1 - share) * shift.square()
+        return Moments(total, self.mean + share * shift, variance)
+
+
+def moments_of(rows: Tensor) -> Moments:
+    """The moments of rows [N, *shape]; those that are not finite throughout are left out."""
+    rows = rows[rows.isfinite().reshape(len(rows), math.prod(rows.shape[1:])).all(1)].double()
+    none = Moments.none(rows.new_zeros(rows.shape[1:]))
+    if len(rows) == 0:
+        return none
+    return Moments(none.count + len(rows), rows.mean(0), rows.var(0, correction=0))
+
+
 class RunningMoments(nn.Module):
-    """Mean and variance of all rows that were ever taken in, per element, merged batch by batch.
-
-        δ = m_b - μ        n' = n + n_b        μ ← μ + δ n_b / n'        σ² ← (n σ² + n_b v_b + δ² n n_b / n') / n'
-
-    n_b, m_b and v_b are number, mean and variance of the rows of a batch.
-
-    Chan, Golub and LeVeque 1979, https://doi.org/10.1007/978-3-642-51461-6_3, eq. 2.1.
-    """
+    """Mean and variance of all rows that were ever taken in, per element."""
 
     mean: Tensor
     variance: Tensor
@@ -47,18 +83,12 @@ class RunningMoments(nn.Module):
         return normal.clamp(-LARGEST, LARGEST)
 
     @torch.no_grad()
-    def update(self, rows: Tensor) -> None:
-        """Takes in rows [N, *shape]; those that are not finite throughout are left out."""
-        rows = rows[rows.isfinite().reshape(len(rows), self.mean.numel()).all(1)].double()
-        if len(rows) == 0:
-            return
-        total = self.count + len(rows)
-        share = len(rows) / total
-        shift = rows.mean(0) - self.mean
-        spread = rows.var(0, correction=0) - self.variance
-        self.mean += share * shift
-        self.variance += share * spread + share * (1 - share) * shift.square()
-        self.count.copy_(total)
+    def absorb(self, moments: Moments) -> None:
+        """Takes in rows of which the moments are known."""
+        both = Moments(self.count, self.mean, self.variance).merged(moments)
+        self.count.copy_(both.count)
+        self.mean.copy_(both.mean)
+        self.variance.copy_(both.variance)
 
 
 class ObsNorm(nn.Module):
@@ -87,11 +117,15 @@ class ObsNorm(nn.Module):
             leaves[path] = moments(leaves[path])
         return unflatten(leaves)
 
-    def update(self, obs: Tree) -> None:
-        """Takes a tree of [N, ...], without padding, into the statistics."""
-        leaves = flatten(obs)
-        for path, moments in self._items():
-            moments.update(leaves[path])
+    @torch.no_grad()
+    def absorb(self, pieces: Iterable[Tree]) -> None:
+        """Takes trees of [N, ...], without padding, into the statistics: all pieces as one batch."""
+        sums = [Moments.none(moments.mean) for _, moments in self._items()]
+        for piece in pieces:
+            leaves = flatten(piece)
+            sums = [one.merged(moments_of(leaves[path])) for one, (path, _) in zip(sums, self._items(), strict=True)]
+        for one, (_, moments) in zip(sums, self._items(), strict=True):
+            moments.absorb(one)
 
     def _items(self) -> list[tuple[str, RunningMoments]]:
         return list(zip(self.paths, self.moments, strict=True))  # type: ignore[arg-type]  # All are RunningMoments.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
 from minefleet.policies import ObsNorm, build
-from minefleet.policies.obs_norm import LARGEST, RunningMoments
+from minefleet.policies.obs_norm import LARGEST, RunningMoments, moments_of
 from minefleet.schema import Leaf, Schema
 
 FLOATS = Leaf(kind="box", shape=(2, 3), dtype="float32")
@@ -39,7 +39,7 @@ def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
     batches = [(offset + scale * rng.normal(size=(n, 2, 3))).astype(np.float32) for n in sizes]
     moments = RunningMoments((2, 3))
     for batch in batches:
-        moments.update(torch.from_numpy(batch))
+        moments.absorb(moments_of(torch.from_numpy(batch)))
     rows = np.concatenate(batches).astype(np.float64)
     assert moments.count == len(rows)
     if len(rows):
@@ -48,17 +48,27 @@ def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
         np.testing.assert_allclose(moments.variance, rows.var(0), rtol=1e-9, atol=tiny * tiny + 1e-15)
 
 
+@given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8), seed=st.integers(0, 1000))
+@settings(deadline=None)
+def test_pieces_come_to_the_same_as_all_at_once(sizes: list[int], seed: int) -> None:
+    pieces = list(torch.split(torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(seed)), sizes))
+    at_once, in_pieces = (ObsNorm({"numbers": Leaf(kind="box", shape=(3,), dtype="float32")}) for _ in range(2))
+    at_once.absorb([{"numbers": torch.cat(pieces)}])
+    in_pieces.absorb({"numbers": piece} for piece in pieces)
+    torch.testing.assert_close(in_pieces.state_dict(), at_once.state_dict(), rtol=1e-12, atol=1e-12)
+
+
 def test_numbers_without_an_axis_have_statistics_too() -> None:
     moments = RunningMoments(())
-    moments.update(torch.tensor([1.0, 2.0, 6.0]))
-    moments.update(torch.zeros(0))
+    moments.absorb(moments_of(torch.tensor([1.0, 2.0, 6.0])))
+    moments.absorb(moments_of(torch.zeros(0)))
     assert (moments.mean.item(), moments.count.item()) == (3.0, 3.0)
 
 
 def test_what_was_taken_in_comes_out_with_mean_zero_and_deviation_one() -> None:
     rows = 1e4 + 1e3 * torch.randn(5000, 3, generator=torch.Generator().manual_seed(0))
     moments = RunningMoments((3,))
-    moments.update(rows)
+    moments.absorb(moments_of(rows))
     out = moments(rows)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.mean(0), torch.zeros(3), rtol=0, atol=1e-3)
@@ -68,13 +78,13 @@ def test_what_was_taken_in_comes_out_with_mean_zero_and_deviation_one() -> None:
 def test_nothing_leaves_the_range_not_even_before_the_first_update_or_where_nothing_varies() -> None:
     moments = RunningMoments((1,))
     assert moments(torch.tensor([[1e30], [-1e30], [0.5]])).flatten().tolist() == pytest.approx([LARGEST, -LARGEST, 0.5])
-    moments.update(torch.full((4, 1), 7.0))
+    moments.absorb(moments_of(torch.full((4, 1), 7.0)))
     assert moments(torch.tensor([[7.0], [8.0], [6.0]])).flatten().tolist() == [0.0, LARGEST, -LARGEST]
 
 
 def test_rows_that_are_not_finite_are_left_out() -> None:
     moments = RunningMoments((2,))
-    moments.update(torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]]))
+    moments.absorb(moments_of(torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]])))
     assert moments.count == 2
     assert moments.mean.tolist() == [2.0, 3.0]
 
@@ -90,7 +100,7 @@ def test_only_boxes_of_floats_are_changed_and_the_mask_is_none() -> None:
         "tool": torch.ones(5, dtype=torch.int64),
         "action_mask": torch.ones(5, 2),
     }
-    norm.update(obs)
+    norm.absorb([obs])
     changed = norm(obs)
     assert abs(changed["body"]["position"].mean()) < 1e-5
     assert changed["body"]["speed"].shape == (5,)

@@ -1,0 +1,89 @@
+"""Our side of `benchmarks/learner.py`: the learner's feed and update, with packed fragments from memory.
+
+    python -m harness.training_ours ITERATIONS DECODED_BYTES
+
+The next iteration is verified, unpacked and collated while one is trained on, as in a run.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import torch
+
+from harness.training import CONFIG, FRAGMENTS, fragments, make_policy, measure
+from minefleet.codec import encode
+from minefleet.replay import LeasedChunk, Order, Packed
+from minefleet_learner.assembly import build_optimizer
+from minefleet_learner.collating import Collator
+from minefleet_learner.feed import Feed
+from minefleet_learner.schedule import rates
+from minefleet_learner.shards import Shards
+from minefleet_learner.update import Updater
+from minefleet_runtime.memory import keep_freed_memory
+
+
+class InMemory(Shards):
+    """Has the same fragments for every lease."""
+
+    def __init__(self, packed: Sequence[Packed]) -> None:
+        super().__init__([])
+        self._packed = {header.name.stream: (header, payload) for header, payload in packed}
+
+    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk]:
+        """All of them."""
+        del number, use_version, wait_s, order
+        return [
+            LeasedChunk(stream=stream, chunk=0, fragments=1, payload_bytes=len(payload), uses=0, oldest_version=1)
+            for stream, (_, payload) in self._packed.items()
+        ]
+
+    def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
+        """Their bytes."""
+        del number
+        return (self._packed[chunk.stream] for chunk in chunks)
+
+    def ack(self, number: int) -> int:
+        """Forgets nothing."""
+        del number
+        return 0
+
+    def release(self, number: int) -> None:
+        """Likewise."""
+
+
+def main() -> None:
+    iterations, decoded_bytes = map(int, sys.argv[1:])
+    keep_freed_memory()
+    policy, numbers = make_policy(), count()
+    updater = Updater(policy, build_optimizer(policy, CONFIG), CONFIG, None)
+    packed = [
+        encode(fragment, run_id="r", stream=f"s{index}", sequence=0, schema_fingerprint="f")
+        for index, fragment in enumerate(fragments())
+    ]
+    assert len(packed) == FRAGMENTS
+    feed = Feed(
+        InMemory(packed),
+        fragments_per_chunk=1,
+        order="least_used",
+        readers=CONFIG.num_readers,
+        collator=Collator(torch.device("cpu"), decoded_bytes=decoded_bytes // 2, threads=CONFIG.num_readers),
+        ahead=True,
+        stopping=threading.Event(),
+        report=lambda _: None,
+    )
+
+    def iterate() -> None:
+        number = next(numbers)
+        leased = feed.take(number)
+        updater.update(leased.batch, rates(CONFIG, number, 0.0))
+        feed.ack(leased.receipt)
+
+    measure(iterate, iterations)
+    feed.end()
+    feed.close()
+
+
+if __name__ == "__main__":
+    main()

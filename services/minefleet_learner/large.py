@@ -1,0 +1,121 @@
+"""What may be large of fragments, observations and recurrent states, as tensors.
+
+Shape legend: b = rows that are stacked, S = observations seen in the longest row of the batch, T = steps of a fragment,
+K = its steps with a `cut_obs`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from minefleet.fragment import Fragment
+from minefleet.tree import Tree, flatten, unflatten
+
+Spread = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
+"""`map`, or that of a pool of threads."""
+
+
+class Contents(Protocol):
+    """A fragment, or what unpacks the large fields of one each time that they are asked for."""
+
+    @property
+    def obs(self) -> Tree:
+        """As `Fragment.obs`."""
+
+    @property
+    def cut_obs(self) -> Tree:
+        """As `Fragment.cut_obs`."""
+
+    @property
+    def recurrent_state(self) -> Tree:
+        """As `Fragment.recurrent_state`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unpacked:
+    """The large fields of a fragment, as arrays."""
+
+    obs: Tree
+    cut_obs: Tree
+    recurrent_state: Tree
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A fragment, and where its observations lie in the order of time."""
+
+    steps: Fragment
+    """What is small of it."""
+    contents: Contents
+    """What is large of it."""
+    position: NDArray[np.int64]
+    """[T], where `obs` goes."""
+    after: NDArray[np.int64]
+    """[K], where `cut_obs` goes."""
+
+    @property
+    def width(self) -> int:
+        """Observations seen."""
+        return len(self.position) + len(self.after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Large:
+    """What is large of b fragments."""
+
+    seen: Tree
+    """Tree of [b, S, ...], the observations in the order of time; padding is zeros."""
+    recurrent_state: Tree
+    """Tree of [b, ...], before the first step; {} without recurrence."""
+
+
+def unpack(contents: Contents) -> Unpacked:
+    """Unpacks the large fields."""
+    return Unpacked(obs=contents.obs, cut_obs=contents.cut_obs, recurrent_state=contents.recurrent_state)
+
+
+def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spread = map) -> Large:
+    """Unpacks rows and puts them side by side.
+
+    Args:
+        rows: Of a batch.
+        width: S.
+        pinned: Whether the memory is page-locked, so that CUDA copies it without waiting.
+        spread: Unpacks all but the first row.
+    """
+    first = unpack(rows[0].contents)
+    seen = {
+        path: _empty((len(rows), width, *leaf.shape[1:]), leaf.dtype, pinned)
+        for path, leaf in flatten(first.obs).items()
+    }
+    state = {
+        path: _empty((len(rows), *leaf.shape), leaf.dtype, pinned)
+        for path, leaf in flatten(first.recurrent_state).items()
+    }
+
+    def write(index: int, contents: Contents) -> None:
+        row = rows[index]
+        for path, leaf in flatten(contents.obs).items():
+            seen[path].numpy()[index, row.position] = leaf
+        for path, leaf in flatten(contents.cut_obs).items():
+            seen[path].numpy()[index, row.after] = leaf
+        for path, leaf in flatten(contents.recurrent_state).items():
+            state[path].numpy()[index] = leaf
+        for buffer in seen.values():
+            buffer.numpy()[index, row.width :] = 0
+
+    write(0, first)
+    for _ in spread(lambda index: write(index, rows[index].contents), range(1, len(rows))):
+        pass
+    return Large(seen=unflatten(seen), recurrent_state=unflatten(state))
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool) -> Tensor:
+    if not pinned:
+        return torch.from_numpy(np.empty(shape, dtype))
+    return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
