@@ -13,6 +13,8 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
+from minefleet_learner.amp import compute_dtype
+from minefleet_learner.compiling import compiled_policy
 from minefleet_learner.copies import Copier
 from minefleet_learner.feed import Feed
 from minefleet_learner.finishing import Outlets
@@ -43,7 +45,7 @@ def build_learner(context: RoleContext, *, background: bool = False, copier: Cop
     buffer = run.config.rollout_config.replay_buffer_config
     outlets = Outlets(
         run=run,
-        feed=build_feed(context, replay, device, ahead=background),
+        feed=build_feed(context, replay, device, ahead=background, burn_in=updater.burn_in),
         replay=replay,
         parameters=ParametersClient(
             run.config.services.parameters.address,
@@ -85,7 +87,8 @@ def build_updater(run: Run, device: torch.device) -> Updater:
     policy = build(run.config.policy, run.schema).to(device)
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
-    return Updater(policy, build_optimizer(policy, config), config, reference)
+    compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
+    return Updater(policy, build_optimizer(policy, config), config, reference, compiled=compiled)
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
@@ -117,7 +120,7 @@ def build_replay(context: RoleContext) -> Shards:
     return Shards(parts)
 
 
-def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool) -> Feed:
+def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool, burn_in: int) -> Feed:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
@@ -127,6 +130,7 @@ def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ah
         order=buffer.order,
         readers=config.num_readers,
         device=device,
+        burn_in=burn_in,
         ahead=ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0,
         stopping=context.stopping,
         report=context.board.waiting,

@@ -11,6 +11,7 @@ whole, and counts as one such step.
 Shape legend: B = fragments, T = steps in the longest one.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -20,26 +21,42 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
 from minefleet_learner.batch import Batch, Name
+from minefleet_learner.burn_in import burned_in
 from minefleet_learner.estimates import Estimates, estimate
-from minefleet_learner.forward import gather
+from minefleet_learner.forward import gather, has_memory
+from minefleet_learner.freezing import train_only
 from minefleet_learner.objective import Objective, Prepared
 from minefleet_learner.ppo import normalize
+from minefleet_learner.reference import build_carrier
 from minefleet_learner.report import Tally, UpdateReport
 from minefleet_learner.schedule import Rates
 from minefleet_learner.stepping import Stepper
+
+KL_SLACK = 1.5
+"""How far beyond `target_kl` an optimizer step may be, as a factor."""
 
 
 class Updater:
     """A policy, its optimizer and its reference, and how they are trained."""
 
     def __init__(
-        self, policy: Policy, optimizer: torch.optim.Optimizer, config: TrainConfig, reference: Policy | None
+        self,
+        policy: Policy,
+        optimizer: torch.optim.Optimizer,
+        config: TrainConfig,
+        reference: Policy | None,
+        *,
+        compiled: Policy | None = None,
     ) -> None:
+        """Stores its arguments. `compiled` runs on the same weights in place of the policy."""
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
         self._config = config
-        self._objective = Objective(policy, config, reference)
+        self.burn_in = config.burn_in if has_memory(policy) else 0
+        self._runner = compiled or policy
+        self._objective = Objective(self._runner, config, reference)
+        self.carrier = build_carrier(reference, config)
         self._stepper = Stepper(policy, optimizer, config)
 
     def update(self, batch: Batch, rates: Rates) -> UpdateReport:
@@ -48,42 +65,66 @@ class Updater:
         Raises:
             NonFiniteError: If the last `max_bad_steps` steps were not finite; names the fragments.
         """
+        if rates.renews_reference:
+            self.refer_to_current()
         self.policy.eval()
-        estimates = estimate(self.policy, batch, self._config)
+        estimates = estimate(self._runner, batch, self._config)
         if bad := not_finite(batch, estimates):
             self._stepper.leave_out(bad)
             return UpdateReport(skipped_steps=1)
-        prepared = self._prepare(batch, estimates)
-        self._set_rates(rates)
-        self.policy.train()
+        trained = batch.mask & ~burned_in(batch.first, self.burn_in)
+        if not trained.any():
+            return UpdateReport(burn_in_steps=int(batch.mask.sum()))
+        prepared = self._prepare(batch, estimates, trained)
+        stands_still = self._set_rates(rates)
+        self.policy.train(not stands_still)
         tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
         for group in self._groups(len(batch)):
-            self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally)
+            if not self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally, self._kl_limit(rates)):
+                break
         self.policy.eval()
-        if self.policy.obs_norm is not None:
+        if self.policy.obs_norm is not None and not stands_still:
             self.policy.obs_norm.update(gather(batch.seen, batch.position[batch.mask]))
-        return tally.report(batch, estimates, self._config.log_ratio_range)
+        return tally.report(batch, trained, estimates, self._config.log_ratio_range)
 
-    def _prepare(self, batch: Batch, estimates: Estimates) -> Prepared:
+    @property
+    def scaler(self) -> torch.amp.GradScaler:
+        """The scale of the loss."""
+        return self._stepper.scaler
+
+    def refer_to_current(self) -> None:
+        """Makes the reference, if there is one, what the policy is."""
+        if self.reference is not None:
+            self.reference.load_state_dict(self.policy.state_dict())
+        if self.carrier is not None:
+            self.carrier.forget()
+
+    def _prepare(self, batch: Batch, estimates: Estimates, trained: Tensor) -> Prepared:
         """Takes the targets into the value statistics, and changes units."""
         norm = self.policy.value_norm
-        norm.update(estimates.target[batch.mask], self.policy.value_head)
+        norm.update(estimates.target[trained], self.policy.value_head)
         advantage = estimates.advantage
         if self._config.normalize_advantage_full_batch:
-            advantage = normalize(advantage, batch.mask)
+            advantage = normalize(advantage, trained)
         target, anchor = norm.normalize(estimates.target), norm.normalize(estimates.value)
         return Prepared(
             batch=batch,
-            lengths=batch.mask.sum(1),
+            lengths=trained.sum(1),
+            trained=trained,
+            reference_state=batch.recurrent_state if self.carrier is None else self.carrier.starts(batch),
             numbers=torch.stack((batch.behaviour_logp, advantage, target, anchor), -1),
         )
 
-    def _set_rates(self, rates: Rates) -> None:
+    def _set_rates(self, rates: Rates) -> bool:
+        """Returns whether a part of the policy stands still."""
         for group in self.optimizer.param_groups:
             group["lr"] = rates.learning_rate
-        head = {id(parameter) for parameter in self.policy.value_head.parameters()}
-        for parameter in self.policy.parameters():
-            parameter.requires_grad_(not rates.warming_up or id(parameter) in head)
+        return train_only(self.policy, heads=self._config.fix_decoder, warming_up=rates.warming_up)
+
+    def _kl_limit(self, rates: Rates) -> float:
+        """The KL(behaviour ‖ current) beyond which the epochs end."""
+        target = self._config.target_kl
+        return math.inf if target is None or rates.warming_up else KL_SLACK * target
 
     def _groups(self, fragments: int) -> Iterator[Sequence[Tensor]]:
         """Per optimizer step, the rows of its micro-batches; shuffled anew each epoch."""
