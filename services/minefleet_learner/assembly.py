@@ -16,6 +16,7 @@ from minefleet.run import Run
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.compiling import compiled_policy
 from minefleet_learner.copies import Copier
+from minefleet_learner.dumps import Dumps
 from minefleet_learner.feed import Feed
 from minefleet_learner.finishing import Outlets
 from minefleet_learner.loop import Learner, Parts
@@ -88,7 +89,7 @@ def build_updater(run: Run, device: torch.device) -> Updater:
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
-    return Updater(policy, build_optimizer(policy, config), config, reference, compiled=compiled)
+    return Updater(policy, build_optimizer(policy, config), config, reference, compiled=compiled, dump=Dumps(run))
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:

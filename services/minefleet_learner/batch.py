@@ -101,6 +101,19 @@ def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
     )
 
 
+def subset(batch: Batch, rows: Tensor) -> Batch:
+    """The fragments `rows` [b] of a batch, padded as they are."""
+    rows = rows.to(batch.mask.device)
+    width = batch.seen_mask.shape[1]
+    parts = {
+        field.name: tree_map(lambda leaf: leaf[rows], getattr(batch, field.name))
+        for field in fields(batch)
+        if field.name != "names"
+    }
+    parts["position"] = parts["position"] + width * (torch.arange(len(rows), device=rows.device) - rows).unsqueeze(1)
+    return Batch(names=[batch.names[row] for row in rows.tolist()], **parts)
+
+
 Arrays = Mapping[str, NDArray[Any]]
 
 

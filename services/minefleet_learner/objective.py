@@ -10,9 +10,9 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.tree import Tree
+from minefleet.tree import Tree, tree_map
 from minefleet_learner.amp import compute_dtype
-from minefleet_learner.batch import Batch
+from minefleet_learner.batch import Batch, subset
 from minefleet_learner.forward import Selection, evaluate, gather, has_memory, select_steps
 from minefleet_learner.ppo import PPOLoss, ppo_loss
 from minefleet_learner.schedule import Rates
@@ -31,6 +31,16 @@ class Prepared:
     """Tree of [B, ...]: the state from which the reference runs over each fragment."""
     numbers: Tensor
     """[B, T, 4] float32: behaviour_logp, advantage, value target and V(sₜ) before the update, in normalised units."""
+
+    def subset(self, rows: Tensor) -> "Prepared":
+        """The same of some fragments."""
+        return Prepared(
+            batch=subset(self.batch, rows),
+            lengths=self.lengths[rows],
+            trained=self.trained[rows],
+            reference_state=tree_map(lambda leaf: leaf[rows], self.reference_state),
+            numbers=self.numbers[rows],
+        )
 
 
 class Objective:

@@ -57,6 +57,11 @@ class Tally:
         """Counts a step that was left out."""
         self._skipped += 1
 
+    @property
+    def skipped(self) -> int:
+        """Steps that were left out."""
+        return self._skipped
+
     def add(self, losses: list[tuple[PPOLoss, float]], grad_norm: Tensor) -> None:
         """Adds an optimizer step.
 

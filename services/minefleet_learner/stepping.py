@@ -47,6 +47,7 @@ class Stepper:
         names: list[Name],
         tally: Tally,
         kl_limit: float = math.inf,
+        dump: Callable[[Sequence[Tensor]], None] = lambda _: None,
     ) -> bool:
         """One step over the micro-batches whose rows are given.
 
@@ -57,6 +58,7 @@ class Stepper:
             names: Of the B fragments.
             tally: Takes the step's numbers.
             kl_limit: The step is not taken where the mean KL(behaviour ‖ current) exceeds this.
+            dump: Told the rows of a step that is not finite, before it is counted.
 
         Returns:
             Whether to go on: False once the limit is exceeded.
@@ -83,6 +85,7 @@ class Stepper:
         else:
             self.scaler.update()
             tally.skip()
+            dump(group)
             self.leave_out([names[row] for rows in group for row in rows.tolist()])
         return True
 

@@ -12,15 +12,17 @@ Shape legend: B = fragments, T = steps in the longest one.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
-from minefleet_learner.batch import Batch, Name
+from minefleet_learner.batch import Batch, subset
 from minefleet_learner.burn_in import burned_in
 from minefleet_learner.estimates import Estimates, estimate
 from minefleet_learner.forward import gather, has_memory
@@ -30,6 +32,7 @@ from minefleet_learner.ppo import normalize
 from minefleet_learner.reference import build_carrier
 from minefleet_learner.report import Tally, UpdateReport
 from minefleet_learner.schedule import Rates
+from minefleet_learner.snapshot import Arrays, rng_arrays
 from minefleet_learner.stepping import Stepper
 
 KL_SLACK = 1.5
@@ -47,12 +50,23 @@ class Updater:
         reference: Policy | None,
         *,
         compiled: Policy | None = None,
+        dump: "Dump | None" = None,
     ) -> None:
-        """Stores its arguments. `compiled` runs on the same weights in place of the policy."""
+        """Stores its arguments.
+
+        Args:
+            policy: What is trained.
+            optimizer: Of all its parameters, in order.
+            config: How to train.
+            reference: What pulls the policy towards itself, if anything does.
+            compiled: Runs on the same weights in place of the policy.
+            dump: Told every step that is not finite, while the weights are those before it.
+        """
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
         self._config = config
+        self._dump = dump
         self.burn_in = config.burn_in if has_memory(policy) else 0
         self._runner = compiled or policy
         self._objective = Objective(self._runner, config, reference)
@@ -70,7 +84,8 @@ class Updater:
         self.policy.eval()
         estimates = estimate(self._runner, batch, self._config)
         if bad := not_finite(batch, estimates):
-            self._stepper.leave_out(bad)
+            self._tell(BadStep(batch=subset(batch, torch.tensor(bad)), rates=rates))
+            self._stepper.leave_out([batch.names[row] for row in bad])
             return UpdateReport(skipped_steps=1)
         trained = batch.mask & ~burned_in(batch.first, self.burn_in)
         if not trained.any():
@@ -80,7 +95,9 @@ class Updater:
         self.policy.train(not stands_still)
         tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
         for group in self._groups(len(batch)):
-            if not self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally, self._kl_limit(rates)):
+            dump = partial(self._tell_of, prepared, rates, rng_arrays() if self._dump else None)
+            limit = self._kl_limit(rates)
+            if not self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally, limit, dump):
                 break
         self.policy.eval()
         if self.policy.obs_norm is not None and not stands_still:
@@ -98,6 +115,30 @@ class Updater:
             self.reference.load_state_dict(self.policy.state_dict())
         if self.carrier is not None:
             self.carrier.forget()
+
+    def repeat(self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates) -> Tally:
+        """Takes one step again, as `update` took it; its numbers are in what it returns."""
+        self.policy.train(not self._set_rates(rates))
+        tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
+        self._stepper.step(micro_batches, prepared.lengths, loss_of, prepared.batch.names, tally)
+        return tally
+
+    def _tell_of(self, prepared: Prepared, rates: Rates, rng: Arrays | None, group: Sequence[Tensor]) -> None:
+        rows = torch.cat(list(group))
+        micro_batches = torch.split(torch.arange(len(rows)), [len(part) for part in group])
+        self._tell(
+            BadStep(
+                batch=subset(prepared.batch, rows),
+                rates=rates,
+                prepared=prepared.subset(rows),
+                micro_batches=[part.tolist() for part in micro_batches],
+                rng=rng,
+            )
+        )
+
+    def _tell(self, bad: "BadStep") -> None:
+        if self._dump is not None:
+            self._dump(self, bad)
 
     def _prepare(self, batch: Batch, estimates: Estimates, trained: Tensor) -> Prepared:
         """Takes the targets into the value statistics, and changes units."""
@@ -135,8 +176,35 @@ class Updater:
                 yield rows[start : start + self._config.gradient_accumulation]
 
 
-def not_finite(batch: Batch, estimates: Estimates) -> list[Name]:
-    """The fragments with a step that cannot be trained on."""
-    fields = torch.stack((batch.reward, batch.behaviour_logp, estimates.value, estimates.target))
-    bad = (~torch.isfinite(fields).all(0) & batch.mask).any(1)
-    return [batch.names[row] for row in torch.nonzero(bad).flatten().tolist()]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadStep:
+    """A step that is not finite, and all that it depends on beside the weights."""
+
+    batch: Batch
+    """Its fragments; where the estimates are not finite already, those of them that are not."""
+    rates: Rates
+    prepared: Prepared | None = None
+    """Of the same fragments; None where it did not come to that."""
+    micro_batches: Sequence[Sequence[int]] = ()
+    """Rows of the micro-batches."""
+    rng: Arrays | None = None
+    """The random generators before it."""
+
+
+Dump: TypeAlias = Callable[[Updater, BadStep], None]
+
+
+def not_finite(batch: Batch, estimates: Estimates) -> list[int]:
+    """The rows with a step that cannot be trained on. Targets are squared: statistics take their second moments."""
+    bad = [~torch.isfinite(tensor) & batch.mask for tensor in judged(batch, estimates).values()]
+    return torch.nonzero(torch.stack(bad).any(0).any(1)).flatten().tolist()
+
+
+def judged(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
+    """What must be finite, [B, T] each."""
+    return {
+        "reward": batch.reward,
+        "behaviour_logp": batch.behaviour_logp,
+        "value": estimates.value,
+        "target squared": estimates.target.square(),
+    }
