@@ -69,6 +69,7 @@ def main() -> None:
         order="least_used",
         readers=CONFIG.num_readers,
         collator=Collator(torch.device("cpu"), decoded_bytes=decoded_bytes // 2, threads=CONFIG.num_readers),
+        burn_in=0,
         ahead=True,
         stopping=threading.Event(),
         report=lambda _: None,

@@ -4,10 +4,13 @@ CHECKPOINTS/
 ├── 00000120/               one per kept iteration
 │   ├── policy.safetensors      weights, normalisers included
 │   ├── optimizer.safetensors   its moments, by parameter
+│   ├── scaler.safetensors      the scale of the loss, only in float16
 │   ├── reference.safetensors   only when a reference is kept
+│   ├── carried.safetensors     its recurrent states, by stream, only when it carries some
 │   ├── rng.safetensors         the generators of Python, NumPy and torch
 │   ├── run.yaml                the configuration that made it
 │   └── state.json              counters, and size and checksum of every other file
+├── best -> 00000080        the one with the best mean return, likewise
 └── latest -> 00000120      swapped in one step
 
 A checkpoint is written under a name that starts with a dot, synced, and renamed; then `latest` is replaced. A crash
@@ -35,10 +38,13 @@ from minefleet.files import sync, write_durably
 from minefleet.tensor_file import row_of, write_tensors
 
 LATEST = "latest"
+BEST = "best"
 FORMAT = 1
 STATE_FILE = "state.json"
 RUN_FILE = "run.yaml"
-TENSORS = ("policy", "optimizer", "reference", "rng")
+TENSORS = ("policy", "optimizer", "scaler", "reference", "carried", "rng")
+OPTIONAL = ("scaler", "reference", "carried")
+"""Those of the tensors' files that need not be there."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -65,6 +71,10 @@ class CheckpointState:
     """Where to go on in the episode log of each shard of replay; empty before the first look."""
     episodes: dict[str, Any] = field(default_factory=dict)
     """Statistics of the episodes read so far, as the learner keeps them."""
+    best_return: float | None = None
+    """The best mean return at which a checkpoint was written; None before the first that counts."""
+    best_iteration: int = 0
+    """Of that checkpoint."""
     stopped_by: str = ""
     """What ended the run; empty while it goes on."""
 
@@ -79,7 +89,9 @@ class Checkpoint:
     rng: Arrays
     run: str
     """Text of `run.yaml`."""
+    scaler: Arrays | None = None
     reference: Arrays | None = None
+    carried: Arrays | None = None
 
 
 def write(directory: Path, checkpoint: Checkpoint) -> Path:
@@ -106,7 +118,9 @@ def write(directory: Path, checkpoint: Checkpoint) -> Path:
     _refuse_fenced(directory, checkpoint.state.epoch)
     place = _free_name(directory, checkpoint.state.iteration)
     aside.rename(place)
-    _point(directory, place.name)
+    if checkpoint.state.best_return is not None and checkpoint.state.best_iteration == checkpoint.state.iteration:
+        _point(directory, BEST, place.name)
+    _point(directory, LATEST, place.name)
     return place
 
 
@@ -142,7 +156,7 @@ def read(path: Path) -> Checkpoint:
         policy=_read_arrays(path, "policy"),
         optimizer=_read_arrays(path, "optimizer"),
         rng=_read_arrays(path, "rng"),
-        reference=_read_arrays(path, "reference") if (path / "reference.safetensors").exists() else None,
+        **{name: _read_arrays(path, name) for name in OPTIONAL if (path / f"{name}.safetensors").exists()},
         run=(path / RUN_FILE).read_text(),
     )
 
@@ -160,15 +174,16 @@ def read_policy(path: Path) -> dict[str, NDArray[Any]]:
 def prune(directory: Path, *, save_interval: int, keep_interval: int) -> None:
     """Removes the checkpoints that nobody asked to keep.
 
-    `latest` stays, the newest multiple of `save_interval`, and of those multiples all multiples of `keep_interval`.
-    0 disables an interval. Of several of one iteration only the last stays.
+    `latest` and `best` stay, the newest multiple of `save_interval`, and of those multiples all of `keep_interval`. 0
+    disables an interval. Of several of one iteration only the last stays.
     """
     last = {iteration: path for (iteration, _), path in sorted(_numbered(directory).items())}
     saved = [iteration for iteration in last if save_interval and iteration % save_interval == 0]
-    kept = {last[iteration] for iteration in saved if keep_interval and iteration % keep_interval == 0}
-    kept |= {last[iteration] for iteration in saved[-1:]}
+    kept = {last[iteration].resolve() for iteration in saved if keep_interval and iteration % keep_interval == 0}
+    kept |= {last[iteration].resolve() for iteration in saved[-1:]}
+    kept |= {link.resolve() for name in (LATEST, BEST) if (link := directory / name).is_symlink()}
     for path in _numbered(directory).values():
-        if path not in kept and path.name != (directory / LATEST).readlink().name:
+        if path.resolve() not in kept:
             shutil.rmtree(path)
 
 
@@ -176,8 +191,9 @@ def remove_leftovers(directory: Path) -> None:
     """Removes what a crash left half written."""
     for path in directory.glob(".aside-*"):
         shutil.rmtree(path)
-    for path in directory.glob(f".{LATEST}-*"):
-        path.unlink()
+    for name in (LATEST, BEST):
+        for path in directory.glob(f".{name}-*"):
+            path.unlink()
 
 
 def _write_arrays(path: Path, arrays: Arrays) -> str:
@@ -254,12 +270,12 @@ def _free_name(directory: Path, iteration: int) -> Path:
     return place
 
 
-def _point(directory: Path, name: str) -> None:
-    """Lets `latest` name a checkpoint, in one step."""
+def _point(directory: Path, link: str, name: str) -> None:
+    """Lets a link name a checkpoint, in one step."""
     sync(directory)
-    aside = directory / f".{LATEST}-{os.getpid()}"
+    aside = directory / f".{link}-{os.getpid()}"
     aside.symlink_to(name)
-    aside.replace(directory / LATEST)
+    aside.replace(directory / link)
     sync(directory)
 
 

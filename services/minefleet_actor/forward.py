@@ -19,6 +19,8 @@ from torch import Tensor
 
 from minefleet.config import WorkerConfig
 from minefleet.policies import Policy
+from minefleet.policies.compiling import compiled, headline
+from minefleet.policies.precision import DTYPES, compute
 from minefleet.tree import Tree, tree_map
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,6 @@ SIZES = 4
 """Padded sizes at most."""
 WARM_UPS = 3
 """Passes before a graph is captured: libraries choose their algorithms and take their memory in the first ones."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Evaluated(NamedTuple):
@@ -119,23 +120,17 @@ class Forward:
         return self._graphs.get(len(first), self._evaluate)(obs, state, first)
 
     def _plain(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
-        with torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32):
-            output, after = self._policy(obs, state, first)
-        return Evaluated(
-            tree_map(lambda leaf: leaf.float(), output.params),
-            self._policy.value_norm.denormalize(output.value.float()),
-            tree_map(lambda new, old: new.to(old.dtype), after, state),
-        )
+        output, after = compute(self._policy, obs, state, first, self._dtype)
+        return Evaluated(output.params, self._policy.value_norm.denormalize(output.value), after)
 
     def _compile(self) -> None:
-        try:
-            compiled: Pass = torch.compile(self._plain, dynamic=False)
+        def try_out(outcome: Pass) -> None:
             for size in self._sizes:
-                compiled(*self._inputs(size))
-        except Exception as error:  # noqa: BLE001  # A compiler may fail in any way; the policy itself still works.
-            logger.warning("the policy runs uncompiled, torch.compile failed: %s", _headline(error))
-        else:
-            self._evaluate, self._pads = compiled, True
+                outcome(*self._inputs(size))
+
+        outcome = compiled(self._plain, try_out, dynamic=False)
+        if outcome is not None:
+            self._evaluate, self._pads = outcome, True
 
     def _capture(self) -> None:
         if self._device.type != "cuda":
@@ -144,7 +139,7 @@ class Forward:
         try:
             self._graphs = {size: captured(self._evaluate, *self._inputs(size)) for size in self._sizes}
         except Exception as error:  # noqa: BLE001  # What cannot be captured may say so in any way.
-            logger.warning("the policy runs without CUDA graphs, capturing it failed: %s", _headline(error))
+            logger.warning("the policy runs without CUDA graphs, capturing it failed: %s", headline(error))
         else:
             self._pads = True
 
@@ -180,7 +175,3 @@ def captured(evaluate: Pass, obs: Tree, state: Tree, first: Tensor) -> Pass:
         return evaluated
 
     return replay
-
-
-def _headline(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

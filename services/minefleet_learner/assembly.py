@@ -13,8 +13,11 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
+from minefleet_learner.amp import compute_dtype
 from minefleet_learner.collating import Collator
+from minefleet_learner.compiling import compiled_policy
 from minefleet_learner.copies import Copier
+from minefleet_learner.dumps import Dumps
 from minefleet_learner.feed import Feed
 from minefleet_learner.finishing import Outlets
 from minefleet_learner.loop import Learner, Parts
@@ -44,7 +47,7 @@ def build_learner(context: RoleContext, *, background: bool = False, copier: Cop
     buffer = run.config.rollout_config.replay_buffer_config
     outlets = Outlets(
         run=run,
-        feed=build_feed(context, replay, device, ahead=background),
+        feed=build_feed(context, replay, device, ahead=background, burn_in=updater.burn_in),
         replay=replay,
         parameters=ParametersClient(
             run.config.services.parameters.address,
@@ -86,7 +89,8 @@ def build_updater(run: Run, device: torch.device) -> Updater:
     policy = build(run.config.policy, run.schema).to(device)
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
-    return Updater(policy, build_optimizer(policy, config), config, reference)
+    compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
+    return Updater(policy, build_optimizer(policy, config), config, reference, compiled=compiled, dump=Dumps(run))
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
@@ -118,7 +122,7 @@ def build_replay(context: RoleContext) -> Shards:
     return Shards(parts)
 
 
-def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool) -> Feed:
+def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool, burn_in: int) -> Feed:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
@@ -129,6 +133,7 @@ def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ah
         order=buffer.order,
         readers=config.num_readers,
         collator=Collator(device, decoded_bytes=config.decoded_bytes // (1 + ahead), threads=config.num_readers),
+        burn_in=burn_in,
         ahead=ahead,
         stopping=context.stopping,
         report=context.board.waiting,

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from minefleet.errors import RejectedError
 from minefleet.fragment import Fragment
-from minefleet.tree import Tree, flatten, unflatten
+from minefleet.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.large import Contents, Large, Row, stack
 from minefleet_learner.unpacking import Unpacker
 
@@ -138,6 +138,21 @@ def place(name: Name, steps: Fragment, contents: Contents) -> Row:
     numbers = np.arange(len(steps))
     position = numbers + np.searchsorted(steps.cut_index, numbers)
     return Row(steps=steps, contents=contents, position=position, after=position[steps.cut_index] + 1)
+
+
+def subset(batch: Batch, rows: Tensor) -> Batch:
+    """The fragments `rows` [b] of a batch, padded as they are."""
+    rows = rows.to(batch.mask.device)
+    if batch.unpacker is not None:
+        return filled(subset(replace(batch, unpacker=None), rows), batch.unpacker.take(rows))
+    width = batch.seen_mask.shape[1]
+    parts = {
+        field.name: tree_map(lambda leaf: leaf[rows], getattr(batch, field.name))
+        for field in fields(batch)
+        if field.name not in ("names", "unpacker")
+    }
+    parts["position"] = parts["position"] + width * (torch.arange(len(rows), device=rows.device) - rows).unsqueeze(1)
+    return Batch(names=[batch.names[row] for row in rows.tolist()], **parts)
 
 
 Arrays = Mapping[str, NDArray[Any]]

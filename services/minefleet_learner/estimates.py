@@ -11,6 +11,7 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
 from minefleet_learner.advantages import chain
+from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import evaluate, gather, has_memory, select_seen
 
@@ -61,7 +62,7 @@ def recomputed_values(policy: Policy, batch: Batch, config: TrainConfig) -> tupl
     batch.announce(passes)
     for rows in passes:
         selection = select_seen(batch, rows, whole_rows=whole_rows)
-        output = evaluate(policy, batch, selection, config.context_length)
+        output = evaluate(policy, batch, selection, config.context_length, dtype=compute_dtype(config))
         seen.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
     after = (batch.position + 1).clamp_max(seen.numel() - 1)
     value = gather(seen, batch.position).masked_fill(~batch.mask, 0.0)

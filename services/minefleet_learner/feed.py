@@ -21,6 +21,7 @@ from minefleet.replay import LeasedChunk, Order
 from minefleet.rpc import StoppedError
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.batch import Batch, Name
+from minefleet_learner.burn_in import burned_steps
 from minefleet_learner.collating import Collator
 from minefleet_learner.shards import Shards
 
@@ -42,7 +43,7 @@ class Receipt:
     uses: list[int]
     """Of each fragment's chunk, this one included."""
     new_steps: int
-    """Steps that were never leased and acked before."""
+    """Steps to train on that were never leased and acked before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +65,7 @@ class Feed:
         order: Order,
         readers: int,
         collator: Collator,
+        burn_in: int,
         ahead: bool,
         stopping: threading.Event,
         report: Callable[[str | None], None],
@@ -76,6 +78,7 @@ class Feed:
             order: Which chunks to prefer.
             readers: Threads that read.
             collator: Makes batches of what was read.
+            burn_in: Steps at a fragment's start that are not trained on.
             ahead: Whether the next batch is fetched while one is trained on.
             stopping: Ends every wait.
             report: Told that fragments are waited for, and None when they have come.
@@ -84,6 +87,7 @@ class Feed:
         self._fragments_per_chunk = fragments_per_chunk
         self._order = order
         self._collator = collator
+        self._burn_in = burn_in
         self._stopping = stopping
         self._ended = threading.Event()
         self._report = report
@@ -185,7 +189,11 @@ class Feed:
     ) -> Leased:
         chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
         mine = [chunk_of[stream, sequence // self._fragments_per_chunk] for (stream, sequence), _ in named]
-        fresh = (len(half.steps) for (_, half), chunk in zip(named, mine, strict=True) if chunk.uses == 0)
+        fresh = (
+            len(half.steps) - burned_steps(half.steps.first, self._burn_in)
+            for (_, half), chunk in zip(named, mine, strict=True)
+            if chunk.uses == 0
+        )
         receipt = Receipt(
             number=number,
             staleness=[use_version - chunk.oldest_version for chunk in mine],

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minefleet.checkpoint import Arrays, Checkpoint, CheckpointState
+from minefleet.checkpoint import CheckpointState
 from minefleet.errors import ContractError, FencedError, GaveUpError
 from minefleet.files import write_whole
 from minefleet.parameters import ParametersClient, Wish
@@ -29,10 +29,10 @@ from minefleet_learner.feed import Feed
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.rows import Account, Speedometer, evaluation_row, make_row
 from minefleet_learner.saving import CheckpointWriter
-from minefleet_learner.schedule import stop_reason
+from minefleet_learner.schedule import stop_reason, with_best
 from minefleet_learner.shards import Shards
 from minefleet_learner.sinks import Journal, finite
-from minefleet_learner.snapshot import Insides
+from minefleet_learner.snapshot import Insides, checkpoint_of
 from minefleet_learner.stepping import NonFiniteError
 from minefleet_runtime.context import StatusBoard
 
@@ -88,13 +88,12 @@ class Finisher:
         self._episodes = EpisodeStatistics()
         self._position = NOWHERE
         self._journal = Journal(outlets.run)
-        self._reference: Arrays | None = None
         self._run_text = ""
         self._earlier_s = 0.0
 
-    def take_up(self, state: CheckpointState, reference: Arrays | None) -> None:
-        """Goes on from a checkpoint. `reference` goes into every later one."""
-        self._state, self._reference = state, reference
+    def take_up(self, state: CheckpointState) -> None:
+        """Goes on from a checkpoint."""
+        self._state = state
         self._run_text = (self._outlets.run.directory / RUN_FILE).read_text()
         config = self._outlets.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
@@ -125,6 +124,7 @@ class Finisher:
     def conclude(self, reason: str) -> CheckpointState:
         """Says where training stands at the end, which the run's own condition has caused or else `reason`."""
         self._state = replace(self._state, stopped_by=self._state.stopped_by or reason, wall_s=self._wall_s)
+        self._rank()
         return self._state
 
     def write_result(self, place: Path) -> None:
@@ -207,15 +207,14 @@ class Finisher:
         """Writes a checkpoint where one is due; the last one is left to the loop."""
         if trained.insides is None or self._state.stopped_by:
             return
-        checkpoint = Checkpoint(
-            state=self._state,
-            policy=trained.weights.result(),
-            optimizer=trained.insides.optimizer,
-            rng=trained.insides.rng,
-            reference=self._reference,
-            run=self._run_text,
-        )
+        self._rank()
+        checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.insides, self._run_text)
         self._outlets.writer.submit(checkpoint)
+
+    def _rank(self) -> None:
+        """Finds out whether the checkpoint that is about to be written is the best so far."""
+        config = self._outlets.run.config.train_config
+        self._state = with_best(self._state, self._episodes) if config.keep_best else self._state
 
     def _log(self, account: Account) -> None:
         row = make_row(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from minefleet.policies import Policy, PolicyOutput
+from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
 
@@ -54,19 +55,44 @@ def gather(tree: Tree, index: Tensor) -> Tree:
     return tree_map(lambda leaf: leaf.flatten(0, 1)[index], tree)
 
 
-def evaluate(policy: Policy, batch: Batch, selection: Selection, context_length: int) -> PolicyOutput:
-    """Runs the policy over a selection, from the stored states where it has memory."""
+def evaluate(
+    policy: Policy,
+    batch: Batch,
+    selection: Selection,
+    context_length: int,
+    *,
+    state: Tree | None = None,
+    dtype: torch.dtype = torch.float32,
+    burn_in: int = 0,
+) -> PolicyOutput:
+    """Runs the policy over a selection.
+
+    Args:
+        policy: What to run.
+        batch: The data.
+        selection: Which of it.
+        context_length: Steps of a piece.
+        state: Where a policy with memory begins, a tree of [b, ...]; none for the stored states.
+        dtype: What the layers below the heads compute in.
+        burn_in: Steps of a piece before the others; 0 for none.
+    """
     obs, first = observations(batch, selection.rows, selection.seen), gather(batch.seen_first, selection.seen)
     if not has_memory(policy):
-        return policy(obs, {}, first)[0]  # type: ignore[no-any-return]  # A module's result has no type.
-    state = stored_state(batch, selection.rows)
+        return compute(policy, obs, {}, first, dtype)[0]
+    state = state or stored_state(batch, selection.rows)
     outputs: list[PolicyOutput] = []
-    for start in range(0, first.shape[1], context_length):
-        piece = slice(start, start + context_length)
-        output, state = policy(tree_map(lambda leaf, at=piece: leaf[:, at], obs), state, first[:, piece])
+    for piece in pieces(first.shape[1], context_length, burn_in):
+        seen = tree_map(lambda leaf, at=piece: leaf[:, at], obs)
+        output, state = compute(policy, seen, state, first[:, piece], dtype)
         state = tree_map(torch.detach, state)
         outputs.append(output)
     return outputs[0] if len(outputs) == 1 else _concatenate(outputs)
+
+
+def pieces(length: int, context_length: int, burn_in: int = 0) -> list[slice]:
+    """Parts time: `burn_in` steps, if any, then `context_length` at a time."""
+    starts = [*([0] if burn_in else []), *range(burn_in, length, context_length)]
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], length], strict=True)]
 
 
 def observations(batch: Batch, rows: Tensor, seen: Tensor) -> Tree:

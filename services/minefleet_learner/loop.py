@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from minefleet.checkpoint import CheckpointState, newest
-from minefleet.policies.weights import Weights, to_numpy
+from minefleet.policies.weights import Weights
 from minefleet.rpc import StoppedError
 from minefleet.run import RUN_FILE
 from minefleet.v1 import status_service_pb2
@@ -36,10 +36,10 @@ from minefleet_learner.feed import Leased
 from minefleet_learner.finishing import RESULT_FILE, Finisher, Outlets, Trained
 from minefleet_learner.parity import Parity, ParityProbe
 from minefleet_learner.report import UpdateReport
-from minefleet_learner.restore import restore, take_snapshot
+from minefleet_learner.restore import copy_insides, restore, take_snapshot
 from minefleet_learner.rows import Account, Stopwatch
 from minefleet_learner.schedule import Rates, progress, rates
-from minefleet_learner.snapshot import Insides, optimizer_tensors, rng_arrays
+from minefleet_learner.snapshot import Insides
 from minefleet_learner.update import Updater
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Learner:
         run, updater, outlets = self._parts.outlets.run, self._parts.updater, self._parts.outlets
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
         state = restore(run, updater)
-        self._finisher.take_up(state, None if updater.reference is None else to_numpy(updater.reference))
+        self._finisher.take_up(state)
         if newest(run.checkpoints) is None:
             outlets.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
         outlets.board.set_run(state.run_id)
@@ -206,9 +206,7 @@ class Learner:
         self._backlog.put(trained)
 
     def _insides(self) -> Insides:
-        updater = self._parts.updater
-        moments = self._moments.copy(optimizer_tensors(updater.policy, updater.optimizer))
-        return Insides(optimizer=moments, rng=rng_arrays())
+        return copy_insides(self._parts.updater, self._moments)
 
 
 def run(learner: Learner, stopping: threading.Event) -> None:

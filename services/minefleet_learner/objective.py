@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
-from minefleet.policies import Policy
-from minefleet.tree import Tree
-from minefleet_learner.batch import Batch
+from minefleet.policies import Policy, PolicyOutput
+from minefleet.tree import Tree, tree_map
+from minefleet_learner.amp import compute_dtype
+from minefleet_learner.batch import Batch, subset
 from minefleet_learner.forward import Selection, evaluate, gather, has_memory, select_steps
 from minefleet_learner.ppo import PPOLoss, ppo_loss
 from minefleet_learner.schedule import Rates
@@ -23,9 +24,23 @@ class Prepared:
 
     batch: Batch
     lengths: Tensor
-    """[B] int64, steps of each fragment."""
+    """[B] int64, trained steps of each fragment."""
+    trained: Tensor
+    """[B, T] bool, False at padding and at steps that only warm the state up."""
+    reference_state: Tree
+    """Tree of [B, ...]: the state from which the reference runs over each fragment; {} for the stored ones."""
     numbers: Tensor
     """[B, T, 4] float32: behaviour_logp, advantage, value target and V(sₜ) before the update, in normalised units."""
+
+    def subset(self, rows: Tensor) -> "Prepared":
+        """The same of some fragments."""
+        return Prepared(
+            batch=subset(self.batch, rows),
+            lengths=self.lengths[rows],
+            trained=self.trained[rows],
+            reference_state=tree_map(lambda leaf: leaf[rows], self.reference_state),
+            numbers=self.numbers[rows],
+        )
 
 
 class Objective:
@@ -41,7 +56,7 @@ class Objective:
         """The loss of the fragments `rows` [b]; means are sums over `count` steps."""
         batch, head = prepared.batch, self._policy.action_head
         chosen = select_steps(batch, rows, whole_rows=self._has_memory)
-        output = evaluate(self._policy, batch, chosen, self._config.context_length)
+        output = self._evaluate(self._policy, batch, chosen)
         behaviour_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
         return ppo_loss(
             logp=head.logp(output.params, gather(batch.action, chosen.steps)),
@@ -50,22 +65,35 @@ class Objective:
             value=output.value,
             value_target=target,
             entropy=head.entropy(output.params),
-            mask=chosen.mask,
+            mask=gather(prepared.trained, chosen.steps),
             clip=rates.clip,
             policy_coef=0.0 if rates.warming_up else self._config.ppo_policy_coef,
             value_coef=self._config.ppo_vf_coef,
-            entropy_coef=0.0 if rates.warming_up else self._config.entropy_bonus_coef,
+            entropy_coef=0.0 if rates.warming_up else rates.entropy,
             anchor_value=anchor if self._config.clip_vloss else None,
-            kl_reference=self._kl_reference(output.params, batch, chosen),
+            kl_reference=self._kl_reference(output.params, prepared, chosen),
             rho=0.0 if rates.warming_up else rates.rho,
             log_ratio_range=self._config.log_ratio_range,
             count=count,
         )
 
-    def _kl_reference(self, params: Tree, batch: Batch, chosen: Selection) -> Tensor | None:
-        """KL(current ‖ reference) [b, T]; the reference runs from the stored states too."""
+    def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Selection) -> Tensor | None:
+        """KL(current ‖ reference) [b, T]."""
         if self.reference is None:
             return None
+        state = tree_map(lambda leaf: leaf[chosen.rows], prepared.reference_state)
         with torch.no_grad():
-            theirs = evaluate(self.reference, batch, chosen, self._config.context_length).params
+            theirs = self._evaluate(self.reference, prepared.batch, chosen, state).params
         return self._policy.action_head.kl(params, theirs)
+
+    def _evaluate(self, policy: Policy, batch: Batch, chosen: Selection, state: Tree | None = None) -> PolicyOutput:
+        config = self._config
+        return evaluate(
+            policy,
+            batch,
+            chosen,
+            config.context_length,
+            state=state,
+            dtype=compute_dtype(config),
+            burn_in=config.burn_in,
+        )

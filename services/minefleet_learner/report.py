@@ -34,6 +34,10 @@ class UpdateReport:
     """In reward units, before the update."""
     skipped_steps: int = 0
     """Optimizer steps left out because something was not finite."""
+    optimizer_steps: int = 0
+    """Taken; fewer than all where something was not finite or `target_kl` ended the epochs."""
+    burn_in_steps: int = 0
+    """Steps of the batch that only warmed recurrent states up."""
 
     @property
     def is_trained(self) -> bool:
@@ -52,6 +56,11 @@ class Tally:
     def skip(self) -> None:
         """Counts a step that was left out."""
         self._skipped += 1
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were left out."""
+        return self._skipped
 
     def add(self, losses: list[tuple[PPOLoss, float]], grad_norm: Tensor) -> None:
         """Adds an optimizer step.
@@ -76,11 +85,12 @@ class Tally:
         self._steps.append(torch.cat((torch.stack(parts).sum(0), grad_norm.unsqueeze(0))))
         self._largest.extend(loss.max_log_ratio for loss, _ in losses)
 
-    def report(self, batch: Batch, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
-        """Means over the steps, and what the batch was like."""
-        before = _before(batch, estimates)
+    def report(self, batch: Batch, trained: Tensor, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
+        """Means over the steps, and what the batch was like; `trained` [B, T] are the steps that were trained on."""
+        before = _before(trained, estimates)
+        burn_in_steps = int((batch.mask & ~trained).sum())
         if not self._steps:
-            return UpdateReport(**before, skipped_steps=self._skipped)
+            return UpdateReport(**before, skipped_steps=self._skipped, optimizer_steps=0, burn_in_steps=burn_in_steps)
         policy, value, entropy, kl, approx_kl, clip_fraction, norm = torch.stack(self._steps).mean(0).tolist()
         return UpdateReport(
             policy_loss=policy,
@@ -92,14 +102,16 @@ class Tally:
             grad_norm=norm,
             ratio_max=math.exp(min(float(torch.stack(self._largest).max()), log_ratio_range)),
             skipped_steps=self._skipped,
+            optimizer_steps=len(self._steps),
+            burn_in_steps=burn_in_steps,
             **before,
         )
 
 
-def _before(batch: Batch, estimates: Estimates) -> dict[str, float]:
-    centred = estimates.advantage - masked_mean(estimates.advantage, batch.mask)
+def _before(mask: Tensor, estimates: Estimates) -> dict[str, float]:
+    centred = estimates.advantage - masked_mean(estimates.advantage, mask)
     return {
-        "explained_variance": float(explained_variance(estimates.value, estimates.target, batch.mask)),
-        "advantage_std": float(masked_mean(centred.square(), batch.mask).sqrt()),
-        "value_mean": float(masked_mean(estimates.value, batch.mask)),
+        "explained_variance": float(explained_variance(estimates.value, estimates.target, mask)),
+        "advantage_std": float(masked_mean(centred.square(), mask).sqrt()),
+        "value_mean": float(masked_mean(estimates.value, mask)),
     }

@@ -7,12 +7,22 @@ from pathlib import Path
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, newest, read
 from minefleet.config import TrainConfig
+from minefleet.config.train import AUTO
 from minefleet.policies import zero_value_head
 from minefleet.policies.weights import load_numpy, to_numpy
 from minefleet.run import Run
 from minefleet.trained import read_weights
 from minefleet_learner.copies import Copier
-from minefleet_learner.snapshot import load_optimizer, optimizer_tensors, restore_rng, rng_arrays
+from minefleet_learner.snapshot import (
+    Insides,
+    checkpoint_of,
+    load_optimizer,
+    load_scaler,
+    optimizer_tensors,
+    restore_rng,
+    rng_arrays,
+    scaler_arrays,
+)
 from minefleet_learner.update import Updater
 
 logger = logging.getLogger(__name__)
@@ -34,11 +44,11 @@ def restore(run: Run, updater: Updater) -> CheckpointState:
     if path is not None:
         return _go_on(path, updater)
     state = CheckpointState(run_id=uuid.uuid4().hex)
-    if config.resume is not None:
+    if config.resume is not None and config.resume != AUTO:
         _take_weights(run.directory / config.resume, config, updater)
     elif config.zero_initial_vf:
         zero_value_head(updater.policy)
-    _refer_to_current(updater)
+    updater.refer_to_current()
     return state
 
 
@@ -50,13 +60,17 @@ def take_snapshot(updater: Updater, state: CheckpointState, run_text: str) -> Ch
         state: Where training stands.
         run_text: Text of `run.yaml`.
     """
-    return Checkpoint(
-        state=state,
-        policy=to_numpy(updater.policy),
-        optimizer=Copier().copy(optimizer_tensors(updater.policy, updater.optimizer)),
+    return checkpoint_of(state, to_numpy(updater.policy), copy_insides(updater, Copier()), run_text)
+
+
+def copy_insides(updater: Updater, copier: Copier) -> Insides:
+    """Copies what a checkpoint holds beside the weights and the counters; `copier` copies the optimizer's moments."""
+    return Insides(
+        optimizer=copier.copy(optimizer_tensors(updater.policy, updater.optimizer)),
         rng=rng_arrays(),
+        scaler=scaler_arrays(updater.scaler),
         reference=None if updater.reference is None else to_numpy(updater.reference),
-        run=run_text,
+        carried=None if updater.carrier is None else updater.carrier.to_arrays(),
     )
 
 
@@ -64,9 +78,12 @@ def load_snapshot(updater: Updater, checkpoint: Checkpoint) -> None:
     """Inverts `take_snapshot`. Without a reference in the checkpoint, its weights become the reference."""
     load_numpy(updater.policy, checkpoint.policy)
     load_optimizer(updater.policy, updater.optimizer, checkpoint.optimizer)
-    _refer_to_current(updater)
+    load_scaler(updater.scaler, checkpoint.scaler)
+    updater.refer_to_current()
     if updater.reference is not None and checkpoint.reference is not None:
         load_numpy(updater.reference, checkpoint.reference)
+    if updater.carrier is not None and checkpoint.carried is not None:
+        updater.carrier.load_arrays(checkpoint.carried)
     restore_rng(checkpoint.rng)
 
 
@@ -83,8 +100,3 @@ def _take_weights(path: Path, config: TrainConfig, updater: Updater) -> None:
     if config.resume_optimizer:
         load_optimizer(updater.policy, updater.optimizer, read(path).optimizer)
     logger.info("starts a new run from the weights of %s", path)
-
-
-def _refer_to_current(updater: Updater) -> None:
-    if updater.reference is not None:
-        updater.reference.load_state_dict(updater.policy.state_dict())

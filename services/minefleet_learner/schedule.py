@@ -1,13 +1,16 @@
-"""What changes over a run: learning rate, clip range, the pull towards the reference; and when the run ends."""
+"""What changes over a run: step size, clip range, entropy bonus, the pull towards the reference; and when it ends."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from minefleet.checkpoint import CheckpointState
 from minefleet.config import FleetConfig, TrainConfig
 from minefleet_learner.episodes import EpisodeStatistics
 
 FEWEST_EPISODES = 20
-"""Episodes without which `stop.episode_return` is not judged."""
+"""Episodes without which no mean return is judged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,8 +21,12 @@ class Rates:
     clip: float
     rho: float
     """Weight of KL(current ‖ reference)."""
+    entropy: float
+    """Weight of the entropy bonus."""
     warming_up: bool
     """Only the value head is trained."""
+    renews_reference: bool
+    """The reference becomes the policy, before anything else."""
 
 
 def progress(config: FleetConfig, iteration: int, env_steps: int) -> float:
@@ -32,11 +39,23 @@ def progress(config: FleetConfig, iteration: int, env_steps: int) -> float:
 def rates(config: TrainConfig, iteration: int, share: float) -> Rates:
     """The numbers of iteration 0, 1, ... when `share` of the run is over."""
     return Rates(
-        learning_rate=config.learning_rate * (1 - share if config.anneal_lr_linearly else 1),
+        learning_rate=config.learning_rate
+        * (1 - share if config.anneal_lr_linearly else 1)
+        * factor(config.learning_rate_schedule, share),
         clip=config.ppo_clip * (1 - share if config.anneal_clip_linearly else 1),
         rho=config.kl_divergence_coef_rho * config.coef_rho_decay**iteration,
+        entropy=config.entropy_bonus_coef * factor(config.entropy_schedule, share),
         warming_up=iteration < config.vf_warmup,
+        renews_reference=config.enable_ref_update and iteration > 0 and iteration % config.ref_update_interval == 0,
     )
+
+
+def factor(points: Sequence[Sequence[float]], share: float) -> float:
+    """The height at `share` of the line through points [share, height], level outside them; 1 without points."""
+    if not points:
+        return 1.0
+    shares, heights = zip(*points, strict=True)
+    return float(np.interp(share, shares, heights))
 
 
 def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeStatistics, launch_s: float) -> str:
@@ -49,7 +68,7 @@ def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeSt
         launch_s: Seconds since this launch.
     """
     stop = config.stop
-    mean = episodes.return_mean if episodes.total.finished >= FEWEST_EPISODES else None
+    mean = _judged_return(episodes)
     if stop.episode_return is not None and mean is not None and mean >= stop.episode_return:
         return "episode_return"
     if stop.env_steps and state.env_steps >= stop.env_steps:
@@ -59,3 +78,15 @@ def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeSt
     if state.iteration >= config.train_config.num_iterations:
         return "num_iterations"
     return ""
+
+
+def with_best(state: CheckpointState, episodes: EpisodeStatistics) -> CheckpointState:
+    """The same state, and this iteration as the best so far if it is."""
+    mean = _judged_return(episodes)
+    if mean is None or (state.best_return is not None and mean <= state.best_return):
+        return state
+    return replace(state, best_return=mean, best_iteration=state.iteration)
+
+
+def _judged_return(episodes: EpisodeStatistics) -> float | None:
+    return episodes.return_mean if episodes.total.finished >= FEWEST_EPISODES else None

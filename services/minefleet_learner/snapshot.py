@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from minefleet.checkpoint import Checkpoint, CheckpointState
 from minefleet.errors import ConfigError
 from minefleet.policies import Policy
 
@@ -21,6 +22,15 @@ class Insides:
 
     optimizer: Arrays
     rng: Arrays
+    scaler: Arrays | None
+    reference: Arrays | None
+    carried: Arrays | None
+
+
+def checkpoint_of(state: CheckpointState, policy: Mapping[str, NDArray[Any]], insides: Insides, run: str) -> Checkpoint:
+    """Puts a checkpoint together."""
+    rest = {field.name: getattr(insides, field.name) for field in fields(insides)}
+    return Checkpoint(state=state, policy=policy, run=run, **rest)
 
 
 def optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -47,6 +57,17 @@ def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, arrays: Map
             raise ConfigError(f"the checkpoint's optimizer has state for {name}, which the policy lacks")
         state.setdefault(index_of[name], {})[key] = torch.tensor(array)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def scaler_arrays(scaler: torch.amp.GradScaler) -> Arrays | None:
+    """The scaler's state; None where it does nothing."""
+    return {name: np.array(value) for name, value in scaler.state_dict().items()} or None
+
+
+def load_scaler(scaler: torch.amp.GradScaler, arrays: Mapping[str, NDArray[Any]] | None) -> None:
+    """Inverts `scaler_arrays`. Without arrays, or where the scaler does nothing, it stays as it is."""
+    if arrays and scaler.is_enabled():
+        scaler.load_state_dict({name: array.item() for name, array in arrays.items()})
 
 
 def seed_everything(seed: int) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,18 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError):
         read_state(path.parent)
+
+
+def test_best_names_the_best_and_outlives_newer_ones(tmp_path: Path) -> None:
+    returns = [1.0, 3.0, 2.0, 2.5]
+    for iteration in range(len(returns)):
+        best = returns.index(max(returns[: iteration + 1]))
+        checkpoint = make(iteration)
+        state = replace(checkpoint.state, best_return=returns[best], best_iteration=best)
+        write(tmp_path, replace(checkpoint, state=state))
+        prune(tmp_path, save_interval=0, keep_interval=0)
+    assert read_state(tmp_path / "best").iteration == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000003", "best", "latest"]
 
 
 def test_only_what_was_asked_for_is_kept(tmp_path: Path) -> None:

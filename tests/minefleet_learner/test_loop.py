@@ -575,3 +575,34 @@ def test_a_run_whose_end_is_reached_is_over_at_once(fleet: Callable[..., Fleet])
         learner.finish()
         assert made.result()["stopped_by"] == "env_steps"
     assert len(made.rows()) == 1
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_the_checkpoint_with_the_best_return_is_kept_if_so_asked(fleet: Callable[..., Fleet], keep_best: bool) -> None:
+    made = fleet(num_iterations=3, save_interval=0, keep_best=keep_best, max_staleness=8)
+    learner, _ = made.learner()
+    learner.start()
+    made.act(1, fragments=FRAGMENTS * 6)  # Returns rise from fragment to fragment.
+    learner.iterate()
+    made.made = 0
+    learner.iterate()
+    learner.iterate()
+    learner.finish()
+    assert (made.run.checkpoints / "best").exists() == keep_best
+    if keep_best:
+        state = read_state(made.run.checkpoints / "best")
+        assert state.best_iteration == state.iteration
+        assert state.best_return == pytest.approx(made.rows()[state.iteration - 1]["episode_return_mean"])
+
+
+def test_steps_that_only_warm_the_state_up_are_not_counted_as_trained(fleet: Callable[..., Fleet]) -> None:
+    config = make_config(num_iterations=1, burn_in=2)
+    made = fleet(num_iterations=1, burn_in=2)
+    assert config.train_config.burn_in == 2
+    learner, _ = made.learner()
+    learner.start()
+    made.act(1)
+    learner.iterate()
+    learner.finish()
+    assert made.rows()[0]["burn_in_steps"] == 0  # This policy has no memory to warm up.
+    assert made.result()["trained_steps"] == FRAGMENTS * LENGTH

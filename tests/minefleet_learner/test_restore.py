@@ -146,3 +146,22 @@ def test_a_checkpoint_holds_the_text_of_the_run_and_copies_not_views(tmp_path: P
     for name, array in (snapshot.policy | snapshot.optimizer).items():  # type: ignore[operator]
         np.testing.assert_array_equal(array, before[name])
     assert read(write(tmp_path, snapshot)).run == "config: {}\n"
+
+
+def test_resume_auto_starts_afresh_where_the_run_has_no_checkpoint(tmp_path: Path, schema: Schema) -> None:
+    run = make_run(tmp_path, schema, resume="auto")
+    assert restore(run, build_updater(run, CPU)).iteration == 0
+    write(run.checkpoints, take_snapshot(trained(run), CheckpointState(run_id="r", iteration=4), ""))
+    assert restore(run, build_updater(run, CPU)).iteration == 4
+
+
+def test_the_best_checkpoint_of_a_run_starts_a_new_one(tmp_path: Path, schema: Schema) -> None:
+    best = trained(make_run(tmp_path, schema))
+    state = CheckpointState(run_id="old", iteration=1, best_return=3.0, best_iteration=1)
+    write(tmp_path / "old", take_snapshot(best, state, ""))
+    later = trained(make_run(tmp_path, schema, seed=5))
+    write(tmp_path / "old", take_snapshot(later, replace(state, iteration=2), ""))
+    run = make_run(tmp_path, schema, seed=2, resume="old/best")
+    updater = build_updater(run, CPU)
+    restore(run, updater)
+    assert same(updater.policy.state_dict(), best.policy.state_dict())

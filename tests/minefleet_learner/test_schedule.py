@@ -6,7 +6,7 @@ from minefleet.checkpoint import CheckpointState
 from minefleet.config import FleetConfig, StopConfig, TrainConfig
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet_learner.episodes import EpisodeStatistics
-from minefleet_learner.schedule import progress, stop_reason
+from minefleet_learner.schedule import progress, stop_reason, with_best
 
 CONFIG = FleetConfig(
     train_config=TrainConfig(num_iterations=100), stop=StopConfig(env_steps=1000, minutes=2, episode_return=5.0)
@@ -47,6 +47,16 @@ def test_each_condition_ends_the_run(
 ) -> None:
     state = CheckpointState(run_id="r", iteration=iteration, env_steps=env_steps)
     assert stop_reason(CONFIG, state, episodes(finished, result), launch_s) == reason
+
+
+def test_the_best_is_a_mean_return_above_all_before_once_enough_episodes_have_finished() -> None:
+    state = CheckpointState(run_id="r", iteration=1)
+    assert with_best(state, episodes(19, 9.0)) == state
+    state = with_best(state, episodes(20, 5.0))
+    assert (state.best_return, state.best_iteration) == (5.0, 1)
+    later = replace(state, iteration=2)
+    assert with_best(later, episodes(30, 5.0)) == later
+    assert with_best(later, episodes(30, 6.0)).best_iteration == 2
 
 
 def test_conditions_that_are_switched_off_never_end_it() -> None:

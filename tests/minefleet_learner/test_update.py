@@ -1,22 +1,19 @@
 """The update: what it trains, what it leaves out, and that it can be taken up again bit for bit."""
 
-import copy
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.updates import equal, make_batch, make_updater, weights
 
 from minefleet.checkpoint import CheckpointState, read, write
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import Batch, collate
 from minefleet_learner.forward import gather
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
@@ -34,32 +31,6 @@ CONFIG = TrainConfig(
     weight_decay=0.01,
     entropy_bonus_coef=0.01,
 )
-
-
-def make_updater(policy: Policy, config: TrainConfig = CONFIG) -> Updater:
-    reference = copy.deepcopy(policy).requires_grad_(False) if config.kl_divergence_coef_rho else None
-    return Updater(policy, build_optimizer(policy, config), config, reference)
-
-
-def make_batch(make: Make, seed: int, gru_size: int = 0, fragments: int = 6, **changes: Any) -> Batch:
-    state = {"gru": np.zeros(gru_size)} if gru_size else {}
-    return collate(
-        [
-            (
-                (f"s{index // 2}", index % 2),
-                make(100 * seed + index, 6 + index, truncated=(2,), terminated=(4,), state=state, **changes),
-            )
-            for index in range(fragments)
-        ]
-    )
-
-
-def weights(policy: Policy) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize(("gru_size", "normalize_obs"), [(0, False), (5, False), (5, True)])
@@ -98,7 +69,7 @@ def test_n_updates_equal_k_then_a_checkpoint_then_the_rest_bit_for_bit(
 def test_a_poisoned_batch_is_left_out_whole_and_training_goes_on(
     make_fragment: Make, make_policy: MakePolicy, field: str
 ) -> None:
-    updater = make_updater(make_policy())
+    updater = make_updater(make_policy(), CONFIG)
     batch = make_batch(make_fragment, 0)
     poisoned = batch.seen["vector"] if field == "obs" else getattr(batch, field)
     poisoned[3, 1] = float("nan")
@@ -194,7 +165,7 @@ def test_on_its_own_data_the_first_step_has_ratio_one(
 ) -> None:
     policy = make_policy(normalize_obs=normalize_obs)
     batch = make_batch(make_fragment, 0)
-    make_updater(policy).update(make_batch(make_fragment, 1), rates(CONFIG, 0, 0.0))
+    make_updater(policy, CONFIG).update(make_batch(make_fragment, 1), rates(CONFIG, 0, 0.0))
     with torch.no_grad():
         output, _ = policy(gather(batch.seen, batch.position), {}, batch.first)
     batch = replace(batch, behaviour_logp=policy.action_head.logp(output.params, batch.action))
@@ -209,7 +180,7 @@ def test_the_statistics_of_observations_are_those_of_the_steps_of_every_batch_on
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
     policy = make_policy(normalize_obs=True)
-    updater = make_updater(policy)
+    updater = make_updater(policy, CONFIG)
     acted_on = []
     for seed in range(3):
         batch = make_batch(make_fragment, seed)
@@ -229,7 +200,7 @@ def test_a_batch_that_is_left_out_leaves_the_statistics_of_observations_alone(
     policy = make_policy(normalize_obs=True)
     batch = make_batch(make_fragment, 0)
     batch.reward[0, 0] = float("nan")
-    make_updater(policy).update(batch, rates(CONFIG, 0, 0.0))
+    make_updater(policy, CONFIG).update(batch, rates(CONFIG, 0, 0.0))
     assert policy.state_dict()["obs_norm.moments.0.count"] == 0
 
 

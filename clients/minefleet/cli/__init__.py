@@ -22,9 +22,10 @@ COMMANDS = {
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "config": "show a configuration, or resolve it as a run would",
+    "rerun-update": "repeat an update step that was not finite, and say what was first not finite",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
-MODULES = {"eval": "evaluate"}
+MODULES = {"eval": "evaluate", "rerun-update": "rerun_update"}
 """Commands whose module has another name."""
 
 EXIT_SIGNAL = 130
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:10} {purpose}" for name, purpose in COMMANDS.items())
+    listing = "\n".join(f"  {name:12} {purpose}" for name, purpose in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="minefleet",
         description="Distributed PPO for game agents whose environments are slow and crash-prone.",

@@ -26,6 +26,7 @@ from minefleet.cli.stall import Stall
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge, name_of
 from minefleet.config.shards import NUM_SHARDS
+from minefleet.config.train import AUTO
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.launch.child import role_command
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
@@ -80,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     directory = arguments.run_dir or fresh_directory(required(config))
     loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []))
     check_serial(loaded, arguments)
+    if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
+        return _go_on(directory, lambda _: loaded, [config, *overrides], train)
     with reproducible([config, *overrides]):
         fresh = prepare(loaded, directory)
     with holding(fresh.directory):
@@ -163,13 +166,23 @@ def _resume(arguments: argparse.Namespace, train: Train) -> int:
         asked, settings = NEWEST, [asked, *settings]
     config, overrides = split(settings)
     directory = Path(asked) if asked else arguments.run_dir or newest_run(name_of(config))
+
+    def changed(previous: Run) -> FleetConfig:
+        merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
+        check_serial(merged, arguments)
+        return merged
+
+    return _go_on(directory, changed, [str(directory), *overrides], train)
+
+
+def _go_on(directory: Path, config_of: Callable[[Run], FleetConfig], settings: list[str], train: Train) -> int:
+    """Goes on with the run in a directory, configured by what it was."""
     read_run(directory)
     with holding(directory):
         previous = read_run(directory)
-        merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
-        check_serial(merged, arguments)
-        with reproducible([str(directory), *overrides]):
-            resumed = prepare_resumed(merged, previous)
+        config = config_of(previous)
+        with reproducible(settings):
+            resumed = prepare_resumed(config, previous)
         return finish(resumed, train(resumed))
 
 

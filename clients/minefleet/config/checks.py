@@ -1,5 +1,8 @@
 """Checks that name the key and the value they reject. Used by `__post_init__` of the config dataclasses."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from minefleet.errors import ConfigError
 
 
@@ -38,6 +41,15 @@ def divides(key: str, value: int, divisor_key: str, divisor: int) -> None:
     """Rejects values that `divisor` does not divide."""
     if value % divisor:
         raise ConfigError(f"{key} must be a multiple of {divisor_key} = {divisor}, got {value}")
+
+
+def points(key: str, values: Sequence[Sequence[float]]) -> None:
+    """Rejects what is not a list of pairs of a share in [0, 1], rising, and a factor >= 0."""
+    if not all(len(point) == 2 and 0 <= point[0] <= 1 and point[1] >= 0 for point in values):
+        raise ConfigError(f"{key} must be points [share of the run in [0, 1], factor >= 0], got {values}")
+    shares = [share for share, _ in values]
+    if any(later <= earlier for earlier, later in pairwise(shares)):
+        raise ConfigError(f"{key} must have rising shares of the run, got {shares}")
 
 
 def not_yet(key: str, value: object, supported: object) -> None:

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import FleetConfig
 from minefleet.config.module import read_module
+from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -267,7 +268,7 @@ def _anchor_paths(data: Data, folder: Path) -> None:
             data[section][key] = f"{_absolute(place, folder)}:{function}"
     if "/" in _get(data, "env", "python"):
         data["env"]["python"] = _absolute(data["env"]["python"], folder)
-    if _get(data, "train_config", "resume"):
+    if _get(data, "train_config", "resume") not in ("", AUTO):
         data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
 
 

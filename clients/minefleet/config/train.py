@@ -3,7 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from minefleet.config.checks import above, at_least, divides, not_yet, whole_or_share, within
+from minefleet.config.checks import above, at_least, divides, not_yet, points, whole_or_share, within
+from minefleet.errors import ConfigError
+
+AUTO = "auto"
+"""`resume` by what the run's directory holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +36,8 @@ class TrainConfig:
     anneal_lr_linearly: bool = False
     """Let the learning rate fall linearly to 0 over the run. Seeds: False."""
     learning_rate_schedule: list[list[float]] = field(default_factory=list)
-    """Points [share of the run, factor on the learning rate], linear between them and level outside: [[0, 0], [0.1, 1]]
-    warms up. Multiplies with `anneal_lr_linearly`. None: 1 throughout."""
+    """Points [share of the run, factor on the learning rate], rising shares in [0, 1] and factors >= 0, linear between
+    them and level outside: [[0, 0], [0.1, 1]] warms up. Multiplies with `anneal_lr_linearly`. None: 1 throughout."""
     weight_decay: float = 0.0
     """AdamW's decoupled decay, >= 0. Seeds: 0.04."""
     adam_eps: float = 1e-5
@@ -91,10 +95,11 @@ class TrainConfig:
     """Points [share of the run, factor on the entropy bonus], as `learning_rate_schedule`."""
     target_kl: float | None = None
     """Epochs end for the iteration once the mean KL(behaviour ‖ current) of an optimizer step exceeds 1.5 times this,
-    > 0, before that step is taken; None never."""
+    > 0, before that step is taken; None never. Not during `vf_warmup`, in which the policy stands still."""
     burn_in: int = 0
     """Steps at the start of each fragment that only warm a recurrent state up under the current weights and are not
-    trained on, >= 0; none where the fragment starts with an episode."""
+    trained on, >= 0; fewer where an episode starts among them, which needs none. `context_length` counts from there on.
+    A policy without memory spends none."""
     log_ratio_range: float = 50.0
     """The log importance ratio is clamped to ± this, > 0. Seeds: 50."""
     normalize_advantage_full_batch: bool = True
@@ -104,7 +109,9 @@ class TrainConfig:
     use_amp: bool = False
     """Train in mixed precision, in `amp_dtype`. Seeds: absent."""
     amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
-    """What `use_amp` computes in below the heads; float16 scales the loss."""
+    """What `use_amp` computes in below the heads, in every pass of the learner; heads, values and losses stay float32.
+    float16 scales the loss. Actors compute in `rollout_config.worker_config.dtype`: where that differs, the importance
+    ratio is not exactly 1 before the first update."""
     compile: bool = False
     """Run the policy by `torch.compile`; where that fails, a log line says so and it runs as it is."""
     inference_batch_size_per_gpu: int = 0
@@ -124,14 +131,16 @@ class TrainConfig:
     keep_interval: int = 0
     """Of the kept checkpoints, multiples of this stay for ever; 0 keeps only the newest. Seeds: 40."""
     keep_best: bool = True
-    """Keep the checkpoint of the best mean return besides, as `best`."""
+    """Keep the checkpoint with the best mean return besides, as `best`: of those that are written, by the window of
+    `episode_statistics_config`, once it has seen 20 episodes."""
     latest_interval_s: float = 0.0
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
     record_video_interval: int = 0
     """Ask for a video of one whole episode every so many iterations; 0 never. Seeds: 2."""
     fix_decoder: bool = False
-    """Freeze everything but the heads. Seeds: False."""
+    """Freeze everything but the policy's `action_head` and `value_head`, the statistics of observations included.
+    Seeds: False."""
     enable_ref_update: bool = False
     """Let the reference follow the policy, every `ref_update_interval` iterations. Seeds: False."""
     ref_update_interval: int = 100
@@ -142,8 +151,9 @@ class TrainConfig:
     is not exactly 1 before the first update. Normaliser statistics, all other buffers and the policy's `exact_tensors`
     are never rounded, nor are the learner's own weights and its checkpoints."""
     resume: str | None = None
-    """Checkpoint or exported version to start from; `auto` for the newest checkpoint of the run's directory, if there
-    is one. Seeds: None."""
+    """Checkpoint (also `.../checkpoints/best` or `latest`) or exported version from whose weights a new run starts;
+    `auto`: go on with the run that `--run-dir` holds, start one where it holds none, so that one command serves every
+    launch. A run that has checkpoints of its own goes on from its newest, whatever this says. Seeds: None."""
     resume_optimizer: bool = True
     """Restore the optimizer on resume; an exported version has none. Seeds: True."""
     save_path: str | None = None
@@ -177,6 +187,15 @@ class TrainConfig:
             above(f"train_config.{key}", getattr(self, key), 0)
         for key in ("discount", "gae_lambda", "coef_rho_decay", "prefetch_batches"):
             within(f"train_config.{key}", getattr(self, key), 0, 1)
+        if self.target_kl is not None:
+            above("train_config.target_kl", self.target_kl, 0)
+        for key in ("learning_rate_schedule", "entropy_schedule"):
+            points(f"train_config.{key}", getattr(self, key))
+        if self.enable_ref_update and not self.kl_divergence_coef_rho:
+            raise ConfigError(
+                "train_config.enable_ref_update needs a reference: "
+                "train_config.kl_divergence_coef_rho must be > 0, got 0"
+            )
         divides(
             "train_config.batches_per_iteration",
             self.batches_per_iteration,
@@ -188,14 +207,6 @@ class TrainConfig:
     def _refuse_what_is_missing(self) -> None:
         for key, supported in (
             ("num_workers", 1),
-            ("use_amp", False),
-            ("compile", False),
-            ("fix_decoder", False),
-            ("enable_ref_update", False),
-            ("learning_rate_schedule", []),
-            ("entropy_schedule", []),
-            ("target_kl", None),
-            ("burn_in", 0),
             ("off_policy", "clip"),
             ("parity_bound", None),
         ):

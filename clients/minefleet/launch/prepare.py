@@ -14,6 +14,7 @@ from pathlib import Path
 from minefleet.checkpoint import newest, read_state
 from minefleet.config import FleetConfig, TrainConfig
 from minefleet.config.shards import NUM_SHARDS, spread
+from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 from minefleet.exported import is_exported
 from minefleet.launch.ports import claim
@@ -130,7 +131,7 @@ def check_resume(config: TrainConfig) -> str | None:
     Raises:
         ConfigError: Says what is broken or lacking.
     """
-    if config.resume is None:
+    if config.resume is None or config.resume == AUTO:
         return None
     path = Path(config.resume)
     trained = look(path)

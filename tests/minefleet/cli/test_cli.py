@@ -121,6 +121,17 @@ def test_a_directory_that_holds_a_run_is_not_overwritten(cli: Cli, old_run: Run)
     assert files(old_run.directory) == before
 
 
+def test_resume_auto_goes_on_with_the_run_that_is_there_and_starts_one_where_there_is_none(
+    cli: Cli, old_run: Run
+) -> None:
+    auto = ("train", "cartpole", "train_config.resume=auto", "--run-dir")
+    refused(cli(*auto, "runs/old"), "runs/old was trained on")  # So it is gone on with: it is found not to fit.
+    refused(cli(*auto, "file/run", "policy.activation=none"), "policy.activation")
+    path = old_run.directory / "checkpoints" / "00000003" / "policy.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    refused(cli(*auto, "runs/old"), "is damaged")
+
+
 def test_a_broken_checkpoint_is_not_resumed(cli: Cli, old_run: Run) -> None:
     weights = old_run.checkpoints / "latest" / "policy.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])

@@ -1,0 +1,25 @@
+"""The element type in which a policy computes below its heads."""
+
+import torch
+from torch import Tensor
+
+from minefleet.policies.policy import Policy, PolicyOutput
+from minefleet.tree import Tree, tree_map
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def compute(policy: Policy, obs: Tree, state: Tree, first: Tensor, dtype: torch.dtype) -> tuple[PolicyOutput, Tree]:
+    """Runs a policy as `Policy.forward` says, its layers below the heads in `dtype`; float32 leaves it alone.
+
+    What comes out is float32 all the same, and the state has the types that it came with: so actors and the learner,
+    which cut time differently, round alike.
+    """
+    if dtype == torch.float32:
+        return policy(obs, state, first)  # type: ignore[no-any-return]  # A module's result has no type.
+    with torch.autocast(first.device.type, dtype):
+        output, after = policy(obs, state, first)
+    return (
+        PolicyOutput(tree_map(lambda leaf: leaf.float(), output.params), output.value.float()),
+        tree_map(lambda new, old: new.to(old.dtype), after, state),
+    )

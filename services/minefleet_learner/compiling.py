@@ -1,0 +1,32 @@
+"""The learner's policy as compiled code."""
+
+import torch
+
+from minefleet.policies import Policy
+from minefleet.policies.compiling import compiled
+from minefleet.policies.precision import compute
+from minefleet.schema import Leaf, Schema
+from minefleet.tree import tree_map
+from minefleet_learner.forward import has_memory
+
+ROWS, STEPS = 3, 4
+"""Of what it is tried on; neither is 1, which would be compiled for 1 alone."""
+
+
+def compiled_policy(policy: Policy, schema: Schema, dtype: torch.dtype) -> Policy:
+    """The policy with compiled passes, on the same weights; itself where that fails, and a log line says so."""
+    return compiled(policy, lambda outcome: _try_out(outcome, policy, schema, dtype), dynamic=True) or policy
+
+
+def _try_out(outcome: Policy, policy: Policy, schema: Schema, dtype: torch.dtype) -> None:
+    """Forward and backward over zeros, as the learner runs it: over whole rows with memory, else over steps in line."""
+    rows, steps = (ROWS, STEPS) if has_memory(policy) else (ROWS * STEPS, 1)
+    device = policy.value_norm.mean.device
+
+    def zeros(leaf: Leaf) -> torch.Tensor:
+        return torch.from_numpy(leaf.zeros(rows, steps)).to(device)
+
+    first = torch.zeros(rows, steps, dtype=torch.bool, device=device)
+    output, _ = compute(outcome, tree_map(zeros, schema.obs), policy.initial_state(rows), first, dtype)
+    policy.action_head.entropy(output.params).sum().add(output.value.sum()).backward()  # type: ignore[no-untyped-call]
+    policy.zero_grad(set_to_none=True)

@@ -1,0 +1,134 @@
+"""Steps that were not finite, kept so that `minefleet rerun-update` can repeat them.
+
+RUN_DIR/bad-steps/
+└── 00000/
+    ├── checkpoints/latest/     weights before the step, optimizer, reference, generators, run.yaml: a checkpoint
+    ├── batch.safetensors       its fragments as the learner saw them, and what was prepared of them
+    └── step.json               their names, the micro-batches, the rates
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minefleet.checkpoint import Checkpoint, CheckpointState, newest, read, write
+from minefleet.errors import ConfigError
+from minefleet.files import appearing, disk_bytes, write_durably
+from minefleet.run import RUN_FILE, Run, read_run
+from minefleet.tensor_file import row_of, write_tensors
+from minefleet.tree import Tree, flatten, unflatten
+from minefleet_learner.batch import Batch
+from minefleet_learner.objective import Prepared
+from minefleet_learner.restore import take_snapshot
+from minefleet_learner.schedule import Rates
+from minefleet_learner.update import BadStep, Updater
+
+logger = logging.getLogger(__name__)
+
+BAD_STEPS = "bad-steps"
+BATCH_FILE = "batch.safetensors"
+STEP_FILE = "step.json"
+MOST_DUMPS = 5
+"""Per run: the first ones tell most."""
+MOST_BYTES = 2**32
+"""Of all dumps of a run; what would exceed it is not kept."""
+OF_PREPARED = ("lengths", "trained", "reference_state", "numbers")
+
+
+class Dumps:
+    """Keeps the first bad steps of a run."""
+
+    def __init__(self, run: Run, *, most_bytes: int = MOST_BYTES) -> None:
+        self._run = run
+        self._most_bytes = most_bytes
+
+    def __call__(self, updater: Updater, bad: BadStep) -> None:
+        """Keeps a step, if there is room. What keeps it from being written is logged: the training matters more."""
+        directory = self._run.directory / BAD_STEPS
+        number = len(list(directory.glob("[0-9]*")))
+        checkpoint = take_snapshot(updater, CheckpointState(run_id=""), (self._run.directory / RUN_FILE).read_text())
+        arrays = _arrays(bad)
+        size_bytes = _bytes_of(checkpoint) + sum(tensor.nbytes for tensor in arrays.values())
+        if number >= MOST_DUMPS or disk_bytes(directory) + size_bytes > self._most_bytes:
+            return
+        if bad.rng is not None:
+            checkpoint = replace(checkpoint, rng=bad.rng)
+        place = directory / f"{number:05d}"
+        try:
+            with appearing(place) as aside:
+                _write(aside, checkpoint, arrays, _words(bad))
+        except (ConfigError, OSError) as error:
+            logger.warning("the step that is not finite is not kept: %s", error)
+        else:
+            logger.warning("to repeat it: minefleet rerun-update %s", place)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dumped:
+    """What a dump holds."""
+
+    run: Run
+    checkpoint: Checkpoint
+    bad: BadStep
+
+
+def read_dump(path: Path, device: torch.device) -> Dumped:
+    """Reads a dump; tensors of the step go to a device.
+
+    Raises:
+        ConfigError: If there is none, or it is not whole.
+    """
+    from safetensors.torch import load_file
+
+    place = newest(path / "checkpoints")
+    if place is None or not (path / STEP_FILE).exists():
+        raise ConfigError(f"{path} holds no step of {BAD_STEPS}: it lacks checkpoints or {STEP_FILE}")
+    words = json.loads((path / STEP_FILE).read_text())
+    tensors = {name: tensor.to(device) for name, tensor in load_file(path / BATCH_FILE).items()}
+    batch = Batch(
+        names=[(stream, sequence) for stream, sequence in words["names"]],
+        **_trees(tensors, "batch", [field.name for field in fields(Batch) if field.name != "names"]),
+    )
+    prepared = Prepared(batch=batch, **_trees(tensors, "prepared", OF_PREPARED)) if words["micro_batches"] else None
+    bad = BadStep(batch=batch, rates=Rates(**words["rates"]), prepared=prepared, micro_batches=words["micro_batches"])
+    return Dumped(run=read_run(place), checkpoint=read(place), bad=bad)
+
+
+def _arrays(bad: BadStep) -> dict[str, Tensor]:
+    """All tensors of a step, by path."""
+    parts: dict[str, Tree] = {
+        "batch": {field.name: getattr(bad.batch, field.name) for field in fields(bad.batch) if field.name != "names"}
+    }
+    if bad.prepared is not None:
+        parts["prepared"] = {name: getattr(bad.prepared, name) for name in OF_PREPARED}
+    return flatten(parts)
+
+
+def _trees(tensors: dict[str, Tensor], part: str, names: Any) -> dict[str, Tree]:
+    """Inverts `_arrays` for one part; a name without tensors is an empty tree."""
+    of_part = {path.removeprefix(f"{part}/"): one for path, one in tensors.items() if path.startswith(f"{part}/")}
+    found = unflatten(of_part)
+    return {name: found.get(name, {}) for name in names}
+
+
+def _words(bad: BadStep) -> str:
+    content = {"names": bad.batch.names, "micro_batches": bad.micro_batches, "rates": asdict(bad.rates)}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _write(aside: Path, checkpoint: Checkpoint, tensors: dict[str, Tensor], words: str) -> None:
+    write(aside / "checkpoints", checkpoint)
+    arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+    rows = sorted((row_of(name, array) for name, array in arrays.items()), key=lambda row: -arrays[row.name].itemsize)
+    write_tensors(aside / BATCH_FILE, rows, arrays.__getitem__)
+    write_durably(aside / STEP_FILE, words.encode())
+
+
+def _bytes_of(checkpoint: Checkpoint) -> int:
+    parts: list[Any] = [checkpoint.policy, checkpoint.optimizer, checkpoint.reference or {}, checkpoint.carried or {}]
+    return sum(array.nbytes for part in parts for array in part.values())

@@ -1,0 +1,21 @@
+"""Which parameters are trained.
+
+Those that are not have no gradient: they are in no gradient norm, and AdamW neither decays them nor keeps moments.
+"""
+
+from minefleet.policies import Policy
+
+
+def train_only(policy: Policy, *, heads: bool, warming_up: bool) -> bool:
+    """Lets gradients reach all parameters or only some, and says whether the others stand still.
+
+    Args:
+        policy: Any; its heads are all that lies below `action_head` and `value_head`.
+        heads: Train both heads and nothing else.
+        warming_up: Train the value head and nothing else.
+    """
+    stands_still = heads or warming_up
+    policy.requires_grad_(not stands_still)
+    policy.action_head.requires_grad_(not warming_up)
+    policy.value_head.requires_grad_(True)
+    return stands_still

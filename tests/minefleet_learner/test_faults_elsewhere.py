@@ -1,0 +1,99 @@
+"""What another trainer's learner got wrong, and which test of ours would notice."""
+
+import ast
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minefleet_learner.ppo import normalize
+
+ROOT = Path(__file__).parents[2]
+LEARNER, ACTOR, REPLAY = "tests/minefleet_learner", "tests/minefleet_actor", "tests/minefleet_replay"
+FAULTS = {
+    "the state that bootstraps a fragment is another fragment's": [
+        f"{LEARNER}/test_batch.py::test_recomputed_values_equal_evaluation_step_by_step"
+    ],
+    "stale chunks behind a fresh one are handed out": [
+        f"{REPLAY}/test_lending.py::test_no_chunk_is_leased_that_would_be_too_stale_when_it_is_used",
+        f"{REPLAY}/test_lending.py::test_a_chunk_is_as_stale_as_its_oldest_step",
+    ],
+    "the clip is anchored to a policy that did not act": [
+        f"{LEARNER}/test_update.py::test_on_its_own_data_the_first_step_has_ratio_one"
+    ],
+    "the iteration is inferred from the optimizer's learning rate": [
+        f"{LEARNER}/test_loop.py::test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back",
+        f"{LEARNER}/test_keys.py::test_the_learning_rate_after_resume_is_the_configurations_and_not_the_optimizers",
+    ],
+    "first is ignored": [
+        "tests/minefleet/policies/test_core.py::test_what_follows_a_first_equals_a_run_from_a_fresh_state"
+    ],
+    "truncation is termination": [
+        f"{LEARNER}/test_gae.py::test_a_truncated_step_bootstraps_and_a_terminated_one_does_not",
+        f"{ACTOR}/test_recorder.py::test_a_truncated_step_bootstraps_from_the_observation_before_the_reset",
+    ],
+    "a crash of the simulator is a terminal step": [
+        f"{ACTOR}/test_recorder.py::test_a_failed_step_is_never_stored_and_the_last_good_one_is_cut",
+        f"{ACTOR}/test_loop.py::test_episode_records_tell_failures_from_endings_and_lose_no_reward",
+    ],
+    "a step that is not finite is taken in part": [
+        f"{LEARNER}/test_update.py::test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not"
+    ],
+    "the debugger stops a run that nobody watches": [
+        f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger_but_the_command_that_exists_for_it"
+    ],
+    "no multiple of keep_interval survives": [
+        "tests/minefleet/test_checkpoint.py::test_only_what_was_asked_for_is_kept"
+    ],
+    "advantages are chained across gaps": [f"{LEARNER}/test_advantages.py::test_a_gap_breaks_the_chain"],
+    "the reference starts every fragment afresh": [
+        f"{LEARNER}/test_reference.py::test_a_state_is_carried_along_its_stream_within_a_batch_and_from_batch_to_batch",
+        f"{LEARNER}/test_reference.py::test_without_the_fragment_before_the_stored_state_serves",
+    ],
+    "a variance below zero by rounding makes advantages NaN": [
+        f"{LEARNER}/test_faults_elsewhere.py::test_advantages_that_hardly_vary_are_normalised_to_finite_numbers"
+    ],
+    "mixed precision on one side of the ratio": [
+        f"{LEARNER}/test_keys.py::test_mixed_precision_trains_with_a_ratio_of_one_at_first_and_float32_outputs"
+    ],
+    "staleness is that of some chunks alone": [
+        f"{LEARNER}/test_loop.py::test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_end"
+    ],
+}
+"""Fault to tests."""
+
+
+@cache
+def functions_of(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_has_a_test_that_is_there(fault: str) -> None:
+    assert FAULTS[fault]
+    for place in FAULTS[fault]:
+        path, _, name = place.partition("::")
+        assert name in functions_of(path)
+
+
+def test_nothing_starts_a_debugger_but_the_command_that_exists_for_it() -> None:
+    starters = [
+        path.name
+        for folder in ("clients", "services")
+        for path in (ROOT / folder).rglob("*.py")
+        if any(word in path.read_text() for word in ("breakpoint()", "set_trace(", "post_mortem("))
+    ]
+    assert starters == ["rerun.py"]
+
+
+@given(mean=st.floats(-1e6, 1e6), spread=st.floats(0, 1e-3), seed=st.integers(0, 99))
+def test_advantages_that_hardly_vary_are_normalised_to_finite_numbers(mean: float, spread: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    advantage = mean + spread * torch.randn(4, 7, generator=generator)
+    mask = torch.rand(4, 7, generator=generator) < 0.8
+    assert math.isfinite(float(normalize(advantage, mask).abs().max()))
