@@ -15,7 +15,8 @@ ROWS, STEPS = 3, 4
 
 def compiled_policy(policy: Policy, schema: Schema, dtype: torch.dtype) -> Policy:
     """The policy with compiled passes, on the same weights; itself where that fails, and a log line says so."""
-    return compiled(policy, lambda outcome: _try_out(outcome, policy, schema, dtype), dynamic=True) or policy
+    outcome = compiled(policy, lambda module: _try_out(module, policy, schema, dtype), dynamic=True)
+    return policy if outcome is None else outcome
 
 
 def _try_out(outcome: Policy, policy: Policy, schema: Schema, dtype: torch.dtype) -> None:

@@ -68,7 +68,7 @@ class Updater:
         self._config = config
         self._dump = dump
         self.burn_in = config.burn_in if has_memory(policy) else 0
-        self._runner = compiled or policy
+        self._runner = policy if compiled is None else compiled
         self._objective = Objective(self._runner, config, reference)
         self.carrier = build_carrier(reference, config)
         self._stepper = Stepper(policy, optimizer, config)
