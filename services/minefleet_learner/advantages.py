@@ -13,12 +13,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from minefleet_learner.gae import generalized_advantages
 from minefleet_learner.vtrace import VTrace, vtrace
-
-PADDING = -1
 
 
 def chain(
@@ -111,24 +108,22 @@ class _Rows:
     def __init__(self, names: Sequence[tuple[str, int]], mask: Tensor) -> None:
         if len(names) != len(mask):
             raise ValueError(f"expected one name per fragment, got {len(names)} for {len(mask)}")
+        groups = contiguous(names)
+        order = torch.tensor([index for group in groups for index in group], device=mask.device)
+        row = torch.tensor([number for number, group in enumerate(groups) for _ in group], device=mask.device)
+        lengths = torch.zeros(len(groups), dtype=torch.int64, device=mask.device).index_add_(0, row, mask.sum(1)[order])
         self._shape = mask.shape
-        self._steps = _rows(names, mask)
-        self.present = self._steps != PADDING
+        self._steps = torch.arange(mask.numel(), device=mask.device).view_as(mask)[order][mask[order]]
+        """Where each step lies in a flattened [B, T], row by row."""
+        self.present = torch.arange(int(lengths.max()), device=mask.device) < lengths.unsqueeze(1)
         """[R, L] bool, False at padding."""
 
     def lay(self, tensor: Tensor) -> Tensor:
-        """Lays [B, T] out as rows [R, L]."""
-        return tensor.flatten()[self._steps.clamp_min(0)]
+        """Lays [B, T] out as rows [R, L], zeros at padding."""
+        return tensor.new_zeros(self.present.shape).masked_scatter_(self.present, tensor.flatten()[self._steps])
 
     def cut(self, rows: Tensor) -> Tensor:
         """Cuts rows [R, L] back into fragments [B, T], 0 at padding."""
         flat = rows.new_zeros(self._shape.numel())
-        flat[self._steps[self.present]] = rows[self.present]
+        flat[self._steps] = rows[self.present]
         return flat.view(self._shape)
-
-
-def _rows(names: Sequence[tuple[str, int]], mask: Tensor) -> Tensor:
-    """[R, L] int64: where each step of each row lies in a flattened [B, T], or `PADDING`."""
-    place = torch.arange(mask.numel(), device=mask.device).view_as(mask)
-    rows = [torch.cat([place[index][mask[index]] for index in group]) for group in contiguous(names)]
-    return pad_sequence(rows, batch_first=True, padding_value=PADDING)

@@ -11,6 +11,13 @@ from torch import Tensor
 def accumulate(term: Tensor, decay: Tensor, stop: Tensor) -> Tensor:
     """Computes xₜ = termₜ + decayₜ (1 - stopₜ) xₜ₊₁; behind the end of a row, x is 0.
 
+    Each pass doubles the span of steps that a sum covers, so that there are log₂ T passes over all, and not T over one
+    column each:
+
+        sum over [t, t + 2n) = sum over [t, t + n) + product of decays over [t, t + n) · sum over [t + n, t + 2n)
+
+    Hillis and Steele 1986, https://doi.org/10.1145/7902.7903.
+
     Args:
         term: [B, T] float.
         decay: Float that broadcasts to [B, T].
@@ -19,10 +26,11 @@ def accumulate(term: Tensor, decay: Tensor, stop: Tensor) -> Tensor:
     Returns:
         [B, T].
     """
-    # Time first and contiguous: then each step reads and writes one piece of memory.
-    terms, stops = term.T.contiguous(), stop.T.contiguous()
-    decays = decay.expand_as(term).T.contiguous()
-    total, carry = torch.empty_like(terms), torch.zeros_like(terms[:1])[0]
-    for t in reversed(range(len(terms))):
-        carry = torch.addcmul(terms[t], decays[t], carry.masked_fill(stops[t], 0.0), out=total[t])
-    return total.T.contiguous()
+    total, product = term.clone(), decay.expand_as(term).masked_fill(stop, 0.0)
+    span, length = 1, term.shape[1]
+    while span < length:
+        product = product[:, : length - span]
+        total[:, :-span] += (product * total[:, span:]).masked_fill(product == 0, 0.0)
+        product = product[:, :-span] * product[:, span:]
+        span *= 2
+    return total
