@@ -46,12 +46,18 @@ GAUGES = {
 
 
 class LearnerMetrics:
-    """The gauges above, and two counters."""
+    """The gauges above, one per named part of an action, and two counters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
             name: Gauge(f"minefleet_learner_{name}", text, registry=registry) for name, text in GAUGES.items()
         }
+        self._head_entropy = Gauge(
+            "minefleet_learner_head_entropy",
+            "Mean entropy of a named part of the action, in nats.",
+            ["head"],
+            registry=registry,
+        )
         self._skipped = Counter(
             "minefleet_learner_skipped_steps", "Optimizer steps left out as not finite.", registry=registry
         )
@@ -64,5 +70,7 @@ class LearnerMetrics:
         for name, gauge in self._gauges.items():
             if row.get(name) is not None:
                 gauge.set(row[name])
+        for head, entropy in row.get("head_entropy", {}).items():
+            self._head_entropy.labels(head).set(entropy)
         self._skipped.inc(skipped_steps)
         self._probed.inc(row.get("parity_steps") or 0)

@@ -4,7 +4,7 @@ Shape legend: B = fragments, T = steps in the longest one; b = rows of the micro
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from minefleet.policies import Policy
 from minefleet.tree import Tree
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import Selection, evaluate, gather, has_memory, select_steps
-from minefleet_learner.ppo import PPOLoss, ppo_loss
+from minefleet_learner.ppo import PPOLoss, masked_mean, ppo_loss
 from minefleet_learner.schedule import Rates
 
 
@@ -46,7 +46,8 @@ class Objective:
         chosen = select_steps(batch, rows, whole_rows=self._has_memory)
         output = evaluate(self._policy, batch, chosen, self._config.context_length)
         behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
-        return ppo_loss(
+        entropies = head.entropies(output.params)
+        loss = ppo_loss(
             logp=head.logp(output.params, gather(batch.action, chosen.steps)),
             behaviour_logp=behaviour_logp,
             proximal_logp=proximal_logp,
@@ -54,7 +55,7 @@ class Objective:
             advantage=advantage,
             value=output.value,
             value_target=target,
-            entropy=head.entropy(output.params),
+            entropy=torch.stack(list(entropies.values())).sum(0),
             mask=chosen.mask,
             clip=rates.clip,
             policy_coef=0.0 if rates.warming_up else self._config.ppo_policy_coef,
@@ -66,6 +67,8 @@ class Objective:
             log_ratio_range=self._config.log_ratio_range,
             count=count,
         )
+        means = {name: masked_mean(one.detach(), chosen.mask, count) for name, one in entropies.items() if name}
+        return replace(loss, head_entropy=means)
 
     def _kl_reference(self, params: Tree, batch: Batch, chosen: Selection) -> Tensor | None:
         """KL(current ‖ reference) [b, T]; the reference runs from the stored states too."""

@@ -5,7 +5,8 @@ matter, not even NaN, and no gradient reaches them.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class PPOLoss:
     """Share of the mask's steps whose ratio ρₜ left [1 - clip, 1 + clip]."""
     max_log_ratio: Tensor
     """Largest |ln ρₜ|, before it is clamped."""
+    head_entropy: Mapping[str, Tensor] = field(default_factory=dict)
+    """Mean entropy of each named part of an action, nats; they add up to `entropy`."""
 
 
 def ppo_loss(

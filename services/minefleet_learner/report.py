@@ -1,7 +1,9 @@
 """The numbers that explain one update."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +41,8 @@ class UpdateReport:
     importance_weight_max: float = math.nan
     effective_sample_size: float = math.nan
     """As a share of the steps, in (0, 1]."""
+    head_entropy: Mapping[str, float] = field(default_factory=dict)
+    """Of each named part of an action; they add up to `entropy`."""
     skipped_steps: int = 0
     """Optimizer steps left out because something was not finite."""
 
@@ -54,6 +58,7 @@ class Tally:
     def __init__(self) -> None:
         self._steps: list[Tensor] = []
         self._largest: list[Tensor] = []
+        self._heads: dict[str, list[Tensor]] = {}
         self._skipped = 0
 
     def skip(self) -> None:
@@ -82,10 +87,12 @@ class Tally:
         ]
         self._steps.append(torch.cat((torch.stack(parts).sum(0), grad_norm.unsqueeze(0))))
         self._largest.extend(loss.max_log_ratio for loss, _ in losses)
+        for name in losses[0][0].head_entropy:
+            self._heads.setdefault(name, []).append(torch.stack([loss.head_entropy[name] for loss, _ in losses]).sum())
 
     def report(self, batch: Batch, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
         """Means over the steps, and what the batch was like."""
-        before = _before(batch, estimates) | _weights(batch, estimates, log_ratio_range)
+        before: dict[str, Any] = _before(batch, estimates) | _weights(batch, estimates, log_ratio_range)
         if not self._steps:
             return UpdateReport(**before, skipped_steps=self._skipped)
         policy, value, entropy, kl, approx_kl, clip_fraction, norm = torch.stack(self._steps).mean(0).tolist()
@@ -98,6 +105,7 @@ class Tally:
             clip_fraction=clip_fraction,
             grad_norm=norm,
             ratio_max=math.exp(min(float(torch.stack(self._largest).max()), log_ratio_range)),
+            head_entropy={name: float(torch.stack(steps).mean()) for name, steps in self._heads.items()},
             skipped_steps=self._skipped,
             **before,
         )

@@ -55,6 +55,7 @@ def definition(batch: dict[str, Tensor], weight_cap: float) -> dict[str, float]:
     return means | {"total": total}
 
 
+NUMBERS = sorted(set(PPOLoss.__dataclass_fields__) - {"head_entropy"})
 SHAPE = st.integers(1, 8)
 SEED = st.integers(0, 2**31)
 
@@ -124,7 +125,7 @@ def test_garbage_at_padding_changes_neither_the_loss_nor_the_gradient() -> None:
         return loss, list(torch.autograd.grad(loss.total, list(leaves.values())))
 
     (loss, clean), (spoilt_loss, spoilt_clean) = gradients(batch), gradients(spoilt)
-    for name in PPOLoss.__dataclass_fields__:
+    for name in NUMBERS:
         assert getattr(loss, name).item() == getattr(spoilt_loss, name).item(), name
     torch.testing.assert_close(spoilt_clean, clean, rtol=0, atol=0)
     assert all((gradient[~batch["mask"]] == 0).all() for gradient in spoilt_clean)
@@ -172,7 +173,7 @@ def test_only_the_total_carries_a_gradient() -> None:
     for name in ("logp", "value", "entropy", "kl_reference"):
         batch[name].requires_grad_()
     loss = ppo_loss(**batch, **COEFS)
-    names = [name for name in PPOLoss.__dataclass_fields__ if getattr(loss, name).requires_grad]
+    names = [name for name in NUMBERS if getattr(loss, name).requires_grad]
     assert names == ["total"]
 
 

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 
 from minefleet.checkpoint import CheckpointState, read, write
-from minefleet.config import TrainConfig
+from minefleet.config import PolicyConfig, TrainConfig
 from minefleet.fragment import Fragment
-from minefleet.policies import Policy
+from minefleet.policies import Policy, build
+from minefleet.schema import Leaf, Schema
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.estimates import recompute
 from minefleet_learner.forward import gather
+from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
 from minefleet_learner.snapshot import restore_rng, rng_arrays, seed_everything
@@ -331,3 +334,19 @@ def test_a_step_that_the_proximal_policy_cannot_judge_is_left_out(make_fragment:
     batch = make_batch(make_fragment, 0)
     batch.seen["vector"][3, 1] = float("nan")
     assert not make_updater(make_policy(), config).update(batch, rates(config, 0, 0.0)).is_trained
+
+
+def test_the_entropies_of_the_parts_of_an_action_are_reported_and_add_up(make_fragment: Make) -> None:
+    leaf = Leaf(kind="discrete", shape=(), dtype="int64", categories=(4,))
+    obs = {"vector": Leaf(kind="box", shape=(3,), dtype="float32")}
+    policy = build(PolicyConfig(hidden_size=16), Schema(obs=obs, action={"buttons": leaf, "camera": leaf}))
+    action = {name: np.zeros(8, np.int64) for name in ("buttons", "camera")}
+    batch = collate([((f"s{seed}", 0), make_fragment(seed, action=action)) for seed in range(4)])
+    report = make_updater(policy).update(batch, rates(CONFIG, 0, 0.0))
+    assert set(report.head_entropy) == {"buttons", "camera"}
+    assert sum(report.head_entropy.values()) == pytest.approx(report.entropy)
+    assert min(report.head_entropy.values()) > 1.0
+    registry = CollectorRegistry()
+    LearnerMetrics(registry).observe({"head_entropy": report.head_entropy}, skipped_steps=0)
+    shown = registry.get_sample_value("minefleet_learner_head_entropy", {"head": "camera"})
+    assert shown == report.head_entropy["camera"]
