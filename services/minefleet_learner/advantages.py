@@ -13,11 +13,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from minefleet_learner.gae import generalized_advantages
-
-PADDING = -1
+from minefleet_learner.vtrace import VTrace, vtrace
 
 
 def chain(
@@ -51,19 +49,45 @@ def chain(
     Raises:
         ValueError: If there is not one name per row, or the shapes differ.
     """
-    if len(names) != len(reward):
-        raise ValueError(f"expected one name per fragment, got {len(names)} for {len(reward)}")
-    steps = _rows(names, mask)
-    present = steps != PADDING
+    rows = _Rows(names, mask)
     advantage = generalized_advantages(
-        *(tensor.flatten()[steps.clamp_min(0)] for tensor in (reward, value, next_value, terminated, truncated)),
+        *map(rows.lay, (reward, value, next_value, terminated, truncated)),
         discount=discount,
         gae_lambda=gae_lambda,
-        mask=present,
+        mask=rows.present,
     )
-    flat = torch.zeros_like(reward).flatten()
-    flat[steps[present]] = advantage[present]
-    return flat.view_as(reward)
+    return rows.cut(advantage)
+
+
+def chain_vtrace(
+    names: Sequence[tuple[str, int]],
+    *,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    log_ratio: Tensor,
+    mask: Tensor,
+    discount: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> VTrace:
+    """Computes V-trace over rows of contiguous fragments and cuts it back into fragments.
+
+    Takes and raises what `chain` does, and what `vtrace` takes besides.
+    """
+    rows = _Rows(names, mask)
+    traced = vtrace(
+        *map(rows.lay, (reward, value, next_value, terminated, truncated, log_ratio)),
+        discount=discount,
+        gae_lambda=gae_lambda,
+        rho_bar=rho_bar,
+        c_bar=c_bar,
+        mask=rows.present,
+    )
+    return VTrace(advantage=rows.cut(traced.advantage), target=rows.cut(traced.target))
 
 
 def contiguous(names: Sequence[tuple[str, int]]) -> list[list[int]]:
@@ -78,8 +102,28 @@ def contiguous(names: Sequence[tuple[str, int]]) -> list[list[int]]:
     return groups
 
 
-def _rows(names: Sequence[tuple[str, int]], mask: Tensor) -> Tensor:
-    """[R, L] int64: where each step of each row lies in a flattened [B, T], or `PADDING`."""
-    place = torch.arange(mask.numel(), device=mask.device).view_as(mask)
-    rows = [torch.cat([place[index][mask[index]] for index in group]) for group in contiguous(names)]
-    return pad_sequence(rows, batch_first=True, padding_value=PADDING)
+class _Rows:
+    """Where the steps of B fragments lie in R rows of contiguous ones."""
+
+    def __init__(self, names: Sequence[tuple[str, int]], mask: Tensor) -> None:
+        if len(names) != len(mask):
+            raise ValueError(f"expected one name per fragment, got {len(names)} for {len(mask)}")
+        groups = contiguous(names)
+        order = torch.tensor([index for group in groups for index in group], device=mask.device)
+        row = torch.tensor([number for number, group in enumerate(groups) for _ in group], device=mask.device)
+        lengths = torch.zeros(len(groups), dtype=torch.int64, device=mask.device).index_add_(0, row, mask.sum(1)[order])
+        self._shape = mask.shape
+        self._steps = torch.arange(mask.numel(), device=mask.device).view_as(mask)[order][mask[order]]
+        """Where each step lies in a flattened [B, T], row by row."""
+        self.present = torch.arange(int(lengths.max()), device=mask.device) < lengths.unsqueeze(1)
+        """[R, L] bool, False at padding."""
+
+    def lay(self, tensor: Tensor) -> Tensor:
+        """Lays [B, T] out as rows [R, L], zeros at padding."""
+        return tensor.new_zeros(self.present.shape).masked_scatter_(self.present, tensor.flatten()[self._steps])
+
+    def cut(self, rows: Tensor) -> Tensor:
+        """Cuts rows [R, L] back into fragments [B, T], 0 at padding."""
+        flat = rows.new_zeros(self._shape.numel())
+        flat[self._steps] = rows[self.present]
+        return flat.view(self._shape)

@@ -84,9 +84,11 @@ class Batch:
 
     def sent(self, upload: Callable[[Tree], Tree]) -> "Batch":
         """The same batch where `upload` takes it."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        names, unpacker = tensors.pop("names"), tensors.pop("unpacker")
-        return Batch(names=names, unpacker=unpacker, **upload(tensors))
+        return replace(self, **upload({name: getattr(self, name) for name in OF_TENSORS}))
+
+
+OF_TENSORS = tuple(field.name for field in fields(Batch) if field.name not in ("names", "unpacker"))
+"""Fields of a batch that are trees of tensors."""
 
 
 def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
@@ -146,11 +148,7 @@ def subset(batch: Batch, rows: Tensor) -> Batch:
     if batch.unpacker is not None:
         return filled(subset(replace(batch, unpacker=None), rows), batch.unpacker.take(rows))
     width = batch.seen_mask.shape[1]
-    parts = {
-        field.name: tree_map(lambda leaf: leaf[rows], getattr(batch, field.name))
-        for field in fields(batch)
-        if field.name not in ("names", "unpacker")
-    }
+    parts = {name: tree_map(lambda leaf: leaf[rows], getattr(batch, name)) for name in OF_TENSORS}
     parts["position"] = parts["position"] + width * (torch.arange(len(rows), device=rows.device) - rows).unsqueeze(1)
     return Batch(names=[batch.names[row] for row in rows.tolist()], **parts)
 

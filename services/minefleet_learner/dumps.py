@@ -9,7 +9,7 @@ RUN_DIR/bad-steps/
 
 import json
 import logging
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from minefleet.files import appearing, disk_bytes, write_durably
 from minefleet.run import RUN_FILE, Run, read_run
 from minefleet.tensor_file import row_of, write_tensors
 from minefleet.tree import Tree, flatten, unflatten
-from minefleet_learner.batch import Batch
+from minefleet_learner.batch import OF_TENSORS, Batch
 from minefleet_learner.objective import Prepared
 from minefleet_learner.restore import take_snapshot
 from minefleet_learner.schedule import Rates
@@ -92,7 +92,7 @@ def read_dump(path: Path, device: torch.device) -> Dumped:
     tensors = {name: tensor.to(device) for name, tensor in load_file(path / BATCH_FILE).items()}
     batch = Batch(
         names=[(stream, sequence) for stream, sequence in words["names"]],
-        **_trees(tensors, "batch", [field.name for field in fields(Batch) if field.name != "names"]),
+        **_trees(tensors, "batch", OF_TENSORS),
     )
     prepared = Prepared(batch=batch, **_trees(tensors, "prepared", OF_PREPARED)) if words["micro_batches"] else None
     bad = BadStep(batch=batch, rates=Rates(**words["rates"]), prepared=prepared, micro_batches=words["micro_batches"])
@@ -101,9 +101,7 @@ def read_dump(path: Path, device: torch.device) -> Dumped:
 
 def _arrays(bad: BadStep) -> dict[str, Tensor]:
     """All tensors of a step, by path."""
-    parts: dict[str, Tree] = {
-        "batch": {field.name: getattr(bad.batch, field.name) for field in fields(bad.batch) if field.name != "names"}
-    }
+    parts: dict[str, Tree] = {"batch": {name: getattr(bad.batch, name) for name in OF_TENSORS}}
     if bad.prepared is not None:
         parts["prepared"] = {name: getattr(bad.prepared, name) for name in OF_PREPARED}
     return flatten(parts)

@@ -30,7 +30,10 @@ GAUGES = {
     "clip_fraction": "Share of steps whose importance ratio left the clip range.",
     "explained_variance": "Of the values before the update.",
     "grad_norm": "Gradient norm before clipping.",
-    "ratio_max": "Largest importance ratio, or inverse of one.",
+    "ratio_max": "Largest ratio to the policy that the clip range is around, or inverse of one.",
+    "importance_weight_mean": "Mean importance weight of the policy before the update, against the behaviour policy.",
+    "importance_weight_max": "Largest of these weights.",
+    "effective_sample_size": "Share of the steps that as good an estimate would need without these weights.",
     "advantage_std": "Standard deviation of the advantages, in reward units.",
     "value_mean": "Mean value, in reward units.",
     "learning_rate": "Step size.",
@@ -43,12 +46,18 @@ GAUGES = {
 
 
 class LearnerMetrics:
-    """The gauges above, and two counters."""
+    """The gauges above, one per named part of an action, and two counters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
             name: Gauge(f"minefleet_learner_{name}", text, registry=registry) for name, text in GAUGES.items()
         }
+        self._head_entropy = Gauge(
+            "minefleet_learner_head_entropy",
+            "Mean entropy of a named part of the action, in nats.",
+            ["head"],
+            registry=registry,
+        )
         self._skipped = Counter(
             "minefleet_learner_skipped_steps", "Optimizer steps left out as not finite.", registry=registry
         )
@@ -61,5 +70,7 @@ class LearnerMetrics:
         for name, gauge in self._gauges.items():
             if row.get(name) is not None:
                 gauge.set(row[name])
+        for head, entropy in row.get("head_entropy", {}).items():
+            self._head_entropy.labels(head).set(entropy)
         self._skipped.inc(skipped_steps)
         self._probed.inc(row.get("parity_steps") or 0)

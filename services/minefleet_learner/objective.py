@@ -3,7 +3,8 @@
 Shape legend: B = fragments, T = steps in the longest one; b = rows of the micro-batch.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from minefleet.tree import Tree, tree_map
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch, subset
 from minefleet_learner.forward import Selection, evaluate, gather, has_memory, select_steps
-from minefleet_learner.ppo import PPOLoss, ppo_loss
+from minefleet_learner.ppo import PPOLoss, masked_mean, ppo_loss
 from minefleet_learner.schedule import Rates
 
 
@@ -30,7 +31,8 @@ class Prepared:
     reference_state: Tree
     """Tree of [B, ...]: the state from which the reference runs over each fragment; {} for the stored ones."""
     numbers: Tensor
-    """[B, T, 4] float32: behaviour_logp, advantage, value target and V(sₜ) before the update, in normalised units."""
+    """[B, T, 5] float32: behaviour_logp, proximal_logp, advantage, and in normalised units value target and V(sₜ)
+    before the update."""
 
     def subset(self, rows: Tensor) -> "Prepared":
         """The same of some fragments."""
@@ -51,21 +53,25 @@ class Objective:
         self._policy = policy
         self._config = config
         self._has_memory = has_memory(policy)
+        self._weight_cap = weight_cap(config)
 
     def loss(self, prepared: Prepared, rates: Rates, rows: Tensor, count: float) -> PPOLoss:
         """The loss of the fragments `rows` [b]; means are sums over `count` steps."""
         batch, head = prepared.batch, self._policy.action_head
         chosen = select_steps(batch, rows, whole_rows=self._has_memory)
         output = self._evaluate(self._policy, batch, chosen)
-        behaviour_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
-        return ppo_loss(
+        behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
+        entropies, mask = head.entropies(output.params), gather(prepared.trained, chosen.steps)
+        loss = ppo_loss(
             logp=head.logp(output.params, gather(batch.action, chosen.steps)),
             behaviour_logp=behaviour_logp,
+            proximal_logp=proximal_logp,
+            weight_cap=self._weight_cap,
             advantage=advantage,
             value=output.value,
             value_target=target,
-            entropy=head.entropy(output.params),
-            mask=gather(prepared.trained, chosen.steps),
+            entropy=torch.stack(list(entropies.values())).sum(0),
+            mask=mask,
             clip=rates.clip,
             policy_coef=0.0 if rates.warming_up else self._config.ppo_policy_coef,
             value_coef=self._config.ppo_vf_coef,
@@ -76,6 +82,8 @@ class Objective:
             log_ratio_range=self._config.log_ratio_range,
             count=count,
         )
+        means = {name: masked_mean(one.detach(), mask, count) for name, one in entropies.items() if name}
+        return replace(loss, head_entropy=means)
 
     def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Selection) -> Tensor | None:
         """KL(current ‖ reference) [b, T]."""
@@ -97,3 +105,13 @@ class Objective:
             dtype=compute_dtype(config),
             burn_in=config.burn_in,
         )
+
+
+def weight_cap(config: TrainConfig) -> float:
+    """The largest weight that a step gets for what the proximal policy has moved since it was acted.
+
+    V-trace weights the policy's gradient by ρₜ (Espeholt et al. 2018, §4.2), which is this weight truncated at ρ̄.
+    """
+    return {"clip": math.inf, "decoupled": config.importance_weight_cap, "vtrace": config.vtrace_rho_bar}[
+        config.off_policy
+    ]

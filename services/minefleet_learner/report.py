@@ -1,13 +1,16 @@
 """The numbers that explain one update."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minefleet_learner.batch import Batch
 from minefleet_learner.estimates import Estimates
+from minefleet_learner.importance import weigh
 from minefleet_learner.ppo import PPOLoss, explained_variance, masked_mean
 
 
@@ -32,6 +35,14 @@ class UpdateReport:
     """In reward units."""
     value_mean: float = math.nan
     """In reward units, before the update."""
+    importance_weight_mean: float = math.nan
+    """Of the policy before the update against the behaviour policy; likewise the next two. NaN where no pass was made
+    for it."""
+    importance_weight_max: float = math.nan
+    effective_sample_size: float = math.nan
+    """As a share of the steps, in (0, 1]."""
+    head_entropy: Mapping[str, float] = field(default_factory=dict)
+    """Of each named part of an action; they add up to `entropy`."""
     skipped_steps: int = 0
     """Optimizer steps left out because something was not finite."""
     optimizer_steps: int = 0
@@ -51,6 +62,7 @@ class Tally:
     def __init__(self) -> None:
         self._steps: list[Tensor] = []
         self._largest: list[Tensor] = []
+        self._heads: dict[str, list[Tensor]] = {}
         self._skipped = 0
 
     def skip(self) -> None:
@@ -84,10 +96,12 @@ class Tally:
         ]
         self._steps.append(torch.cat((torch.stack(parts).sum(0), grad_norm.unsqueeze(0))))
         self._largest.extend(loss.max_log_ratio for loss, _ in losses)
+        for name in losses[0][0].head_entropy:
+            self._heads.setdefault(name, []).append(torch.stack([loss.head_entropy[name] for loss, _ in losses]).sum())
 
     def report(self, batch: Batch, trained: Tensor, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
         """Means over the steps, and what the batch was like; `trained` [B, T] are the steps that were trained on."""
-        before = _before(trained, estimates)
+        before: dict[str, Any] = _before(trained, estimates) | _weights(batch, trained, estimates, log_ratio_range)
         burn_in_steps = int((batch.mask & ~trained).sum())
         if not self._steps:
             return UpdateReport(**before, skipped_steps=self._skipped, optimizer_steps=0, burn_in_steps=burn_in_steps)
@@ -101,6 +115,7 @@ class Tally:
             clip_fraction=clip_fraction,
             grad_norm=norm,
             ratio_max=math.exp(min(float(torch.stack(self._largest).max()), log_ratio_range)),
+            head_entropy={name: float(torch.stack(steps).mean()) for name, steps in self._heads.items()},
             skipped_steps=self._skipped,
             optimizer_steps=len(self._steps),
             burn_in_steps=burn_in_steps,
@@ -114,4 +129,15 @@ def _before(mask: Tensor, estimates: Estimates) -> dict[str, float]:
         "explained_variance": float(explained_variance(estimates.value, estimates.target, mask)),
         "advantage_std": float(masked_mean(centred.square(), mask).sqrt()),
         "value_mean": float(masked_mean(estimates.value, mask)),
+    }
+
+
+def _weights(batch: Batch, mask: Tensor, estimates: Estimates, log_ratio_range: float) -> dict[str, float]:
+    if estimates.proximal_logp is None:
+        return {}
+    weights = weigh(estimates.proximal_logp - batch.behaviour_logp, mask, log_ratio_range)
+    return {
+        "importance_weight_mean": weights.mean,
+        "importance_weight_max": weights.largest,
+        "effective_sample_size": weights.effective_sample_size,
     }

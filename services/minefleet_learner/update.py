@@ -153,8 +153,16 @@ class Updater:
             lengths=trained.sum(1),
             trained=trained,
             reference_state={} if self.carrier is None else self.carrier.starts(batch),
-            numbers=torch.stack((batch.behaviour_logp, advantage, target, anchor), -1),
+            numbers=torch.stack(
+                (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
+            ),
         )
+
+    def _proximal_logp(self, batch: Batch, estimates: Estimates) -> Tensor:
+        """[B, T] of the policy from which the update may not go far: with `clip`, the behaviour policy."""
+        if self._config.off_policy == "clip" or estimates.proximal_logp is None:
+            return batch.behaviour_logp
+        return estimates.proximal_logp
 
     def _set_rates(self, rates: Rates) -> bool:
         """Returns whether a part of the policy stands still."""
@@ -204,9 +212,11 @@ def not_finite(batch: Batch, estimates: Estimates) -> list[int]:
 
 def judged(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
     """What must be finite, [B, T] each."""
+    proximal = {} if estimates.proximal_logp is None else {"proximal_logp": estimates.proximal_logp}
     return {
         "reward": batch.reward,
         "behaviour_logp": batch.behaviour_logp,
         "value": estimates.value,
         "target squared": estimates.target.square(),
+        **proximal,
     }

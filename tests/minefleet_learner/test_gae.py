@@ -1,34 +1,15 @@
 """GAE against its definition, the double sum, written slowly."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from tests.minefleet_learner.random_steps import NAMES, SHARE, STEPS, Fragmented, Steps, fragmented, random_steps
 from torch import Tensor
 
+from minefleet_learner.advantages import chain
 from minefleet_learner.gae import generalized_advantages
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Random steps with random cuts, in float64. The mask is False behind a random length and in holes."""
-
-    reward: Tensor
-    value: Tensor
-    next_value: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    mask: Tensor
-
-
-def random_steps(seed: int) -> Steps:
-    generator = torch.Generator().manual_seed(seed)
-    rows, length = (int(torch.randint(1, high, (), generator=generator)) for high in (6, 20))
-    reward, value, next_value = torch.randn(3, rows, length, generator=generator, dtype=torch.float64)
-    cuts = torch.rand(2, rows, length, generator=generator) < 0.15
-    lengths = torch.randint(1, length + 1, (rows, 1), generator=generator)
-    holes = torch.rand(rows, length, generator=generator) < 0.05
-    return Steps(reward, value, next_value, cuts[0], cuts[1], (torch.arange(length) < lengths) & ~holes)
 
 
 def definition(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
@@ -59,14 +40,50 @@ def computed(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_advantages_equal_the_double_sum_on_random_shapes_cuts_and_masks(seed: int) -> None:
-    steps = random_steps(seed)
-    torch.testing.assert_close(computed(steps, 0.97, 0.9), definition(steps, 0.97, 0.9), rtol=0, atol=1e-9)
+@settings(deadline=None)
+@given(STEPS, SHARE, SHARE)
+def test_advantages_equal_the_double_sum_on_random_shapes_cuts_and_masks(
+    steps: Steps, discount: float, gae_lambda: float
+) -> None:
+    got, expected = computed(steps.spoilt(), discount, gae_lambda), definition(steps, discount, gae_lambda)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(fragmented(), SHARE, SHARE)
+def test_chained_fragments_equal_the_double_sum_over_runs_without_gaps_in_any_order(
+    cut: Fragmented, discount: float, gae_lambda: float
+) -> None:
+    got = chain(
+        cut.names,
+        **dict(zip(NAMES[:5], cut.fragments.tensors(), strict=False)),
+        mask=cut.fragments.mask,
+        discount=discount,
+        gae_lambda=gae_lambda,
+    )
+    for run in cut.runs():
+        alone = Steps(**{name: getattr(cut.row, name)[:, run] for name in (*NAMES, "mask")})
+        expected = definition(replace(alone, mask=torch.ones_like(alone.mask)), discount, gae_lambda)
+        for index, places in enumerate(cut.places):
+            if places[0] in run:
+                part = expected[0, [run.index(place) for place in places]]
+                torch.testing.assert_close(got[index, : len(places)], part, rtol=0, atol=1e-9)
+                assert not got[index, len(places) :].any()
+
+
+def test_an_infinity_in_one_episode_does_not_reach_the_one_before() -> None:
+    steps = random_steps(1, 2, 9, cuts=0.0)
+    steps = replace(steps, mask=torch.ones_like(steps.mask))
+    steps.terminated[:, 4] = True
+    clean = computed(steps, 0.9, 0.9)
+    steps.reward[:, 6] = float("inf")
+    spoilt = computed(steps, 0.9, 0.9)
+    torch.testing.assert_close(spoilt[:, :5], clean[:, :5])
+    assert spoilt[:, 5].isinf().all()
 
 
 def test_without_a_mask_every_step_counts() -> None:
-    steps = random_steps(3)
+    steps = random_steps(3, 4, 15)
     whole = replace(steps, mask=torch.ones_like(steps.mask))
     without = generalized_advantages(
         steps.reward, steps.value, steps.next_value, steps.terminated, steps.truncated, discount=0.9, gae_lambda=0.8
@@ -87,15 +104,6 @@ def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
     cut = generalized_advantages(reward, value, next_value, no, yes, discount=0.5, gae_lambda=0.95)
     ended = generalized_advantages(reward, value, next_value, yes, no, discount=0.5, gae_lambda=0.95)
     assert (cut.item(), ended.item()) == (41.0, -9.0)
-
-
-def test_garbage_at_padding_and_behind_a_termination_does_not_spread() -> None:
-    steps = random_steps(5)
-    spoilt = {
-        name: getattr(steps, name).masked_fill(~steps.mask, float("nan")) for name in ("reward", "value", "next_value")
-    }
-    spoilt["next_value"] = spoilt["next_value"].masked_fill(steps.terminated, float("nan"))
-    torch.testing.assert_close(computed(replace(steps, **spoilt), 0.9, 0.9), computed(steps, 0.9, 0.9))
 
 
 def test_other_shapes_are_refused_with_the_shapes_in_the_message() -> None:

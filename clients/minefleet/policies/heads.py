@@ -47,6 +47,10 @@ class ActionHead(nn.Module, abc.ABC):
     def entropy(self, params: Tree) -> Tensor:
         """[B, T] entropy in nats."""
 
+    def entropies(self, params: Tree) -> dict[str, Tensor]:
+        """What `entropy` is the sum of, [B, T] each; named where an action has named parts, else it alone under ""."""
+        return {"": self.entropy(params)}
+
     @abc.abstractmethod
     def kl(self, params: Tree, other: Tree) -> Tensor:
         """[B, T] KL(params ‖ other) in nats."""
@@ -194,7 +198,11 @@ class DictHead(ActionHead):
 
     def entropy(self, params: Tree) -> Tensor:
         """[B, T]."""
-        return _total([head.entropy(params[key]) for key, head in self._items()])
+        return _total(list(self.entropies(params).values()))
+
+    def entropies(self, params: Tree) -> dict[str, Tensor]:
+        """One entry per head."""
+        return {key: head.entropy(params[key]) for key, head in self._items()}
 
     def kl(self, params: Tree, other: Tree) -> Tensor:
         """[B, T]."""
