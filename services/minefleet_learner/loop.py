@@ -22,8 +22,10 @@ what the peers say: environment steps, episodes, cursors. Frozen records go betw
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from minefleet.checkpoint import CheckpointState, newest
 from minefleet.policies.weights import Weights, to_numpy
@@ -98,6 +100,11 @@ class Learner:
         """Of the policy here, which may be ahead of what is published."""
         self._is_published = True
         """Whether the policy here is, or will be, that version."""
+
+    @property
+    def updater(self) -> Updater:
+        """What is trained."""
+        return self._parts.updater
 
     @property
     def is_over(self) -> bool:
@@ -238,20 +245,26 @@ class Learner:
         return Insides(optimizer=moments, rng=rng_arrays())
 
 
-def run(learner: Learner, stopping: threading.Event) -> None:
-    """Trains until the run is over or the process is asked to stop."""
+def run(learner: Learner, stopping: threading.Event, train: Callable[[], None] | None = None) -> None:
+    """Trains until the run is over or the process is asked to stop.
+
+    Args:
+        learner: Not started yet; closed afterwards.
+        stopping: Asks it to stop.
+        train: What is done once it is started, until it is over; None iterates.
+    """
     try:
-        train(learner, stopping)
+        try:
+            learner.start()
+            (train or partial(iterate, learner, stopping))()
+        except StoppedError as error:
+            logger.info("%s", error)
         learner.finish()
     finally:
         learner.close()
 
 
-def train(learner: Learner, stopping: threading.Event) -> None:
-    """Iterates until the run is over or something ends a wait."""
-    try:
-        learner.start()
-        while not learner.is_over and not stopping.is_set():
-            learner.iterate()
-    except StoppedError as error:
-        logger.info("%s", error)
+def iterate(learner: Learner, stopping: threading.Event) -> None:
+    """Iterates until the run is over."""
+    while not learner.is_over and not stopping.is_set():
+        learner.iterate()

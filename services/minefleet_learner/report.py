@@ -1,7 +1,9 @@
 """The numbers that explain one update."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +34,8 @@ class UpdateReport:
     """In reward units."""
     value_mean: float = math.nan
     """In reward units, before the update."""
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+    """The trainer's own losses by name."""
     skipped_steps: int = 0
     """Optimizer steps left out because something was not finite."""
 
@@ -96,7 +100,7 @@ class Tally:
         )
 
 
-def _before(batch: Batch, estimates: Estimates) -> dict[str, float]:
+def _before(batch: Batch, estimates: Estimates) -> dict[str, Any]:
     centred = estimates.advantage - masked_mean(estimates.advantage, batch.mask)
     return {
         "explained_variance": float(explained_variance(estimates.value, estimates.target, batch.mask)),

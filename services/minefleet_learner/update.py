@@ -11,7 +11,8 @@ whole, and counts as one such step.
 Shape legend: B = fragments, T = steps in the longest one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
+from minefleet_learner.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.batch import Batch, Name
 from minefleet_learner.estimates import Estimates, estimate
 from minefleet_learner.forward import gather
@@ -38,6 +40,8 @@ class Updater:
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
+        self.auxiliary_losses: Mapping[str, AuxiliaryLoss] = {}
+        """By name, added to every optimizer step's loss."""
         self._config = config
         self._objective = Objective(policy, config, reference)
         self._stepper = Stepper(policy, optimizer, config)
@@ -56,13 +60,15 @@ class Updater:
         prepared = self._prepare(batch, estimates)
         self._set_rates(rates)
         self.policy.train()
-        tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
+        tally, auxiliary = Tally(), Auxiliary(self.auxiliary_losses, prepared.lengths)
+        loss_of = auxiliary.added_to(partial(self._objective.loss, prepared, rates))
         for group in self._groups(len(batch)):
             self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally)
         self.policy.eval()
         if self.policy.obs_norm is not None:
             self.policy.obs_norm.update(gather(batch.seen, batch.position[batch.mask]))
-        return tally.report(batch, estimates, self._config.log_ratio_range)
+        report = tally.report(batch, estimates, self._config.log_ratio_range)
+        return replace(report, auxiliary=auxiliary.means())
 
     def _prepare(self, batch: Batch, estimates: Estimates) -> Prepared:
         """Takes the targets into the value statistics, and changes units."""
