@@ -120,6 +120,7 @@ def test_two_trainers_follow_each_other_on_one_detached_fleet_and_the_second_goe
     assert manager.pid == 0
 
 
+@pytest.mark.soak
 def test_without_detaching_the_fleet_ends_with_its_trainer(program: Program) -> None:
     keeper, result = program.finish("mt", "300", "stay")
     assert result["stopped_by"] == "env_steps"
@@ -155,6 +156,7 @@ def test_a_killed_program_leaves_a_detached_fleet_for_the_next_trainer(program: 
     await_end(*fleet)
 
 
+@pytest.mark.soak
 def test_a_trainer_without_a_fleet_is_told_to_start_one(program: Program) -> None:
     program.finish("mt", "200", "stay")
     process = program.start("t", "400", "stay")
@@ -162,6 +164,7 @@ def test_a_trainer_without_a_fleet_is_told_to_start_one(program: Program) -> Non
     assert process.returncode != 0
 
 
+@pytest.mark.soak
 def test_a_second_trainer_at_the_same_time_is_refused(program: Program) -> None:
     process = program.start("mt", "1000000", "detach")
     wait_for(lambda: bool(program.rows()) or process.poll() is not None)
@@ -172,6 +175,7 @@ def test_a_second_trainer_at_the_same_time_is_refused(program: Program) -> None:
     assert json.loads(out.splitlines()[-1])["stopped_by"] == "signal", errors
 
 
+@pytest.mark.soak
 def test_when_the_fleet_ends_so_does_the_trainer(program: Program) -> None:
     process = program.start("mt", "1000000", "stay")
     wait_for(lambda: bool(program.rows()) or process.poll() is not None)

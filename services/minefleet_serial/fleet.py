@@ -30,17 +30,17 @@ def run_in_order(context: RoleContext) -> None:
             stack.enter_context(in_background(sibling(context, name, role, threading.Event()), serve))
         learner = sibling(context, "learner", status_service_pb2.ROLE_LEARNER, context.stopping)
         actor = sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR, context.stopping)
-        parts = assemble(actor, inline=True)
-        stack.callback(parts.pool.close)
-        build_trainer(context.run).fit(learner, act=partial(next, turns(parts, context.stopping)))
+        build_trainer(context.run).fit(learner, act=partial(next, turns(actor, stack)))
 
 
-def turns(parts: Parts, stopping: threading.Event) -> Iterator[None]:
+def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
     """The actor's turns, one before each of the learner's; from the second on, it fetches weights first."""
+    parts = assemble(context, inline=True)
+    stack.callback(parts.pool.close)
     parts.pool.start()
     parts.actor.start()
     while True:
-        act_until_held(parts, stopping)
+        act_until_held(parts, context.stopping)
         yield
         parts.follower.fetch()
 
