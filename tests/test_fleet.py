@@ -233,6 +233,21 @@ def test_the_example_of_the_readme_learns(train: Train, evaluate: Evaluate) -> N
     assert EXAMPLE.read_text().strip() in (EXAMPLE.parent.parent / "README.md").read_text()
 
 
+def test_the_example_of_a_trainer_imitates_while_it_trains(train: Train) -> None:
+    fleet = train(str(EXAMPLE.with_name("behaviour_cloning.py")), "stop.env_steps=4000", "seed=1")
+    fleet.finish()
+    losses = [row["auxiliary"]["behaviour_cloning"] for row in fleet.rows()]
+    assert losses[-1] < 0.95 * losses[0]
+
+
+def test_a_trainer_that_is_none_ends_the_command_before_a_role_starts(train: Train) -> None:
+    fleet = train("cartpole", "trainer_name=pathlib:Path")
+    errors = fleet.process.communicate()[1]
+    assert fleet.process.returncode == 2
+    assert "trainer_name=pathlib:Path is the class Path" in errors
+    assert not fleet.directory.exists()
+
+
 def test_evaluations_are_played_while_training_goes_on_and_kept_apart(train: Train) -> None:
     fleet = train("cartpole", "stop.env_steps=20000", "eval_interval=10", "eval_episodes=4")
     fleet.finish()

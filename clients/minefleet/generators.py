@@ -1,5 +1,6 @@
 """Finds functions as environment processes do: see `minefleet_worker.generators`. What is wrong is a `ConfigError`."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,32 @@ def load(reference: str) -> Callable[..., object]:
     """
     with refusing():
         return generators.load(reference)
+
+
+def reference_of(function: Callable[..., object]) -> str:
+    """Names a function so that another process finds it: `file.py:function`, or `package.module:function`.
+
+    Raises:
+        ConfigError: If it has no name of its own there, or its module has no file; says what to do.
+    """
+    name, module = getattr(function, "__qualname__", ""), sys.modules.get(getattr(function, "__module__", None) or "")
+    if not name.isidentifier() or getattr(module, name, None) is not function:
+        raise ConfigError(
+            f"{name or function!r} cannot be found by file and name: define it with `def` at the top of a file"
+        )
+    assert module is not None
+    if generators.is_loaded_file(module):
+        raise ConfigError(
+            f"{module.__file__} starts a fleet while one of its processes imports it: put that below "
+            '`if __name__ == "__main__":`'
+        )
+    spec = module.__spec__
+    if spec is not None and "." in spec.name:
+        return f"{spec.name}:{name}"
+    path = Path(getattr(module, "__file__", None) or "").absolute()
+    if not path.is_file():
+        raise ConfigError(f"{name} was typed in and lies in no file: put it into one")
+    return f"{path}:{name}"
 
 
 def load_file(path: Path) -> ModuleType:

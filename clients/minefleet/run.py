@@ -2,6 +2,8 @@
 
 RUN_DIR/
 ├── run.yaml          every key, the schema, fingerprints, the run's addresses
+├── whole_config.txt  the configuration as its author wrote it, where a run is started from Python
+├── rollout.pid       who keeps replay, parameters and actors alive, likewise
 ├── metrics.jsonl     one object per iteration, written by the learner
 ├── episodes.jsonl    evaluations, written by the learner
 ├── curve.png         drawn by the launcher
@@ -32,6 +34,8 @@ from minefleet.schema import Schema
 from minefleet.v1 import status_service_pb2
 
 RUN_FILE = "run.yaml"
+WHOLE_CONFIG_FILE = "whole_config.txt"
+"""What `start_trainer` was given of the configuration as its author wrote it."""
 LOCAL_KEYS = ("services", "logger_config", "stop", "eval_interval", "eval_episodes", "detach_rollout_manager")
 """Sections that may differ between roles: where they run and what they print, not what they compute."""
 

@@ -11,13 +11,12 @@ def body(context: RoleContext) -> None:
     Shutdown: the iteration under way is finished, or abandoned if a peer is away; unacked leases are given back; the
     last checkpoint and `result.json` are written.
     """
-    from minefleet_learner.assembly import build_learner
-    from minefleet_learner.loop import run
+    from minefleet_learner.trainers import build_trainer
     from minefleet_runtime.serve import serving
 
-    learner = build_learner(context, background=True)
+    trainer = build_trainer(context.run)
     with serving(context, context.run.config.services.learner.address):
-        run(learner, context.stopping)
+        trainer.fit(context)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import copy
 import os
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 
@@ -29,19 +31,25 @@ from minefleet_learner.snapshot import seed_everything
 from minefleet_learner.update import Updater
 from minefleet_runtime.context import RoleContext
 
+Setup: TypeAlias = Callable[[], tuple[Policy, torch.optim.Optimizer]]
+"""Makes a policy on the device to train on, with fresh weights, and its optimizer."""
 
-def build_learner(context: RoleContext, *, background: bool = False, copier: Copier | None = None) -> Learner:
+
+def build_learner(
+    context: RoleContext, *, background: bool = False, copier: Copier | None = None, setup: Setup | None = None
+) -> Learner:
     """Builds a learner; nothing is started or sent yet.
 
     Args:
         context: The role.
         copier: Of the weights; None for one of its own.
         background: Fetch, publish and save beside the training; otherwise all is done in order, on the caller's thread.
+        setup: Makes what is trained; None for the policy of the configuration and AdamW.
     """
     run, config = context.run, context.run.config.train_config
     torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
-    device = choose_device(config.device, "train_config.device")
-    updater = build_updater(run, device)
+    updater = build_updater(run, choose_device(config.device, "train_config.device"), setup)
+    device = next(updater.policy.parameters()).device
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
     buffer = run.config.rollout_config.replay_buffer_config
@@ -82,15 +90,19 @@ def build_learner(context: RoleContext, *, background: bool = False, copier: Cop
     )
 
 
-def build_updater(run: Run, device: torch.device) -> Updater:
+def build_updater(run: Run, device: torch.device, setup: Setup | None = None) -> Updater:
     """Builds policy, optimizer and reference with fresh weights. Seeds the process."""
     config = run.config.train_config
     seed_everything(run.config.seed)
-    policy = build(run.config.policy, run.schema).to(device)
+    if setup is not None:
+        policy, optimizer = setup()
+    else:
+        policy = build(run.config.policy, run.schema).to(device)
+        optimizer = build_optimizer(policy, config)
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
-    return Updater(policy, build_optimizer(policy, config), config, reference, compiled=compiled, dump=Dumps(run))
+    return Updater(policy, optimizer, config, reference, compiled=compiled, dump=Dumps(run))
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:

@@ -57,7 +57,8 @@ class Trained:
     iteration: int
     """Iterations done with it."""
     version: int
-    """What its weights are published as."""
+    """What its weights are published as; otherwise the newest version."""
+    is_published: bool
     weights: Future[Weights]
     """The copy of them, which may be under way."""
     insides: Insides | None
@@ -113,7 +114,8 @@ class Finisher:
 
     def finish(self, trained: Trained) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
-        self._publish(trained.weights.result(), trained.iteration, trained.version, self._wishes(trained))
+        if trained.is_published:
+            self._publish(trained.weights.result(), trained.iteration, trained.version, self._wishes(trained))
         self._ack(trained)
         self._read_episodes()
         self._judge()

@@ -22,8 +22,10 @@ what the peers say: environment steps, episodes, cursors. Frozen records go betw
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from minefleet.checkpoint import CheckpointState, newest
 from minefleet.policies.weights import Weights
@@ -65,8 +67,20 @@ class Parts:
     """Whether iterations are finished beside the training; otherwise on the caller's thread."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What one iteration starts from."""
+
+    leased: Leased
+    rates: Rates
+    parity: Parity
+    """Of what was leased, under the weights that acted it."""
+    blocked_s: float
+    """How long the loop stood still until the weights might be changed."""
+
+
 class Learner:
-    """One learner on one run: `start`, `iterate` until `is_over`, `finish`."""
+    """One learner on one run: `start`; `take`, train and `hand_over`, or `iterate`, until `is_over`; `finish`."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -84,6 +98,13 @@ class Learner:
         self._started: CheckpointState | None = None
         self._iteration = self._version = 0
         """Of the policy here, which may be ahead of what is published."""
+        self._is_published = True
+        """Whether the policy here is, or will be, that version."""
+
+    @property
+    def updater(self) -> Updater:
+        """What is trained."""
+        return self._parts.updater
 
     @property
     def is_over(self) -> bool:
@@ -111,16 +132,51 @@ class Learner:
 
     def iterate(self) -> None:
         """Trains on one lease and hands the iteration over."""
+        taken = self.take()
+        self.hand_over(taken, self._parts.updater.update(taken.leased.batch, taken.rates))
+
+    def take(self) -> Taken:
+        """Waits for a lease; when this returns, the weights may be changed.
+
+        Raises:
+            StoppedError: If asked to stop while waiting.
+        """
         leased = self._parts.outlets.feed.take(self._version)
         self._watch.waited()
-        numbers = self._rates()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
             self._wait_for_copy()
         parity = self._parts.probe.compare(leased.batch)
-        blocked_s = self._wait_for_copy()
-        report = self._parts.updater.update(leased.batch, numbers)
-        self._iteration, self._version = self._iteration + 1, self._version + 1
-        self._hand_over(leased, report, parity, numbers, blocked_s)
+        return Taken(leased=leased, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy())
+
+    def hand_over(self, taken: Taken, report: UpdateReport, *, new_version: bool = True) -> None:
+        """Has an iteration finished: copies the weights and leaves the rest to the backlog.
+
+        Args:
+            taken: What it was trained on.
+            report: What the update did.
+            new_version: Whether its weights are published; otherwise the newest version stays the newest.
+        """
+        self._iteration, self._version = self._iteration + 1, self._version + new_version
+        began = time.monotonic()
+        self._backlog.make_room()
+        self._copying, self._is_published = self._begin_copy(), new_version
+        account = Account(
+            receipt=taken.leased.receipt,
+            report=report,
+            parity=taken.parity,
+            rates=taken.rates,
+            publish_blocked_s=taken.blocked_s + time.monotonic() - began,
+            learner_wait_ratio=self._watch.lap(),
+        )
+        trained = Trained(
+            iteration=self._iteration,
+            version=self._version,
+            is_published=new_version,
+            weights=self._copying,
+            insides=self._insides() if self._parts.outlets.writer.claim(self._iteration) else None,
+            account=account,
+        )
+        self._backlog.put(trained)
 
     def finish(self) -> None:
         """Has all iterations finished, gives back leases, and writes the last checkpoint and `result.json`."""
@@ -178,51 +234,35 @@ class Learner:
     def _wait_for_copy(self) -> float:
         """Waits until the weights may be changed; returns how long, seconds."""
         began = time.monotonic()
-        self._parts.probe.remember(self._version, self._copying.result())
+        weights = self._copying.result()
+        if self._is_published:
+            self._parts.probe.remember(self._version, weights)
         return time.monotonic() - began
-
-    def _hand_over(
-        self, leased: Leased, report: UpdateReport, parity: Parity, numbers: Rates, blocked_s: float
-    ) -> None:
-        """Has what was trained copied and leaves the rest to the backlog."""
-        began = time.monotonic()
-        self._backlog.make_room()
-        self._copying = self._begin_copy()
-        account = Account(
-            receipt=leased.receipt,
-            report=report,
-            parity=parity,
-            rates=numbers,
-            publish_blocked_s=blocked_s + time.monotonic() - began,
-            learner_wait_ratio=self._watch.lap(),
-        )
-        trained = Trained(
-            iteration=self._iteration,
-            version=self._version,
-            weights=self._copying,
-            insides=self._insides() if self._parts.outlets.writer.claim(self._iteration) else None,
-            account=account,
-        )
-        self._backlog.put(trained)
 
     def _insides(self) -> Insides:
         return copy_insides(self._parts.updater, self._moments)
 
 
-def run(learner: Learner, stopping: threading.Event) -> None:
-    """Trains until the run is over or the process is asked to stop."""
+def run(learner: Learner, stopping: threading.Event, train: Callable[[], None] | None = None) -> None:
+    """Trains until the run is over or the process is asked to stop.
+
+    Args:
+        learner: Not started yet; closed afterwards.
+        stopping: Asks it to stop.
+        train: What is done once it is started, until it is over; None iterates.
+    """
     try:
-        train(learner, stopping)
+        try:
+            learner.start()
+            (train or partial(iterate, learner, stopping))()
+        except StoppedError as error:
+            logger.info("%s", error)
         learner.finish()
     finally:
         learner.close()
 
 
-def train(learner: Learner, stopping: threading.Event) -> None:
-    """Iterates until the run is over or something ends a wait."""
-    try:
-        learner.start()
-        while not learner.is_over and not stopping.is_set():
-            learner.iterate()
-    except StoppedError as error:
-        logger.info("%s", error)
+def iterate(learner: Learner, stopping: threading.Event) -> None:
+    """Iterates until the run is over."""
+    while not learner.is_over and not stopping.is_set():
+        learner.iterate()

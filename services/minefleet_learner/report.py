@@ -43,6 +43,8 @@ class UpdateReport:
     """As a share of the steps, in (0, 1]."""
     head_entropy: Mapping[str, float] = field(default_factory=dict)
     """Of each named part of an action; they add up to `entropy`."""
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+    """The trainer's own losses by name."""
     skipped_steps: int = 0
     """Optimizer steps left out because something was not finite."""
     optimizer_steps: int = 0
@@ -123,7 +125,7 @@ class Tally:
         )
 
 
-def _before(mask: Tensor, estimates: Estimates) -> dict[str, float]:
+def _before(mask: Tensor, estimates: Estimates) -> dict[str, Any]:
     centred = estimates.advantage - masked_mean(estimates.advantage, mask)
     return {
         "explained_variance": float(explained_variance(estimates.value, estimates.target, mask)),

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from minefleet.errors import ConfigError
 from minefleet.files import write_whole
-from minefleet.run import Run, to_dict
+from minefleet.run import WHOLE_CONFIG_FILE, Run, to_dict
 from minefleet.v1 import episode_pb2
 from minefleet.videos import keep_video
 
@@ -73,16 +73,7 @@ class Wandb:
     """A wandb run; offline where there is no key. The axis is `env_steps`."""
 
     def __init__(self, run: Run, run_id: str) -> None:
-        logger_config = run.config.logger_config
-        self._run = import_package("wandb", "wandb").init(
-            project=logger_config.project,
-            name=logger_config.name or run.directory.name,
-            id=run_id,
-            resume="allow",
-            dir=str(run.directory),
-            config=to_dict(run.config),
-            mode=os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
-        )
+        self._run = import_package("wandb", "wandb").init(**wandb_arguments(run, run_id))
         self._video = import_package("wandb", "wandb").Video
         self._run.define_metric("*", step_metric="env_steps")
 
@@ -99,6 +90,22 @@ class Wandb:
     def close(self) -> None:
         """Ends the wandb run."""
         self._run.finish()
+
+
+def wandb_arguments(run: Run, run_id: str) -> dict[str, Any]:
+    """The keyword arguments of `wandb.init`."""
+    logger_config = run.config.logger_config
+    text = run.directory / WHOLE_CONFIG_FILE
+    return {
+        "project": logger_config.project,
+        "name": logger_config.name or run.directory.name,
+        "id": run_id,
+        "resume": "allow",
+        "dir": str(run.directory),
+        "config": to_dict(run.config) | ({"whole_config": text.read_text()} if text.exists() else {}),
+        "mode": os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
+        **logger_config.init,
+    }
 
 
 class Journal:

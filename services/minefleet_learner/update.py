@@ -12,8 +12,8 @@ Shape legend: B = fragments, T = steps in the longest one.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
+from minefleet_learner.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.batch import Batch, subset
 from minefleet_learner.burn_in import burned_in
 from minefleet_learner.estimates import Estimates, estimate
@@ -65,6 +66,8 @@ class Updater:
         self.policy = policy
         self.optimizer = optimizer
         self.reference = reference
+        self.auxiliary_losses: Mapping[str, AuxiliaryLoss] = {}
+        """By name, added to every optimizer step's loss."""
         self._config = config
         self._dump = dump
         self.burn_in = config.burn_in if has_memory(policy) else 0
@@ -93,7 +96,8 @@ class Updater:
         prepared = self._prepare(batch, estimates, trained)
         stands_still = self._set_rates(rates)
         self.policy.train(not stands_still)
-        tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
+        tally, auxiliary = Tally(), Auxiliary(self.auxiliary_losses, prepared.lengths)
+        loss_of = auxiliary.added_to(partial(self._objective.loss, prepared, rates))
         for group in self._groups(batch):
             dump = partial(self._tell_of, prepared, rates, rng_arrays() if self._dump else None)
             limit = self._kl_limit(rates)
@@ -102,7 +106,8 @@ class Updater:
         self.policy.eval()
         if self.policy.obs_norm is not None and not stands_still:
             self.policy.obs_norm.absorb(acted_on(batch, self._config.batch_size_per_gpu))
-        return tally.report(batch, trained, estimates, self._config.log_ratio_range)
+        report = tally.report(batch, trained, estimates, self._config.log_ratio_range)
+        return replace(report, auxiliary=auxiliary.means())
 
     @property
     def scaler(self) -> torch.amp.GradScaler:

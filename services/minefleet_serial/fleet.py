@@ -1,10 +1,10 @@
 """Builds all roles in this process and alternates actor and learner."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -12,12 +12,10 @@ from minefleet.errors import ConfigError
 from minefleet.rpc import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
-from minefleet_learner.assembly import build_learner
+from minefleet_learner.trainers import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.context import RoleContext, StatusBoard
-
-logger = logging.getLogger(__name__)
 
 
 def run_in_order(context: RoleContext) -> None:
@@ -30,21 +28,21 @@ def run_in_order(context: RoleContext) -> None:
             ("parameters", status_service_pb2.ROLE_PARAMETERS, serve_parameters),
         ):
             stack.enter_context(in_background(sibling(context, name, role, threading.Event()), serve))
-        learner = build_learner(sibling(context, "learner", status_service_pb2.ROLE_LEARNER, context.stopping))
-        learner.start()
+        learner = sibling(context, "learner", status_service_pb2.ROLE_LEARNER, context.stopping)
         actor = sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR, context.stopping)
-        parts = assemble(actor, inline=True)
-        stack.callback(parts.pool.close)
-        parts.pool.start()
-        parts.actor.start()
-        try:
-            while not learner.is_over:
-                act_until_held(parts, context.stopping)
-                learner.iterate()
-                parts.follower.fetch()
-        except StoppedError:
-            logger.info("asked to stop")
-        learner.finish()
+        build_trainer(context.run).fit(learner, act=partial(next, turns(actor, stack)))
+
+
+def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
+    """The actor's turns, one before each of the learner's; from the second on, it fetches weights first."""
+    parts = assemble(context, inline=True)
+    stack.callback(parts.pool.close)
+    parts.pool.start()
+    parts.actor.start()
+    while True:
+        act_until_held(parts, context.stopping)
+        yield
+        parts.follower.fetch()
 
 
 def act_until_held(parts: Parts, stopping: threading.Event) -> None:

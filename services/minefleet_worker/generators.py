@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+PREFIX = "minefleet_generator_"
+"""Begins the names of modules that are files."""
+
 
 def load(reference: str) -> Callable[..., Any]:
     """Imports the module or file and returns the function.
@@ -42,7 +45,7 @@ def load_file(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise RefusedError(f"there is no file {path}")
-    name = f"minefleet_generator_{zlib.crc32(str(path).encode()):08x}"
+    name = f"{PREFIX}{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -54,6 +57,11 @@ def load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def is_loaded_file(module: ModuleType) -> bool:
+    """Whether `load_file` imports or has imported it."""
+    return module.__name__.startswith(PREFIX)
 
 
 def _load_module(place: str, reference: str) -> ModuleType:

@@ -141,3 +141,36 @@ def test_keys_are_listed_in_full() -> None:
 @pytest.mark.parametrize(("config", "name"), [("crafter", "crafter"), ("my/world.yaml", "world"), ("cow.py", "cow")])
 def test_a_config_has_a_short_name(config: str, name: str) -> None:
     assert name_of(config) == name
+
+
+def test_a_trainer_of_a_file_is_found_beside_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("trainer_name: mine.py:Mine\n")
+    (tmp_path / "mine.py").write_text('online_dict = {"trainer_name": "mine.py:Mine"}\n')
+    for name in ("mine.yaml", "mine.py"):
+        assert load(str(tmp_path / name)).trainer_name == f"{tmp_path}/mine.py:Mine"
+    with pytest.raises(
+        ConfigError, match=r"trainer_name must be PPOTrainer, module:Class or file\.py:Class, got 'PPO'"
+    ):
+        load("cartpole", ["trainer_name=PPO"])
+
+
+def test_keys_of_wandb_may_stand_in_its_section_and_others_may_not(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("logger_config: {project: p, entity: us, tags: [a]}\n")
+    logger = load(str(path), ["logger_config.group=g"]).logger_config
+    assert (logger.project, logger.init) == ("p", {"entity": "us", "tags": ["a"], "group": "g"})
+    for key in ("entitty", "init.entitty", "id"):
+        with pytest.raises(ConfigError, match=f"logger_config.{key}"):
+            load("cartpole", [f"logger_config.{key}=x"])
+
+
+@pytest.mark.parametrize(
+    ("override", "there"),
+    [
+        ("env_config.x=1", "`rollout_config.worker_config`"),
+        ("train_config.scaling_config.num_workers=2", "train_config.num_gpus_per_worker"),
+    ],
+)
+def test_keys_that_only_others_have_are_refused_with_what_is_there_instead(override: str, there: str) -> None:
+    with pytest.raises(ConfigError, match=there):
+        load("cartpole", [override])

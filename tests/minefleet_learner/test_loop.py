@@ -36,6 +36,7 @@ from minefleet_learner.copies import Copier
 from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
+from minefleet_learner.report import UpdateReport
 from minefleet_learner.stepping import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
@@ -216,6 +217,21 @@ def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[...
     state = read_state(Path(made.result()["checkpoint"]))
     assert (state.iteration, state.version, state.stopped_by) == (3, 4, "num_iterations")
     assert {path.name for path in made.run.checkpoints.iterdir()} == {"00000002", "00000003", "latest"}
+
+
+def test_an_iteration_that_publishes_nothing_is_acked_and_the_newest_version_stays(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(num_iterations=3)
+    learner, _ = made.learner()
+    learner.start()
+    for version, new_version in ((1, False), (1, True), (2, True)):
+        made.act(version)
+        taken = learner.take()
+        learner.hand_over(taken, UpdateReport(grad_norm=1.0), new_version=new_version)
+    learner.finish()
+    rows = made.rows()
+    assert [(row["iteration"], row["policy_version"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
+    assert [row["trained_steps"] for row in rows] == [LENGTH * FRAGMENTS * number for number in (1, 2, 3)]
+    assert made.result()["iteration"] == 3
 
 
 @pytest.mark.parametrize("shards", [2, 3])

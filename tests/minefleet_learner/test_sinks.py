@@ -10,7 +10,7 @@ from minefleet.run import Run
 from minefleet.schema import Schema
 from minefleet.v1 import episode_pb2
 from minefleet.videos import VIDEOS_KEPT, keep_video
-from minefleet_learner.sinks import Journal, JsonLines, flat_numbers, import_package
+from minefleet_learner.sinks import Journal, JsonLines, flat_numbers, import_package, wandb_arguments
 
 
 def read(path: Path) -> list[int]:
@@ -102,6 +102,15 @@ def test_wandb_gets_the_numbers_without_an_account(
     journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
     journal.close()
     assert list((tmp_path / "wandb").glob("offline-run-*-run-id/run-run-id.wandb"))
+
+
+def test_wandb_is_told_what_the_configuration_says_for_it(tmp_path: Path, schema: Schema) -> None:
+    run = make_run(tmp_path, schema)
+    config = replace(run.config, logger_config=LoggerConfig(init={"entity": "us", "mode": "offline"}))
+    (tmp_path / "whole_config.txt").write_text("# as I wrote it")
+    told = wandb_arguments(replace(run, config=config), "run-id")
+    assert (told["entity"], told["mode"], told["id"]) == ("us", "offline", "run-id")
+    assert told["config"]["whole_config"] == "# as I wrote it"
 
 
 VIDEO = episode_pb2.Video(

@@ -1,13 +1,23 @@
 """The whole configuration: one tree for all roles."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from minefleet.config.checks import above, at_least, divides, not_yet
+from minefleet.config.checks import above, at_least, divides
 from minefleet.config.env import EnvConfig
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.train import TrainConfig
 from minefleet.errors import ConfigError
+
+OUR_TRAINER = "PPOTrainer"
+WANDB_KEYS = tuple(
+    (
+        "entity group job_type notes tags mode anonymous force reinit save_code settings allow_val_change "
+        "config_exclude_keys config_include_keys fork_from monitor_gym resume_from sync_tensorboard"
+    ).split()
+)
+"""What `wandb.init` takes, but for what has a key of its own, and for what the run decides: id, resume, dir, config."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,14 +88,24 @@ class LoggerConfig:
     """Log to wandb, offline when there is no key."""
     tensorboard: bool = False
     """Write TensorBoard files into the run directory."""
+    init: dict[str, Any] = field(default_factory=dict)
+    """Other keyword arguments of `wandb.init`, such as `entity`, `group` or `tags`; they may stand beside `project`,
+    too. `mode` goes before the environment's WANDB_MODE."""
+
+    def __post_init__(self) -> None:
+        """Rejects what `wandb.init` does not take, or the run decides."""
+        for key in self.init:
+            if key not in WANDB_KEYS:
+                raise ConfigError(f"logger_config.init.{key} must be one of {', '.join(WANDB_KEYS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetConfig:
     """Everything that can be set."""
 
-    trainer_name: str = "PPOTrainer"
-    """The trainer. Seeds: "PPOTrainer"."""
+    trainer_name: str = OUR_TRAINER
+    """The trainer: `PPOTrainer`, or a `minefleet_learner.BaseTrainer` of yours as `package.module:Class` or
+    `path/to/file.py:Class`. Seeds: "PPOTrainer"."""
     detach_rollout_manager: bool = False
     """Leave replay, parameters and actors running when a trainer started by `start_trainer` ends. Seeds: True."""
     seed: int = 0
@@ -104,7 +124,10 @@ class FleetConfig:
 
     def __post_init__(self) -> None:
         """Rejects combinations that cannot work."""
-        not_yet("trainer_name", self.trainer_name, "PPOTrainer")
+        if self.trainer_name != OUR_TRAINER and ":" not in self.trainer_name:
+            raise ConfigError(
+                f"trainer_name must be {OUR_TRAINER}, module:Class or file.py:Class, got {self.trainer_name!r}"
+            )
         at_least("seed", self.seed, 0)
         at_least("eval_interval", self.eval_interval, 0)
         at_least("eval_episodes", self.eval_episodes, 1)

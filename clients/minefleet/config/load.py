@@ -18,16 +18,25 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from minefleet.config.fleet import FleetConfig
+from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.module import read_module
 from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 
 YAML_SUFFIXES = (".yaml", ".yml")
 COMMAND_LINE = "command line"
-FILE_KEYS = (("env", "generator"), ("policy", "generator"))
+FILE_KEYS = (("env", "generator"), ("policy", "generator"), ("", "trainer_name"))
 """Keys whose value may start with a path to a Python file."""
 
+ELSEWHERE = {
+    "env_config": "the environment is described by `env`, its processes by `rollout_config.worker_config`",
+    "train_config.scaling_config": "ranks are set by train_config.num_workers and train_config.num_gpus_per_worker",
+    "logger_config.id": "wandb's run is named by the run's own id, so that a resumed run goes on there",
+    "logger_config.resume": "wandb's run goes on when this one does",
+    "logger_config.dir": "wandb's files lie in the run directory",
+    "logger_config.config": "wandb shows the run's own configuration",
+}
+"""Keys that others have and we do not, and what is there instead."""
 MOST_HINTS = 5
 ENTRY = re.compile(r"(\w+)\[(\d+)\]")
 """A part of a key that names an entry of a list, as in `services.replay[1].address`."""
@@ -50,8 +59,10 @@ def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
     Raises:
         ConfigError: If a key or value is wrong.
     """
-    check_keys(data, source)
     changes = read_overrides(overrides)
+    data = _with_wandb_keys(data)
+    changes = _with_wandb_keys(changes)
+    check_keys(data, source)
     check_keys(changes, COMMAND_LINE)
     tree: Any = OmegaConf.structured(FleetConfig)
     for place, layer in ((source, data), (COMMAND_LINE, changes)):
@@ -68,6 +79,26 @@ def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
     return merge(dict(data), source, ())
 
 
+def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[str, str]) -> FleetConfig:
+    """Turns what a Python program says into a configuration; relative paths are taken from the current folder.
+
+    Args:
+        settings: Nested plain data, or a `DictConfig`.
+        source: Names it in messages.
+        generators: Section -> reference to its generator.
+
+    Raises:
+        ConfigError: If a key or value is wrong.
+    """
+    data = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
+    assert isinstance(data, dict)
+    named = cast(Data, data)
+    for section, reference in generators.items():
+        _put(named, f"{section}.generator", reference)
+    _anchor_paths(named, Path.cwd())
+    return merge(named, source, ())
+
+
 def read(config: str) -> Data:
     """Reads what CONFIG names, unchecked.
 
@@ -76,7 +107,9 @@ def read(config: str) -> Data:
     """
     path = Path(config)
     if path.suffix == ".py":
-        return read_module(path)
+        data = read_module(path)
+        _anchor_paths(data, path.absolute().parent)
+        return data
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
         return _read_yaml(path.read_text, path, path.absolute().parent)
     preset = resources.files("minefleet") / "presets" / f"{config}.yaml"
@@ -117,6 +150,16 @@ def to_yaml(config: FleetConfig) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
+def _with_wandb_keys(data: Data) -> Data:
+    """The same, with what `logger_config` says for `wandb.init` gathered in `logger_config.init`."""
+    logger = data.get("logger_config")
+    if not isinstance(logger, dict):
+        return data
+    init = {key: logger[key] for key in WANDB_KEYS if key in logger}
+    rest = {key: value for key, value in logger.items() if key not in init}
+    return data | {"logger_config": rest | {"init": (rest.get("init") or {}) | init}} if init else data
+
+
 def check_keys(data: Mapping[str, Any], source: str) -> None:
     """Refuses keys that the tree does not have, and sections that are none.
 
@@ -140,6 +183,8 @@ def _check_section(data: Any, cls: type, prefix: str, source: str) -> None:
         raise ConfigError(f"{prefix.rstrip('.')} ({source}) must be a section of keys, got {data!r}")
     fields = _fields(cls)
     for name, value in data.items():
+        if f"{prefix}{name}" in ELSEWHERE:
+            raise ConfigError(f"there is no {prefix}{name} ({source}): {ELSEWHERE[f'{prefix}{name}']}")
         if name not in fields:
             raise ConfigError(f"unknown key {prefix}{name} ({source}); {_hint(f'{prefix}{name}')}")
         section = _section(fields[name])
@@ -262,10 +307,9 @@ def _path(key: str) -> list[Any]:
 def _anchor_paths(data: Data, folder: Path) -> None:
     """Makes paths to Python files, interpreters and checkpoints absolute, so that they mean the same in every role."""
     for section, key in FILE_KEYS:
-        value = _get(data, section, key)
-        place, _, function = value.rpartition(":")
+        place, _, name = _get(data, section, key).rpartition(":")
         if place.endswith(".py"):
-            data[section][key] = f"{_absolute(place, folder)}:{function}"
+            (data[section] if section else data)[key] = f"{_absolute(place, folder)}:{name}"
     if "/" in _get(data, "env", "python"):
         data["env"]["python"] = _absolute(data["env"]["python"], folder)
     if _get(data, "train_config", "resume") not in ("", AUTO):
@@ -277,7 +321,7 @@ def _absolute(place: str, folder: Path) -> str:
 
 
 def _get(data: Data, section: str, key: str) -> str:
-    inner = data.get(section)
+    inner = data.get(section) if section else data
     value = inner.get(key) if isinstance(inner, dict) else None
     return value if isinstance(value, str) else ""
 

@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from minefleet.checkpoint import newest, read_state
+from minefleet.child import ask
 from minefleet.config import FleetConfig, TrainConfig
+from minefleet.config.fleet import OUR_TRAINER
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
@@ -40,6 +42,7 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     check_vacant(draft)
     check_writable(draft.directory)
     trained = check_resume(config.train_config)
+    check_trainer(config)
     services = claim(config.services)
     found = preflight(config)
     if trained not in (None, found.architecture):
@@ -64,6 +67,7 @@ def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
     check_shards(config, previous)
     check_checkpoint(previous)
     check_writable(previous.directory)
+    check_trainer(config)
     services = claim(config.services, previous.config.services)
     found = preflight(config)
     if found.schema.fingerprint != previous.schema.fingerprint:
@@ -99,12 +103,26 @@ def holding(directory: Path) -> Iterator[None]:
     Raises:
         ConfigError: If another one holds it.
     """
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = hold(directory)
     try:
-        _lock(descriptor, directory)
         yield
     finally:
         os.close(descriptor)
+
+
+def hold(directory: Path) -> int:
+    """Does so until the returned descriptor is closed by all that have it.
+
+    Raises:
+        ConfigError: If another launcher holds it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        _lock(descriptor, directory)
+    except ConfigError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def check_vacant(run: Run) -> None:
@@ -140,6 +158,16 @@ def check_resume(config: TrainConfig) -> str | None:
             f"{path} is an exported version and has no optimizer; add train_config.resume_optimizer=false"
         )
     return read_architecture(path, trained.run_file)
+
+
+def check_trainer(config: FleetConfig) -> None:
+    """Refuses a trainer that cannot be found, or is none; a child process imports it.
+
+    Raises:
+        ConfigError: Says what was found.
+    """
+    if config.trainer_name != OUR_TRAINER:
+        ask("minefleet_learner.trainers", config.trainer_name)
 
 
 def check_shards(config: FleetConfig, previous: Run) -> None:

@@ -32,6 +32,8 @@ from minefleet.launch.ports import is_elsewhere
 from minefleet.run import Run
 
 LEARNER = "learner"
+ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
+"""Of the stages of a run."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
@@ -186,8 +188,10 @@ class Supervisor:
             writer.close()
 
 
-def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) -> Supervisor:
-    """The supervisor of a run's own roles, each in its place on this machine."""
+def supervisor(
+    run: Run, tell: Callable[[str], None], tick: Callable[[], None] = lambda: None, *, stages: slice = ALL
+) -> Supervisor:
+    """The supervisor of some stages of a run's own roles, each in its place on this machine."""
     placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
     for note in placement.notes:
         tell(note)
@@ -204,7 +208,7 @@ def supervisor(run: Run, tell: Callable[[str], None], tick: Callable[[], None]) 
                 if not is_elsewhere(shard.endpoint.address)
             ],
             [_child(run, "parameters", "parameters", anywhere)],
-        ],
+        ][stages],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
         tell=tell,
         tick=tick,
