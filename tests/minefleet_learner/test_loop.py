@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import socket
 import threading
@@ -36,6 +37,7 @@ from minefleet_learner.copies import Copier
 from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
+from minefleet_learner.parity import ParityError
 from minefleet_learner.stepping import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
@@ -65,7 +67,9 @@ def make_config(*, max_staleness: int = 1, shards: int = 1, **train: Any) -> Fle
         rollout_config=RolloutConfig(
             fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=max_staleness)
         ),
-        train_config=TrainConfig(batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **train),
+        train_config=TrainConfig(
+            batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **({"parity_bound": math.inf} | train)
+        ),
         services=ServicesConfig(
             replay=[EndpointConfig(address=free_address()) for _ in range(shards)],
             parameters=EndpointConfig(address=free_address()),
@@ -216,6 +220,20 @@ def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[...
     state = read_state(Path(made.result()["checkpoint"]))
     assert (state.iteration, state.version, state.stopped_by) == (3, 4, "num_iterations")
     assert {path.name for path in made.run.checkpoints.iterdir()} == {"00000002", "00000003", "latest"}
+
+
+def test_a_run_whose_actors_record_what_its_weights_do_not_say_stops_before_it_trains_on_that(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(parity_bound=1e-4)
+    learner, _ = made.learner()
+    with contextlib.closing(learner):
+        learner.start()
+        made.act(1)
+        with pytest.raises(ParityError, match=r"of actor\.\d/0 was recorded as"):
+            learner.iterate()
+    assert not made.rows()
+    assert issubclass(ParityError, GaveUpError)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
