@@ -17,7 +17,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -103,7 +103,7 @@ class ParityProbe:
             logp=comparison.largest(LOGP),
             value=comparison.largest(VALUE, NEXT_VALUE),
         )
-        if max(parity.logp, parity.value) > self._bound:
+        if comparison.exceeds(self._bound):
             raise ParityError(describe(comparison, self._bound))
         return parity
 
@@ -155,15 +155,11 @@ class ParityProbe:
         )
 
     def _value_side(self, recorded: Tensor, value: Tensor, mask: Tensor) -> Side:
-        """Compares in normalised units, beyond what float32 resolves in reward units."""
+        """Compares in normalised units what lies recorded in reward units."""
         norm = self._policy.value_norm
-        resolution = ULPS * torch.finfo(torch.float32).eps * (recorded.abs() + norm.mean.abs()) / norm.std
         side = _side(norm.normalize(recorded), value, mask)
-        return Side(
-            recorded=recorded,
-            recomputed=norm.denormalize(value),
-            difference=(side.difference - resolution.masked_fill(~mask, 0.0).nan_to_num()).clamp_min(0.0),
-        )
+        resolution = ULPS * torch.finfo(torch.float32).eps * (recorded.abs() + norm.mean.abs()) / norm.std
+        return replace(side, recorded=recorded, recomputed=norm.denormalize(value), resolution=resolution)
 
 
 def _prefix(batch: Batch, version: int) -> Tensor:
@@ -183,4 +179,5 @@ def _side(recorded: Tensor, recomputed: Tensor, mask: Tensor) -> Side:
         recorded=recorded,
         recomputed=recomputed,
         difference=difference.masked_fill(~(mask & recorded.isfinite()), 0.0),
+        resolution=torch.zeros_like(difference),
     )

@@ -39,6 +39,13 @@ class Side:
     """[b, T], likewise."""
     difference: Tensor
     """[b, T] absolute, values in normalised units; 0 where nothing is compared."""
+    resolution: Tensor
+    """[b, T] likewise, what float32 cannot tell apart in the units of the record."""
+
+    @property
+    def excess(self) -> Tensor:
+        """[b, T], the part of the difference that is none of float32's."""
+        return (self.difference - self.resolution).clamp_min(0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,24 +66,27 @@ class Comparison:
         """The largest difference of these quantities."""
         return max(float(self.sides[name].difference.max()) for name in names)
 
+    def exceeds(self, bound: float) -> bool:
+        """Whether something differs by more than this."""
+        return any(bool((side.excess > bound).any()) for side in self.sides.values())
+
 
 def describe(comparison: Comparison, bound: float) -> str:
     """Names the step that differs most, and what the pattern of all that exceed the bound suggests."""
-    worst = max(comparison.sides, key=comparison.largest)
-    side = comparison.sides[worst]
-    row, step = divmod(int(side.difference.argmax()), side.difference.shape[1])
+    worst, side = max(comparison.sides.items(), key=lambda item: float(item[1].excess.max()))
+    row, step = divmod(int(side.excess.argmax()), side.excess.shape[1])
     stream, sequence = comparison.names[row]
     recorded, recomputed = float(side.recorded[row, step]), float(side.recomputed[row, step])
     return (
         f"{worst} of step {step} of {stream}/{sequence} was recorded as {recorded:.7g} by version "
         f"{comparison.version}, whose weights say {recomputed:.7g} here: they differ by "
-        f"{comparison.largest(worst):.3g}, and {bound:.3g} is the bound; {suspect(comparison, bound)}"
+        f"{float(side.difference[row, step]):.3g}, and {bound:.3g} is the bound; {suspect(comparison, bound)}"
     )
 
 
 def suspect(comparison: Comparison, bound: float) -> str:
     """What commonly causes such a pattern."""
-    wrong = {name: side.difference > bound for name, side in comparison.sides.items()}
+    wrong = {name: side.excess > bound for name, side in comparison.sides.items()}
     if not (wrong[LOGP] | wrong[VALUE]).any():
         return FOLLOWING
     if place := _of_a_state(comparison, wrong[LOGP] | wrong[VALUE]):
