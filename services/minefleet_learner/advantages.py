@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minefleet_learner.gae import generalized_advantages
+from minefleet_learner.vtrace import VTrace, vtrace
 
 PADDING = -1
 
@@ -51,19 +52,45 @@ def chain(
     Raises:
         ValueError: If there is not one name per row, or the shapes differ.
     """
-    if len(names) != len(reward):
-        raise ValueError(f"expected one name per fragment, got {len(names)} for {len(reward)}")
-    steps = _rows(names, mask)
-    present = steps != PADDING
+    rows = _Rows(names, mask)
     advantage = generalized_advantages(
-        *(tensor.flatten()[steps.clamp_min(0)] for tensor in (reward, value, next_value, terminated, truncated)),
+        *map(rows.lay, (reward, value, next_value, terminated, truncated)),
         discount=discount,
         gae_lambda=gae_lambda,
-        mask=present,
+        mask=rows.present,
     )
-    flat = torch.zeros_like(reward).flatten()
-    flat[steps[present]] = advantage[present]
-    return flat.view_as(reward)
+    return rows.cut(advantage)
+
+
+def chain_vtrace(
+    names: Sequence[tuple[str, int]],
+    *,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    log_ratio: Tensor,
+    mask: Tensor,
+    discount: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> VTrace:
+    """Computes V-trace over rows of contiguous fragments and cuts it back into fragments.
+
+    Takes and raises what `chain` does, and what `vtrace` takes besides.
+    """
+    rows = _Rows(names, mask)
+    traced = vtrace(
+        *map(rows.lay, (reward, value, next_value, terminated, truncated, log_ratio)),
+        discount=discount,
+        gae_lambda=gae_lambda,
+        rho_bar=rho_bar,
+        c_bar=c_bar,
+        mask=rows.present,
+    )
+    return VTrace(advantage=rows.cut(traced.advantage), target=rows.cut(traced.target))
 
 
 def contiguous(names: Sequence[tuple[str, int]]) -> list[list[int]]:
@@ -76,6 +103,28 @@ def contiguous(names: Sequence[tuple[str, int]]) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
+
+
+class _Rows:
+    """Where the steps of B fragments lie in R rows of contiguous ones."""
+
+    def __init__(self, names: Sequence[tuple[str, int]], mask: Tensor) -> None:
+        if len(names) != len(mask):
+            raise ValueError(f"expected one name per fragment, got {len(names)} for {len(mask)}")
+        self._shape = mask.shape
+        self._steps = _rows(names, mask)
+        self.present = self._steps != PADDING
+        """[R, L] bool, False at padding."""
+
+    def lay(self, tensor: Tensor) -> Tensor:
+        """Lays [B, T] out as rows [R, L]."""
+        return tensor.flatten()[self._steps.clamp_min(0)]
+
+    def cut(self, rows: Tensor) -> Tensor:
+        """Cuts rows [R, L] back into fragments [B, T], 0 at padding."""
+        flat = rows.new_zeros(self._shape.numel())
+        flat[self._steps[self.present]] = rows[self.present]
+        return flat.view(self._shape)
 
 
 def _rows(names: Sequence[tuple[str, int]], mask: Tensor) -> Tensor:

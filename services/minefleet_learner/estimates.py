@@ -10,60 +10,104 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
-from minefleet_learner.advantages import chain
+from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import evaluate, gather, has_memory, select_seen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimates:
-    """[B, T] float32 each, in reward units; 0 at padding."""
+    """[B, T] float32 each; 0 at padding."""
 
     value: Tensor
-    """V(sₜ)."""
+    """V(sₜ) in reward units."""
     advantage: Tensor
-    """Âₜ, not normalised."""
+    """Âₜ in reward units, not normalised."""
     target: Tensor
-    """V̂ₜ = Âₜ + V(sₜ)."""
+    """V̂ₜ in reward units."""
+    proximal_logp: Tensor | None
+    """ln π(aₜ|sₜ) under the weights at the start of the iteration; None where no pass was made for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recomputed:
+    """What the current weights say of a batch, [B, T] float32 each; 0 at padding."""
+
+    value: Tensor
+    """V(sₜ) in reward units."""
+    next_value: Tensor
+    """V(sₜ₊₁) in reward units, 0 where the step is terminated."""
+    logp: Tensor
+    """ln π(aₜ|sₜ)."""
 
 
 @torch.no_grad()
 def estimate(policy: Policy, batch: Batch, config: TrainConfig) -> Estimates:
-    """Estimates advantages by GAE over chained fragments, with the values that `gae_values` names."""
-    if config.gae_values == "recomputed":
-        value, next_value = recomputed_values(policy, batch, config)
+    """Estimates advantages over chained fragments, with the values that `gae_values` names.
+
+    The weights are asked once, for values and log-probabilities together; with recorded values and `clip`, not at all.
+    """
+    asked = config.gae_values == "recomputed" or config.off_policy != "clip"
+    current = recompute(policy, batch, config) if asked else None
+    proximal_logp = current.logp if current else None
+    if current and config.gae_values == "recomputed":
+        value, next_value = current.value, current.next_value
     else:
         value, next_value = batch.behaviour_value, batch.next_value
-    advantage = chain(
-        batch.names,
-        reward=batch.reward,
-        value=value,
-        next_value=next_value,
-        terminated=batch.terminated,
-        truncated=cut_between(batch),
-        mask=batch.mask,
-        discount=config.discount,
-        gae_lambda=config.gae_lambda,
-    )
-    return Estimates(value=value, advantage=advantage, target=advantage + value)
+    steps = {
+        "reward": batch.reward,
+        "value": value,
+        "next_value": next_value,
+        "terminated": batch.terminated,
+        "truncated": cut_between(batch),
+        "mask": batch.mask,
+    }
+    if config.off_policy == "vtrace" and current:
+        advantage, target = _vtrace(batch, steps, current.logp, config)
+    else:
+        advantage = chain(batch.names, **steps, discount=config.discount, gae_lambda=config.gae_lambda)
+        target = advantage + value
+    return Estimates(value=value, advantage=advantage, target=target, proximal_logp=proximal_logp)
 
 
 @torch.no_grad()
-def recomputed_values(policy: Policy, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """V(sₜ) and V(sₜ₊₁) under the current weights, from the stored recurrent states.
-
-    Where a step is terminated, V(sₜ₊₁) is 0.
-    """
-    seen = torch.zeros_like(batch.seen_first, dtype=torch.float32)
-    whole_rows = has_memory(policy)
+def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
+    """Runs the current weights over all that was seen, from the stored recurrent states."""
+    value, logp = (torch.zeros_like(batch.seen_first, dtype=batch.reward.dtype) for _ in range(2))
+    whole_rows, step_at = has_memory(policy), _step_at(batch)
     rows_per_pass = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
-    for rows in torch.split(torch.arange(len(batch), device=seen.device), rows_per_pass):
+    for rows in torch.split(torch.arange(len(batch), device=value.device), rows_per_pass):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
         output = evaluate(policy, batch, selection, config.context_length)
-        seen.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
-    after = (batch.position + 1).clamp_max(seen.numel() - 1)
-    value = gather(seen, batch.position).masked_fill(~batch.mask, 0.0)
-    return value, gather(seen, after).masked_fill(~batch.mask | batch.terminated, 0.0)
+        value.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
+        action = gather(batch.action, step_at[selection.seen])
+        logp.view(-1)[selection.seen] = policy.action_head.logp(output.params, action)
+    after = (batch.position + 1).clamp_max(value.numel() - 1)
+    return Recomputed(
+        value=gather(value, batch.position).masked_fill(~batch.mask, 0.0),
+        next_value=gather(value, after).masked_fill(~batch.mask | batch.terminated, 0.0),
+        logp=gather(logp, batch.position).masked_fill(~batch.mask, 0.0),
+    )
+
+
+def _step_at(batch: Batch) -> Tensor:
+    """[B * S] int64: which of the B * T steps saw an observation; 0 where none did, whose result is not read."""
+    step_at = torch.zeros_like(batch.seen_first, dtype=torch.int64).flatten()
+    step_at[batch.position[batch.mask]] = batch.mask.flatten().nonzero().squeeze(1)
+    return step_at
+
+
+def _vtrace(batch: Batch, steps: dict[str, Tensor], logp: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    traced = chain_vtrace(
+        batch.names,
+        **steps,
+        log_ratio=logp - batch.behaviour_logp,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+        rho_bar=config.vtrace_rho_bar,
+        c_bar=config.vtrace_c_bar,
+    )
+    return traced.advantage, traced.target
 
 
 def cut_between(batch: Batch) -> Tensor:

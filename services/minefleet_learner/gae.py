@@ -6,6 +6,8 @@ Shape legend: B = rows in the batch, T = steps in a row.
 import torch
 from torch import Tensor
 
+from minefleet_learner.recursion import accumulate
+
 
 @torch.no_grad()
 def generalized_advantages(
@@ -51,12 +53,5 @@ def generalized_advantages(
     if len(shapes) != 1 or reward.ndim != 2:
         raise ValueError(f"expected one shared [B, T] shape, got {sorted(shapes)}")
 
-    done = terminated | truncated
     delta = (reward + discount * next_value.masked_fill(terminated, 0.0) - value).masked_fill(~mask, 0.0)
-
-    advantage = torch.zeros_like(delta)
-    carry = delta.new_zeros(len(delta))
-    for t in reversed(range(delta.shape[1])):
-        carry = delta[:, t] + discount * gae_lambda * carry.masked_fill(done[:, t] | ~mask[:, t], 0.0)
-        advantage[:, t] = carry
-    return advantage
+    return accumulate(delta, delta.new_tensor(discount * gae_lambda), terminated | truncated | ~mask)

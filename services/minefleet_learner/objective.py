@@ -3,6 +3,7 @@
 Shape legend: B = fragments, T = steps in the longest one; b = rows of the micro-batch.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,8 @@ class Prepared:
     lengths: Tensor
     """[B] int64, steps of each fragment."""
     numbers: Tensor
-    """[B, T, 4] float32: behaviour_logp, advantage, value target and V(sₜ) before the update, in normalised units."""
+    """[B, T, 5] float32: behaviour_logp, proximal_logp, advantage, and in normalised units value target and V(sₜ)
+    before the update."""
 
 
 class Objective:
@@ -36,16 +38,19 @@ class Objective:
         self._policy = policy
         self._config = config
         self._has_memory = has_memory(policy)
+        self._weight_cap = weight_cap(config)
 
     def loss(self, prepared: Prepared, rates: Rates, rows: Tensor, count: float) -> PPOLoss:
         """The loss of the fragments `rows` [b]; means are sums over `count` steps."""
         batch, head = prepared.batch, self._policy.action_head
         chosen = select_steps(batch, rows, whole_rows=self._has_memory)
         output = evaluate(self._policy, batch, chosen, self._config.context_length)
-        behaviour_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
+        behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
         return ppo_loss(
             logp=head.logp(output.params, gather(batch.action, chosen.steps)),
             behaviour_logp=behaviour_logp,
+            proximal_logp=proximal_logp,
+            weight_cap=self._weight_cap,
             advantage=advantage,
             value=output.value,
             value_target=target,
@@ -69,3 +74,13 @@ class Objective:
         with torch.no_grad():
             theirs = evaluate(self.reference, batch, chosen, self._config.context_length).params
         return self._policy.action_head.kl(params, theirs)
+
+
+def weight_cap(config: TrainConfig) -> float:
+    """The largest weight that a step gets for what the proximal policy has moved since it was acted.
+
+    V-trace weights the policy's gradient by ρₜ (Espeholt et al. 2018, §4.2), which is this weight truncated at ρ̄.
+    """
+    return {"clip": math.inf, "decoupled": config.importance_weight_cap, "vtrace": config.vtrace_rho_bar}[
+        config.off_policy
+    ]

@@ -4,10 +4,13 @@ Shape legend: B = fragments in the micro-batch, T = steps. Steps whose mask is F
 matter, not even NaN, and no gradient reaches them.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from minefleet_learner.importance import capped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +30,7 @@ class PPOLoss:
     approx_kl: Tensor
     """Mean KL(behaviour ‖ current) over the mask, the k3 estimator of http://joschu.net/blog/kl-approx.html."""
     clip_fraction: Tensor
-    """Share of the mask's steps whose importance ratio left [1 - clip, 1 + clip]."""
+    """Share of the mask's steps whose ratio ρₜ left [1 - clip, 1 + clip]."""
     max_log_ratio: Tensor
     """Largest |ln ρₜ|, before it is clamped."""
 
@@ -48,18 +51,23 @@ def ppo_loss(
     anchor_value: Tensor | None = None,
     kl_reference: Tensor | None = None,
     rho: float = 0.0,
+    proximal_logp: Tensor | None = None,
+    weight_cap: float = math.inf,
     log_ratio_range: float = 50.0,
     count: float | None = None,
 ) -> PPOLoss:
     """Computes the clipped surrogate, the value loss, the entropy bonus and the pull towards a reference.
 
-        ρₜ = π(aₜ|sₜ) / μ(aₜ|sₜ)
-        L  = -c_p E[min(ρₜ Âₜ, clip(ρₜ, 1-ε, 1+ε) Âₜ)] + c_v ½E[(V - V̂)²] - c_e E[H(π)] + ρ_KL E[KL(π ‖ π_ref)]
+        ρₜ = π(aₜ|sₜ) / π_prox(aₜ|sₜ)        wₜ = min(π_prox(aₜ|sₜ) / μ(aₜ|sₜ), w̄)
+        L  = -c_p E[wₜ min(ρₜ Âₜ, clip(ρₜ, 1-ε, 1+ε) Âₜ)] + c_v ½E[(V - V̂)²] - c_e E[H(π)] + ρ_KL E[KL(π ‖ π_ref)]
 
-    μ is the behaviour policy: the one that acted, whose log-probabilities the actor recorded. With an anchor, the
-    squared error is the larger of that of V and that of V kept within ±ε of the anchor.
+    μ is the behaviour policy: the one that acted, whose log-probabilities the actor recorded. π_prox is the proximal
+    policy, from which one update may not go far; wₜ corrects for what it has moved since the step was acted, and has no
+    gradient. Without a proximal policy the behaviour policy stands for it. With an anchor, the squared error is the
+    larger of that of V and that of V kept within ±ε of the anchor.
 
-    Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 7 and 9.
+    Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 7 and 9; with a proximal policy, Hilton et al. 2021,
+    https://arxiv.org/abs/2110.00641, the decoupled clipped objective.
 
     Args:
         logp: [B, T] float, ln π(aₜ|sₜ) under the parameters being trained.
@@ -76,6 +84,8 @@ def ppo_loss(
         anchor_value: [B, T] float, V(sₜ) before the update, in normalised units; None leaves the value unclipped.
         kl_reference: [B, T] float, KL(π ‖ π_ref) in sₜ; None without a reference.
         rho: ρ_KL, >= 0.
+        proximal_logp: [B, T] float, ln π_prox(aₜ|sₜ); None for PPO as it was first published.
+        weight_cap: w̄, > 0.
         log_ratio_range: ln ρₜ is clamped to ± this, > 0; steps beyond it have no gradient.
         count: Divisor of the means in the objective and its parts; None for the steps in this mask. Micro-batches whose
             gradients are added up take their total number of steps: then every step weighs alike, and parts add up.
@@ -88,16 +98,28 @@ def ppo_loss(
     """
     anchor_value = value.detach() if anchor_value is None else anchor_value
     kl_reference = torch.zeros_like(logp) if kl_reference is None else kl_reference
-    tensors = (logp, behaviour_logp, advantage, value, value_target, entropy, anchor_value, kl_reference)
+    proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp.detach()
+    tensors = (
+        logp,
+        behaviour_logp,
+        proximal_logp,
+        advantage,
+        value,
+        value_target,
+        entropy,
+        anchor_value,
+        kl_reference,
+    )
     _check_shapes(*tensors, mask)
     # Padding is blanked on entry: blanked only at the end, its NaNs would come back in the gradient as 0 · NaN.
-    logp, behaviour_logp, advantage, value, value_target, entropy, anchor_value, kl_reference = (
+    logp, behaviour_logp, proximal_logp, advantage, value, value_target, entropy, anchor_value, kl_reference = (
         tensor.masked_fill(~mask, 0.0) for tensor in tensors
     )
-    full_log_ratio = logp - behaviour_logp
-    log_ratio = full_log_ratio.clamp(-log_ratio_range, log_ratio_range)
-    ratio = log_ratio.exp()
-    surrogate = torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    full_log_ratio = logp - proximal_logp
+    ratio = full_log_ratio.clamp(-log_ratio_range, log_ratio_range).exp()
+    weight = capped(proximal_logp - behaviour_logp, weight_cap)
+    surrogate = weight * torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    since_acted = (logp - behaviour_logp).clamp(-log_ratio_range, log_ratio_range)
 
     policy = -masked_mean(surrogate, mask, count)
     value_loss = 0.5 * masked_mean(_squared_error(value, value_target, anchor_value, clip), mask, count)
@@ -109,7 +131,7 @@ def ppo_loss(
         value=value_loss.detach(),
         entropy=mean_entropy.detach(),
         kl_reference=mean_kl.detach(),
-        approx_kl=masked_mean(ratio - 1 - log_ratio, mask).detach(),
+        approx_kl=masked_mean(since_acted.exp() - 1 - since_acted, mask).detach(),
         clip_fraction=masked_mean(((ratio - 1).abs() > clip).to(ratio.dtype), mask),
         max_log_ratio=full_log_ratio.abs().max().detach(),
     )

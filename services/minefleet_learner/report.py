@@ -8,6 +8,7 @@ from torch import Tensor
 
 from minefleet_learner.batch import Batch
 from minefleet_learner.estimates import Estimates
+from minefleet_learner.importance import weigh
 from minefleet_learner.ppo import PPOLoss, explained_variance, masked_mean
 
 
@@ -32,6 +33,12 @@ class UpdateReport:
     """In reward units."""
     value_mean: float = math.nan
     """In reward units, before the update."""
+    importance_weight_mean: float = math.nan
+    """Of the policy before the update against the behaviour policy; likewise the next two. NaN where no pass was made
+    for it."""
+    importance_weight_max: float = math.nan
+    effective_sample_size: float = math.nan
+    """As a share of the steps, in (0, 1]."""
     skipped_steps: int = 0
     """Optimizer steps left out because something was not finite."""
 
@@ -78,7 +85,7 @@ class Tally:
 
     def report(self, batch: Batch, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
         """Means over the steps, and what the batch was like."""
-        before = _before(batch, estimates)
+        before = _before(batch, estimates) | _weights(batch, estimates, log_ratio_range)
         if not self._steps:
             return UpdateReport(**before, skipped_steps=self._skipped)
         policy, value, entropy, kl, approx_kl, clip_fraction, norm = torch.stack(self._steps).mean(0).tolist()
@@ -102,4 +109,15 @@ def _before(batch: Batch, estimates: Estimates) -> dict[str, float]:
         "explained_variance": float(explained_variance(estimates.value, estimates.target, batch.mask)),
         "advantage_std": float(masked_mean(centred.square(), batch.mask).sqrt()),
         "value_mean": float(masked_mean(estimates.value, batch.mask)),
+    }
+
+
+def _weights(batch: Batch, estimates: Estimates, log_ratio_range: float) -> dict[str, float]:
+    if estimates.proximal_logp is None:
+        return {}
+    weights = weigh(estimates.proximal_logp - batch.behaviour_logp, batch.mask, log_ratio_range)
+    return {
+        "importance_weight_mean": weights.mean,
+        "importance_weight_max": weights.largest,
+        "effective_sample_size": weights.effective_sample_size,
     }

@@ -75,8 +75,16 @@ class Updater:
         return Prepared(
             batch=batch,
             lengths=batch.mask.sum(1),
-            numbers=torch.stack((batch.behaviour_logp, advantage, target, anchor), -1),
+            numbers=torch.stack(
+                (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
+            ),
         )
+
+    def _proximal_logp(self, batch: Batch, estimates: Estimates) -> Tensor:
+        """[B, T] of the policy from which the update may not go far: with `clip`, the behaviour policy."""
+        if self._config.off_policy == "clip" or estimates.proximal_logp is None:
+            return batch.behaviour_logp
+        return estimates.proximal_logp
 
     def _set_rates(self, rates: Rates) -> None:
         for group in self.optimizer.param_groups:
@@ -96,6 +104,8 @@ class Updater:
 
 def not_finite(batch: Batch, estimates: Estimates) -> list[Name]:
     """The fragments with a step that cannot be trained on."""
-    fields = torch.stack((batch.reward, batch.behaviour_logp, estimates.value, estimates.target))
-    bad = (~torch.isfinite(fields).all(0) & batch.mask).any(1)
+    fields = [batch.reward, batch.behaviour_logp, estimates.value, estimates.target]
+    if estimates.proximal_logp is not None:
+        fields.append(estimates.proximal_logp)
+    bad = (~torch.isfinite(torch.stack(fields)).all(0) & batch.mask).any(1)
     return [batch.names[row] for row in torch.nonzero(bad).flatten().tolist()]

@@ -13,7 +13,7 @@ from minefleet.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.tree import Tree, tree_map
 from minefleet_learner.batch import collate
-from minefleet_learner.estimates import cut_between, estimate, recomputed_values
+from minefleet_learner.estimates import cut_between, estimate, recompute
 from minefleet_learner.forward import evaluate, gather, select_steps
 from minefleet_learner.gae import generalized_advantages
 
@@ -71,14 +71,14 @@ def test_recomputed_values_equal_evaluation_step_by_step(
     policy.value_norm.update(torch.tensor([3.0, 5.0, 20.0]), policy.value_head)
     fragments = mixed(make_fragment, STATE if gru_size else {})
     config = TrainConfig(context_length=context_length, inference_batch_size_per_gpu=rows_per_pass)
-    value, next_value = recomputed_values(policy, collate(named(fragments)), config)
+    got = recompute(policy, collate(named(fragments)), config)
     for row, fragment in enumerate(fragments):
         slow_value, slow_next = slow_values(policy, fragment)
         length = len(fragment)
-        np.testing.assert_allclose(value[row, :length], slow_value, atol=1e-5)
-        np.testing.assert_allclose(next_value[row, :length], slow_next, atol=1e-5)
-        assert not value[row, length:].any()
-        assert not next_value[row, length:].any()
+        np.testing.assert_allclose(got.value[row, :length], slow_value, atol=1e-5)
+        np.testing.assert_allclose(got.next_value[row, :length], slow_next, atol=1e-5)
+        assert not got.value[row, length:].any()
+        assert not got.next_value[row, length:].any()
 
 
 @pytest.mark.parametrize("gru_size", [0, 5])
@@ -119,6 +119,35 @@ def test_an_environment_that_failed_behind_a_fragment_cuts_the_chain(make_fragme
     after = replace(after, first=np.array([True, False, False, False]))
     batch = collate([(("a", 8), after), (("a", 7), before)])
     assert cut_between(batch).nonzero().tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("gru_size", [0, 5])
+@pytest.mark.parametrize("rows_per_pass", [1, 8])
+def test_recomputed_log_probabilities_are_those_of_the_actions_in_their_own_steps(
+    make_fragment: Make, make_policy: MakePolicy, gru_size: int, rows_per_pass: int
+) -> None:
+    policy, fragments = make_policy(gru_size), mixed(make_fragment, STATE if gru_size else {})
+    config = TrainConfig(context_length=3, inference_batch_size_per_gpu=rows_per_pass)
+    batch = collate(named(fragments))
+    got = recompute(policy, batch, config).logp
+    for row, fragment in enumerate(fragments):
+        chosen = select_steps(batch, torch.tensor([row]), whole_rows=True)
+        with torch.no_grad():
+            params = evaluate(policy, batch, chosen, config.context_length).params
+        logp = torch.log_softmax(params[0], -1)
+        expected = [float(logp[step, action]) for step, action in enumerate(fragment.action)]
+        np.testing.assert_allclose(got[row, : len(fragment)], expected, atol=1e-5)
+        assert not got[row, len(fragment) :].any()
+
+
+@pytest.mark.parametrize("off_policy", ["clip", "decoupled", "vtrace"])
+@pytest.mark.parametrize("gae_values", ["behaviour", "recomputed"])
+def test_the_weights_are_not_asked_only_for_clip_with_recorded_values(
+    make_fragment: Make, make_policy: MakePolicy, gae_values: str, off_policy: str
+) -> None:
+    config = TrainConfig(gae_values=gae_values, off_policy=off_policy)  # type: ignore[arg-type]
+    got = estimate(make_policy(), collate(named([make_fragment(3)])), config)
+    assert (got.proximal_logp is None) == (gae_values == "behaviour" and off_policy == "clip")
 
 
 @pytest.mark.parametrize("gae_values", ["behaviour", "recomputed"])

@@ -5,37 +5,48 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from minefleet_learner.ppo import PPOLoss, explained_variance, masked_mean, normalize, ppo_loss
 
-COEFS: dict[str, Any] = {"clip": 0.2, "policy_coef": 0.7, "value_coef": 0.6, "entropy_coef": 0.03, "rho": 0.2}
+COEFS: dict[str, Any] = {
+    "clip": 0.2,
+    "policy_coef": 0.7,
+    "value_coef": 0.6,
+    "entropy_coef": 0.03,
+    "rho": 0.2,
+    "weight_cap": 1.3,
+}
 
 
-def random_batch(seed: int) -> dict[str, Any]:
+def random_batch(seed: int, rows: int = 6, length: int = 7) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
-    shape = [int(torch.randint(1, 9, (), generator=generator)) for _ in range(2)]
-    names = "logp behaviour_logp advantage value value_target entropy anchor_value kl_reference".split()
+    shape = (rows, length)
+    names = "logp behaviour_logp proximal_logp advantage value value_target entropy anchor_value kl_reference".split()
     batch: dict[str, Any] = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name in names}
     mask = torch.rand(shape, generator=generator) < 0.7
     mask[0, 0] = True
     return batch | {"mask": mask}
 
 
-def definition(batch: dict[str, Tensor]) -> dict[str, float]:
-    """The objective as a loop over the valid steps."""
+def definition(batch: dict[str, Tensor], weight_cap: float) -> dict[str, float]:
+    """The objective as a loop over the valid steps; without a proximal policy, Schulman's, else Hilton's, truncated."""
     rows: list[dict[str, float]] = []
     for index in batch["mask"].nonzero().tolist():
         x = {name: float(tensor[tuple(index)]) for name, tensor in batch.items()}
-        ratio = math.exp(x["logp"] - x["behaviour_logp"])
+        acted, now = math.exp(x["behaviour_logp"]), math.exp(x["logp"])
+        proximal = math.exp(x["proximal_logp"]) if "proximal_logp" in x else acted
+        ratio, weight = now / proximal, min(proximal / acted, weight_cap)
         near = min(max(x["value"], x["anchor_value"] - 0.2), x["anchor_value"] + 0.2)
         rows.append(
             {
-                "policy": -min(ratio * x["advantage"], min(max(ratio, 0.8), 1.2) * x["advantage"]),
+                "policy": -weight * min(ratio * x["advantage"], min(max(ratio, 0.8), 1.2) * x["advantage"]),
                 "value": 0.5 * max((x["value"] - x["value_target"]) ** 2, (near - x["value_target"]) ** 2),
                 "entropy": x["entropy"],
                 "kl_reference": x["kl_reference"],
-                "approx_kl": ratio - 1 - math.log(ratio),
+                "approx_kl": now / acted - 1 - math.log(now / acted),
                 "clip_fraction": float(abs(ratio - 1) > 0.2),
             }
         )
@@ -44,11 +55,21 @@ def definition(batch: dict[str, Tensor]) -> dict[str, float]:
     return means | {"total": total}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_loss_equals_its_definition_on_random_shapes_and_masks(seed: int) -> None:
-    batch = random_batch(seed)
-    loss = ppo_loss(**batch, **COEFS)
-    for name, expected in definition(batch).items():
+SHAPE = st.integers(1, 8)
+SEED = st.integers(0, 2**31)
+
+
+@pytest.mark.parametrize("has_proximal", [False, True])
+@settings(deadline=None)
+@given(seed=SEED, rows=SHAPE, length=SHAPE, weight_cap=st.sampled_from([1.0, 1.3, 5.0, math.inf]))
+def test_the_loss_equals_its_definition_on_random_shapes_and_masks(
+    has_proximal: bool, seed: int, rows: int, length: int, weight_cap: float
+) -> None:
+    batch = random_batch(seed, rows, length)
+    if not has_proximal:
+        del batch["proximal_logp"]
+    loss = ppo_loss(**batch, **COEFS | {"weight_cap": weight_cap})
+    for name, expected in definition(batch, weight_cap).items():
         assert getattr(loss, name).item() == pytest.approx(expected, abs=1e-9), name
 
 
@@ -107,6 +128,21 @@ def test_garbage_at_padding_changes_neither_the_loss_nor_the_gradient() -> None:
         assert getattr(loss, name).item() == getattr(spoilt_loss, name).item(), name
     torch.testing.assert_close(spoilt_clean, clean, rtol=0, atol=0)
     assert all((gradient[~batch["mask"]] == 0).all() for gradient in spoilt_clean)
+
+
+def test_the_weight_of_a_step_has_no_gradient_and_is_a_factor_on_its_own() -> None:
+    one = torch.ones(1, 1, dtype=torch.float64)
+    batch: dict[str, Any] = dict.fromkeys("behaviour_logp value value_target entropy".split(), 0 * one)
+    batch |= {"mask": one.bool(), "advantage": one, "clip": 0.2}
+    logp = (0 * one + 0.5).requires_grad_()
+    proximal = (0 * one + 0.5).requires_grad_()
+    loss = ppo_loss(**batch, logp=logp, proximal_logp=proximal, weight_cap=1.4)
+    loss.total.backward()  # type: ignore[no-untyped-call]
+    assert logp.grad is not None
+    assert logp.grad.item() == pytest.approx(-1.4)
+    assert proximal.grad is None
+    assert loss.clip_fraction.item() == 0.0
+    assert loss.max_log_ratio.item() == 0.0
 
 
 def test_the_log_ratio_is_clamped_on_both_sides() -> None:

@@ -17,6 +17,7 @@ from minefleet.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate
+from minefleet_learner.estimates import recompute
 from minefleet_learner.forward import gather
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
@@ -267,3 +268,66 @@ def test_random_generators_are_restored_exactly() -> None:
         np.random.rand(),
         torch.rand(3).tolist(),
     )
+
+
+def test_decoupled_weights_what_moved_before_the_update_and_clips_what_moves_in_it(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    """The behaviour policy is far off, so that `clip` starts beyond its range and `decoupled` at a ratio of 1."""
+    batch = make_batch(make_fragment, 0)
+    batch = replace(batch, behaviour_logp=batch.behaviour_logp - 1.0)
+    reports = {}
+    for off_policy in ("clip", "decoupled", "vtrace"):
+        config = replace(CONFIG, off_policy=off_policy, batch_size_per_gpu=6, epochs_per_iteration=1)
+        reports[off_policy] = make_updater(make_policy(), config).update(batch, rates(config, 0, 0.0))
+    assert reports["clip"].clip_fraction > 0.5
+    assert reports["clip"].ratio_max > 2.0
+    for off_policy in ("decoupled", "vtrace"):
+        assert reports[off_policy].clip_fraction == 0
+        assert reports[off_policy].ratio_max == pytest.approx(1.0, abs=1e-5)
+        assert reports[off_policy].approx_kl == pytest.approx(reports["clip"].approx_kl, rel=1e-4)
+    for report in reports.values():
+        assert report.importance_weight_max == pytest.approx(reports["clip"].ratio_max, rel=1e-4)
+
+
+@pytest.mark.parametrize("off_policy", ["decoupled", "vtrace"])
+def test_without_a_difference_between_behaviour_and_proximal_policy_all_corrections_are_ppo(
+    make_fragment: Make, make_policy: MakePolicy, off_policy: str
+) -> None:
+    batch = make_batch(make_fragment, 0)
+    batch = replace(batch, behaviour_logp=recompute(make_policy(), batch, CONFIG).logp)
+    results = []
+    for config in (CONFIG, replace(CONFIG, off_policy=off_policy)):  # type: ignore[arg-type]
+        torch.manual_seed(1)
+        policy = make_policy()
+        torch.manual_seed(1)
+        make_updater(policy, config).update(batch, rates(config, 0, 0.0))
+        results.append(weights(policy))
+    for name, tensor in results[0].items():
+        torch.testing.assert_close(results[1][name], tensor, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("off_policy", "key"),
+    [("decoupled", "importance_weight_cap"), ("vtrace", "vtrace_rho_bar"), ("vtrace", "vtrace_c_bar")],
+)
+def test_the_bar_of_importance_weights_is_heeded(
+    make_fragment: Make, make_policy: MakePolicy, off_policy: str, key: str
+) -> None:
+    batch = make_batch(make_fragment, 0)
+    results = []
+    for bar in (0.3, 0.3, 3.0):
+        config = replace(CONFIG, **{"off_policy": off_policy, key: bar})  # type: ignore[arg-type]
+        policy = make_policy()
+        torch.manual_seed(1)
+        make_updater(policy, config).update(batch, rates(config, 0, 0.0))
+        results.append(weights(policy))
+    assert equal(results[0], results[1])
+    assert not equal(results[0], results[2])
+
+
+def test_a_step_that_the_proximal_policy_cannot_judge_is_left_out(make_fragment: Make, make_policy: MakePolicy) -> None:
+    config = replace(CONFIG, off_policy="decoupled", gae_values="behaviour")
+    batch = make_batch(make_fragment, 0)
+    batch.seen["vector"][3, 1] = float("nan")
+    assert not make_updater(make_policy(), config).update(batch, rates(config, 0, 0.0)).is_trained

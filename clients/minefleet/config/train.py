@@ -53,19 +53,23 @@ class TrainConfig:
     gae_lambda: float = 0.95
     """Bias-variance trade-off of GAE, in [0, 1]. Seeds: 0.95."""
     gae_values: Literal["recomputed", "behaviour"] = "recomputed"
-    """Whether advantages use the learner's current values or those that the actor recorded."""
+    """Whether advantages use the learner's current values or those that the actor recorded. `behaviour` with `clip`
+    saves a forward pass over the data."""
     off_policy: Literal["clip", "decoupled", "vtrace"] = "clip"
     """What corrects for data that an older policy acted: `clip`, PPO's ratio to the behaviour policy alone;
     `decoupled`, a ratio to the policy at the start of the iteration, weighted by that one's to the behaviour policy;
-    `vtrace`, V-trace targets and advantages."""
+    `vtrace`, V-trace targets and advantages in a loss like that of `decoupled`."""
     importance_weight_cap: float = 2.0
     """`decoupled`: the largest weight of a step, > 0."""
     vtrace_rho_bar: float = 1.0
-    """`vtrace`: truncation of the weight in a step's temporal difference, > 0; decides the fixed point."""
+    """`vtrace`: the largest weight of a step in its own value target and in the policy loss, > 0; decides whose values
+    are learned."""
     vtrace_c_bar: float = 1.0
-    """`vtrace`: truncation of the weight that carries differences back, > 0; decides how fast."""
+    """`vtrace`: the largest weight, before `gae_lambda`, by which a step hands on what came after it, > 0; decides only
+    how fast."""
     ppo_clip: float = 0.2
-    """Clip range of the importance ratio, > 0. Seeds: 0.2."""
+    """Clip range of the ratio to the behaviour policy, or with `decoupled` and `vtrace` to the policy at the start of
+    the iteration, > 0. Seeds: 0.2."""
     anneal_clip_linearly: bool = False
     """Let the clip range fall linearly to 0 over the run."""
     clip_vloss: bool = False
@@ -196,7 +200,6 @@ class TrainConfig:
             ("entropy_schedule", []),
             ("target_kl", None),
             ("burn_in", 0),
-            ("off_policy", "clip"),
         ):
             not_yet(f"train_config.{key}", getattr(self, key), supported)
 
