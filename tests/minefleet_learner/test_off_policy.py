@@ -1,11 +1,12 @@
 """What is learned from steps that another policy acted: values that can be written down."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import ring
 
+from harness import ring
 from minefleet.config import TrainConfig
 
 DISCOUNT = 0.9
@@ -35,4 +36,4 @@ def test_vtrace_reaches_its_fixed_point(rho_bar: float) -> None:
 def test_the_policies_in_question_have_values_that_a_mistake_would_show_in() -> None:
     policies = [ring.BEHAVIOUR, *(ring.between(ring.BEHAVIOUR, ring.TARGET, bar) for bar in (1.0, 2.0)), ring.TARGET]
     values = [ring.value_of(policy, DISCOUNT).mean() for policy in policies]
-    assert all(later > 1.02 * earlier for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later > 1.02 * earlier for earlier, later in pairwise(values))
