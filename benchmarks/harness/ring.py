@@ -10,6 +10,7 @@ Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, eq. 2.
 """
 
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from minefleet_learner.schedule import rates
 from minefleet_learner.snapshot import seed_everything
 from minefleet_learner.update import Updater
 
-Values = NDArray[np.float64]
+Values = NDArray[np.floating[Any]]
 BEHAVIOUR = np.array([0.5, 0.3, 0.6, 0.4, 0.7, 0.5, 0.2, 0.6])
 """μ: the probability of stepping forward, by cell."""
 TARGET = np.array([0.9, 0.8, 0.3, 0.7, 0.9, 0.2, 0.6, 0.9])

@@ -13,7 +13,8 @@ from minefleet.fragment import Fragment
 from minefleet.run import Run
 from minefleet.schema import Schema
 from minefleet_learner.assembly import build_updater
-from minefleet_learner.batch import collate
+from minefleet_learner.batch import Batch, collate
+from minefleet_learner.estimates import estimate
 from minefleet_learner.schedule import rates
 from minefleet_learner.update import Updater
 
@@ -64,25 +65,28 @@ NEEDS: dict[str, dict[str, Any]] = {
 def trained(directory: Path, schema: Schema, make: Make, **keys: Any) -> torch.Tensor:
     """All parameters, in one row, after three updates in the middle of a run."""
     config = TrainConfig(**(BASE | keys))
-    policy = PolicyConfig(hidden_size=16, hidden_layers=1, gru_size=5)
-    run = Run(
-        directory=directory, config=FleetConfig(policy=policy, train_config=config), schema=schema, architecture=""
-    )
-    updater = build_updater(run, torch.device("cpu"))
+    updater = make_updater(directory, schema, config)
     for number in range(3):
         update(updater, make, config, number)
     return torch.cat([parameter.detach().flatten() for parameter in updater.policy.parameters()])
 
 
+def make_updater(directory: Path, schema: Schema, config: TrainConfig) -> Updater:
+    fleet = FleetConfig(policy=PolicyConfig(hidden_size=16, hidden_layers=1, gru_size=5), train_config=config)
+    return build_updater(Run(directory=directory, config=fleet, schema=schema, architecture=""), torch.device("cpu"))
+
+
 def update(updater: Updater, make: Make, config: TrainConfig, number: int) -> None:
     """An update on fragments of noise."""
-    state = {"gru": np.zeros(5)}
-    fragments = [make(10 * number + row, 8, truncated=(2,), terminated=(5,), state=state) for row in range(8)]
     iteration = number + 2
     share = iteration / min(config.num_iterations, 100)
-    updater.update(
-        collate([((f"s{row}", 0), one) for row, one in enumerate(fragments)]), rates(config, iteration, share)
-    )
+    updater.update(noise(make, number), rates(config, iteration, share))
+
+
+def noise(make: Make, number: int) -> Batch:
+    state = {"gru": np.zeros(5)}
+    fragments = [make(10 * number + row, 8, truncated=(2,), terminated=(5,), state=state) for row in range(8)]
+    return collate([((f"s{row}", 0), one) for row, one in enumerate(fragments)])
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -91,3 +95,14 @@ def test_a_key_changes_what_is_learned(tmp_path: Path, schema: Schema, make_frag
     before = trained(tmp_path, schema, make_fragment, **base)
     assert torch.equal(before, trained(tmp_path, schema, make_fragment, **base))
     assert not torch.equal(before, trained(tmp_path, schema, make_fragment, **(base | {key: CHANGES[key]})))
+
+
+@pytest.mark.parametrize(("at_a_time", "rows"), [(3, [3, 3, 2]), (0, [2, 2, 2, 2])])
+def test_values_are_recomputed_for_so_many_fragments_at_a_time(
+    tmp_path: Path, schema: Schema, make_fragment: Make, at_a_time: int, rows: list[int]
+) -> None:
+    config = TrainConfig(**(BASE | {"inference_batch_size_per_gpu": at_a_time, "context_length": 64}))
+    policy, seen = make_updater(tmp_path, schema, config).policy, []
+    policy.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[2])))
+    estimate(policy, noise(make_fragment, 0), config)
+    assert seen == rows

@@ -306,6 +306,15 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     assert [row["episodes"] for row in made.rows()] == [4, 8, 12]
 
 
+def test_checkpoints_lie_where_save_path_says(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(save_path="kept/here")
+    learner, _ = made.learner()
+    with contextlib.closing(learner):
+        learner.start()
+    assert (made.run.directory / "kept" / "here" / "latest" / "state.json").is_file()
+    assert not (made.run.directory / "checkpoints").exists()
+
+
 def test_videos_are_wished_for_every_so_often_and_kept_once_though_the_learner_starts_anew(
     fleet: Callable[..., Fleet],
 ) -> None:
