@@ -27,7 +27,7 @@ demo: $(INSTALLED) ## Train Crafter for about three minutes and show what was le
 test: $(INSTALLED) ## Run the tests.
 	$(BIN)/python -m pytest -m 'not soak'
 
-check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, generated code.
+check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, generated code and docs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -35,6 +35,7 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/python protos/generate.py --check
+	$(BIN)/python docs/generate_config.py --check
 
 soak: $(INSTALLED) ## Run the long learning and chaos runs.
 	$(BIN)/python -m pytest -m soak --timeout 14400

@@ -24,7 +24,7 @@ from minefleet_learner.feed import Feed
 from minefleet_learner.finishing import Outlets
 from minefleet_learner.loop import Learner, Parts
 from minefleet_learner.metrics import LearnerMetrics
-from minefleet_learner.parity import ParityProbe
+from minefleet_learner.parity import BOUNDS, ParityProbe
 from minefleet_learner.saving import CheckpointWriter
 from minefleet_learner.shards import Part, Shards
 from minefleet_learner.snapshot import seed_everything
@@ -76,7 +76,11 @@ def build_learner(
         board=context.board,
     )
     probe = ParityProbe(
-        updater.policy, versions=buffer.max_staleness + 2, context_length=config.context_length, rounded=rounded
+        updater.policy,
+        versions=buffer.max_staleness + 2,
+        context_length=config.context_length,
+        rounded=rounded,
+        bound=config.parity_bound or BOUNDS[run.config.rollout_config.worker_config.dtype],
     )
     return Learner(
         Parts(

@@ -42,6 +42,7 @@ GAUGES = {
     "publish_blocked_s": "Time that the loop stood still in the last iteration so that weights could be published.",
     "parity_logp": "Largest difference between a recorded and a recomputed log-probability.",
     "parity_value": "Largest difference between a recorded and a recomputed value, in normalised units.",
+    "parity_unprobed": "Iterations in a row in which nothing could be compared.",
 }
 
 

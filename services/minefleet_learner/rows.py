@@ -96,6 +96,7 @@ def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Ac
         "parity_steps": account.parity.steps,
         "parity_logp": account.parity.logp,
         "parity_value": account.parity.value,
+        "parity_unprobed": account.parity.unprobed,
     }
 
 

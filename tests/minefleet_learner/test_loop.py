@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import socket
 import threading
@@ -36,6 +37,7 @@ from minefleet_learner.copies import Copier
 from minefleet_learner.feed import WAITING
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
+from minefleet_learner.parity import ParityError
 from minefleet_learner.report import UpdateReport
 from minefleet_learner.stepping import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
@@ -66,7 +68,9 @@ def make_config(*, max_staleness: int = 1, shards: int = 1, **train: Any) -> Fle
         rollout_config=RolloutConfig(
             fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=max_staleness)
         ),
-        train_config=TrainConfig(batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **train),
+        train_config=TrainConfig(
+            batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **({"parity_bound": math.inf} | train)
+        ),
         services=ServicesConfig(
             replay=[EndpointConfig(address=free_address()) for _ in range(shards)],
             parameters=EndpointConfig(address=free_address()),
@@ -234,6 +238,20 @@ def test_an_iteration_that_publishes_nothing_is_acked_and_the_newest_version_sta
     assert made.result()["iteration"] == 3
 
 
+def test_a_run_whose_actors_record_what_its_weights_do_not_say_stops_before_it_trains_on_that(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(parity_bound=1e-4)
+    learner, _ = made.learner()
+    with contextlib.closing(learner):
+        learner.start()
+        made.act(1)
+        with pytest.raises(ParityError, match=r"of actor\.\d/0 was recorded as"):
+            learner.iterate()
+    assert not made.rows()
+    assert issubclass(ParityError, GaveUpError)
+
+
 @pytest.mark.parametrize("shards", [2, 3])
 def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
     fleet: Callable[..., Fleet], shards: int
@@ -302,6 +320,15 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     assert after.env_steps == 72
     assert [row["iteration"] for row in made.rows()] == [1, 2, 3]
     assert [row["episodes"] for row in made.rows()] == [4, 8, 12]
+
+
+def test_checkpoints_lie_where_save_path_says(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(save_path="kept/here")
+    learner, _ = made.learner()
+    with contextlib.closing(learner):
+        learner.start()
+    assert (made.run.directory / "kept" / "here" / "latest" / "state.json").is_file()
+    assert not (made.run.directory / "checkpoints").exists()
 
 
 def test_videos_are_wished_for_every_so_often_and_kept_once_though_the_learner_starts_anew(

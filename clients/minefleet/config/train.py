@@ -166,7 +166,7 @@ class TrainConfig:
     """Non-finite steps in a row after which the run stops, >= 1."""
     parity_bound: float | None = None
     """Largest difference between what an actor recorded and what the same weights say here, in ln π and in normalised
-    values, > 0; beyond it the run stops. None takes the bound of the dtypes in use."""
+    values, > 0; beyond it the run stops and says what to suspect. None takes the bound of `worker_config.dtype`."""
     rank_timeout_s: float = 600.0
     """Longest that ranks wait for each other before they end and start again, seconds, > 0."""
 
@@ -206,12 +206,13 @@ class TrainConfig:
             "train_config.gradient_accumulation",
             self.gradient_accumulation,
         )
+        if self.parity_bound is not None:
+            above("train_config.parity_bound", self.parity_bound, 0)
         self._refuse_what_is_missing()
 
     def _refuse_what_is_missing(self) -> None:
         for key, supported in (
             ("num_workers", 1),
-            ("parity_bound", None),
         ):
             not_yet(f"train_config.{key}", getattr(self, key), supported)
 
