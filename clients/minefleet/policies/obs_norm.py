@@ -5,10 +5,13 @@ the statistics of a version are part of it as its parameters are: actors, the pa
 ratio is 1 on what the newest version played, all see the same.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from minefleet.errors import ConfigError
+from minefleet.policies.moments import Moments, merge, moments_of
 from minefleet.policies.masks import without_mask
 from minefleet.schema import Leaf
 from minefleet.tree import Tree, flatten, unflatten
@@ -20,14 +23,7 @@ SMALLEST_VARIANCE = 1e-8
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of all rows that were ever taken in, per element, merged batch by batch.
-
-        δ = m_b - μ        n' = n + n_b        μ ← μ + δ n_b / n'        σ² ← (n σ² + n_b v_b + δ² n n_b / n') / n'
-
-    n_b, m_b and v_b are number, mean and variance of the rows of a batch.
-
-    Chan, Golub and LeVeque 1979, https://doi.org/10.1007/978-3-642-51461-6_3, eq. 2.1.
-    """
+    """Mean and variance of all rows that were ever taken in, per element."""
 
     mean: Tensor
     variance: Tensor
@@ -46,19 +42,23 @@ class RunningMoments(nn.Module):
         normal = (rows.float() - self.mean.float()) * scale.float()
         return normal.clamp(-LARGEST, LARGEST)
 
+    def moments_of(self, rows: Tensor) -> Moments:
+        """The moments of rows [N, *shape]; those that are not finite throughout are left out."""
+        return moments_of(rows[rows.isfinite().reshape(len(rows), self.mean.numel()).all(1)])
+
     @torch.no_grad()
+    def absorb(self, rows: Moments) -> None:
+        """Takes in rows by their moments."""
+        if rows.count == 0:
+            return
+        known = Moments(count=self.count, mean=self.mean, spread=self.variance * self.count)
+        merged = merge([known, rows])
+        for buffer, tensor in ((self.count, merged.count), (self.mean, merged.mean), (self.variance, merged.variance)):
+            buffer.copy_(tensor)
+
     def update(self, rows: Tensor) -> None:
         """Takes in rows [N, *shape]; those that are not finite throughout are left out."""
-        rows = rows[rows.isfinite().reshape(len(rows), self.mean.numel()).all(1)].double()
-        if len(rows) == 0:
-            return
-        total = self.count + len(rows)
-        share = len(rows) / total
-        shift = rows.mean(0) - self.mean
-        spread = rows.var(0, correction=0) - self.variance
-        self.mean += share * shift
-        self.variance += share * spread + share * (1 - share) * shift.square()
-        self.count.copy_(total)
+        self.absorb(self.moments_of(rows))
 
 
 class ObsNorm(nn.Module):
@@ -87,11 +87,22 @@ class ObsNorm(nn.Module):
             leaves[path] = moments(leaves[path])
         return unflatten(leaves)
 
+    def moments_of(self, obs: Tree | None) -> list[Moments]:
+        """The moments of each box of floats in a tree of [N, ...] without padding; None is a tree of no rows."""
+        leaves = flatten({} if obs is None else obs)
+        return [
+            moments.moments_of(leaves.get(path, moments.mean.new_zeros(0, *moments.mean.shape)))
+            for path, moments in self._items()
+        ]
+
+    def absorb(self, obs: Sequence[Moments]) -> None:
+        """Takes moments, in the order of `moments_of`, into the statistics."""
+        for (_, moments), taken in zip(self._items(), obs, strict=True):
+            moments.absorb(taken)
+
     def update(self, obs: Tree) -> None:
         """Takes a tree of [N, ...], without padding, into the statistics."""
-        leaves = flatten(obs)
-        for path, moments in self._items():
-            moments.update(leaves[path])
+        self.absorb(self.moments_of(obs))
 
     def _items(self) -> list[tuple[str, RunningMoments]]:
         return list(zip(self.paths, self.moments, strict=True))  # type: ignore[arg-type]  # All are RunningMoments.
