@@ -22,8 +22,6 @@ class Prepared:
     """What the epochs train on."""
 
     batch: Batch
-    lengths: Tensor
-    """[B] int64, steps of each fragment."""
     numbers: Tensor
     """[B, T, 4] float32: behaviour_logp, advantage, value target and V(sₜ) before the update, in normalised units."""
 

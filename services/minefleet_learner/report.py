@@ -1,14 +1,17 @@
 """The numbers that explain one update."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from minefleet.policies.moments import Moments, moments_of
 from minefleet_learner.batch import Batch
 from minefleet_learner.estimates import Estimates
-from minefleet_learner.ppo import PPOLoss, explained_variance, masked_mean
+from minefleet_learner.ppo import PPOLoss
+from minefleet_learner.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,41 @@ class UpdateReport:
         return not math.isnan(self.grad_norm)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Before:
+    """Moments of the steps of all ranks before they are trained on, in reward units; [] float64 each."""
+
+    target: Moments
+    advantage: Moments
+    value: Moments
+    error: Moments
+    """Of target - value."""
+
+    @property
+    def explained_variance(self) -> float:
+        """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 where nothing varies."""
+        total = float(self.target.variance)
+        return 1 - float(self.error.variance) / total if total > 0 else 0.0
+
+
+def look_at(batch: Batch | None, estimates: Estimates | None, ranks: Ranks, device: torch.device) -> Before:
+    """Takes the moments of a batch, of which this rank has a part on its device or, with None, nothing."""
+    rows = torch.zeros(0, 4, device=device)
+    if batch is not None and estimates is not None:
+        target, value = estimates.target, estimates.value
+        rows = torch.stack((target, estimates.advantage, value, target - value), -1)[batch.mask]
+    whole = ranks.merge(moments_of(rows))
+    target, advantage, value, error = (
+        Moments(count=whole.count, mean=mean, spread=spread)
+        for mean, spread in zip(whole.mean, whole.spread, strict=True)
+    )
+    return Before(target=target, advantage=advantage, value=value, error=error)
+
+
+PARTS = 6
+"""Numbers of a report that add up over micro-batches."""
+
+
 class Tally:
     """Adds up the numbers of an update's steps on the device, to be read once at the end."""
 
@@ -53,36 +91,31 @@ class Tally:
         """Counts a step that was left out."""
         self._skipped += 1
 
-    def add(self, losses: list[tuple[PPOLoss, float]], grad_norm: Tensor) -> None:
+    def add(self, sums: Tensor, grad_norm: Tensor, largest: Sequence[Tensor]) -> None:
         """Adds an optimizer step.
 
         Args:
-            losses: Of its micro-batches, each with its share of the steps.
+            sums: `parts` of its micro-batches, added up over all ranks.
             grad_norm: Before clipping.
+            largest: `max_log_ratio` of this rank's micro-batches.
         """
-        parts = [
-            torch.stack(
-                (
-                    loss.policy,
-                    loss.value,
-                    loss.entropy,
-                    loss.kl_reference,
-                    share * loss.approx_kl,
-                    share * loss.clip_fraction,
-                )
-            )
-            for loss, share in losses
-        ]
-        self._steps.append(torch.cat((torch.stack(parts).sum(0), grad_norm.unsqueeze(0))))
-        self._largest.extend(loss.max_log_ratio for loss, _ in losses)
+        self._steps.append(torch.cat((sums, grad_norm.unsqueeze(0))))
+        self._largest.extend(largest)
 
-    def report(self, batch: Batch, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
-        """Means over the steps, and what the batch was like."""
-        before = _before(batch, estimates)
+    def report(self, before: Before, ranks: Ranks, log_ratio_range: float) -> UpdateReport:
+        """Means over the steps, and what the batch was like. Every rank calls it."""
+        report = UpdateReport(
+            explained_variance=before.explained_variance,
+            advantage_std=float(before.advantage.variance.sqrt()),
+            value_mean=float(before.value.mean),
+            skipped_steps=self._skipped,
+        )
         if not self._steps:
-            return UpdateReport(**before, skipped_steps=self._skipped)
+            return report
+        largest = ranks.largest(torch.stack([*self._largest, torch.zeros_like(self._steps[0][0])]).max())
         policy, value, entropy, kl, approx_kl, clip_fraction, norm = torch.stack(self._steps).mean(0).tolist()
-        return UpdateReport(
+        return replace(
+            report,
             policy_loss=policy,
             value_loss=value,
             entropy=entropy,
@@ -90,16 +123,19 @@ class Tally:
             approx_kl=approx_kl,
             clip_fraction=clip_fraction,
             grad_norm=norm,
-            ratio_max=math.exp(min(float(torch.stack(self._largest).max()), log_ratio_range)),
-            skipped_steps=self._skipped,
-            **before,
+            ratio_max=math.exp(min(float(largest), log_ratio_range)),
         )
 
 
-def _before(batch: Batch, estimates: Estimates) -> dict[str, float]:
-    centred = estimates.advantage - masked_mean(estimates.advantage, batch.mask)
-    return {
-        "explained_variance": float(explained_variance(estimates.value, estimates.target, batch.mask)),
-        "advantage_std": float(masked_mean(centred.square(), batch.mask).sqrt()),
-        "value_mean": float(masked_mean(estimates.value, batch.mask)),
-    }
+def parts(loss: PPOLoss, share: float) -> Tensor:
+    """[`PARTS`], what a micro-batch with this share of its step's steps adds to the report."""
+    return torch.stack(
+        (
+            loss.policy,
+            loss.value,
+            loss.entropy,
+            loss.kl_reference,
+            share * loss.approx_kl,
+            share * loss.clip_fraction,
+        )
+    )

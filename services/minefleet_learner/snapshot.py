@@ -1,5 +1,6 @@
 """Optimizer moments and random generators as named arrays, and back."""
 
+import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,18 @@ def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, arrays: Map
             raise ConfigError(f"the checkpoint's optimizer has state for {name}, which the policy lacks")
         state.setdefault(index_of[name], {})[key] = torch.tensor(array)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+@torch.no_grad()
+def digest(policy: Policy) -> str:
+    """Tells weights apart, almost surely: by the sum of the words of each tensor, which does not depend on the order."""
+    sums = [_words(tensor).sum(dtype=torch.int64) for tensor in policy.state_dict().values()]
+    return hashlib.blake2b(torch.stack(sums).cpu().numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
 def seed_everything(seed: int) -> None:
