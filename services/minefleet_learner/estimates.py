@@ -54,7 +54,7 @@ def recomputed_values(policy: Policy, batch: Batch, config: TrainConfig) -> tupl
 
     Where a step is terminated, V(sₜ₊₁) is 0.
     """
-    seen = torch.zeros_like(batch.seen_first, dtype=torch.float32)
+    seen = torch.zeros_like(batch.seen_first, dtype=batch.reward.dtype)
     whole_rows = has_memory(policy)
     rows_per_pass = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
     for rows in torch.split(torch.arange(len(batch), device=seen.device), rows_per_pass):
