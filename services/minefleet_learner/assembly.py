@@ -2,11 +2,14 @@
 
 import copy
 import os
+import threading
+from dataclasses import replace
 
 import torch
 
 from minefleet.config import TrainConfig
 from minefleet.config.shards import fragments_per_iteration
+from minefleet.launch.ranks import ranks_on_this_machine
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
@@ -14,11 +17,14 @@ from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
 from minefleet_learner.copies import Copier
-from minefleet_learner.feed import Feed
+from minefleet_learner.feed import Feed, Leases
 from minefleet_learner.finishing import Outlets
+from minefleet_learner.following import Follower, FollowingShards
+from minefleet_learner.leading import LeadingShards
 from minefleet_learner.loop import Learner, Parts
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.parity import ParityProbe
+from minefleet_learner.ranks import ALONE, Ranks, join, own_device
 from minefleet_learner.saving import CheckpointWriter
 from minefleet_learner.shards import Part, Shards
 from minefleet_learner.snapshot import seed_everything
@@ -35,15 +41,14 @@ def build_learner(context: RoleContext, *, background: bool = False, copier: Cop
         background: Fetch, publish and save beside the training; otherwise all is done in order, on the caller's thread.
     """
     run, config = context.run, context.run.config.train_config
-    torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
-    device = choose_device(config.device, "train_config.device")
-    updater = build_updater(run, device)
+    ranks, device = set_up_torch(config)
+    updater = build_updater(run, device, ranks)
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
     buffer = run.config.rollout_config.replay_buffer_config
     outlets = Outlets(
         run=run,
-        feed=build_feed(context, replay, device, ahead=background),
+        feed=build_feed(context, LeadingShards(replay, ranks), device, ranks, ahead=background),
         replay=replay,
         parameters=ParametersClient(
             run.config.services.parameters.address,
@@ -73,19 +78,46 @@ def build_learner(context: RoleContext, *, background: bool = False, copier: Cop
             outlets=outlets,
             stopping=context.stopping,
             copier=copier or Copier(),
+            ranks=ranks,
             background=background,
         )
     )
 
 
-def build_updater(run: Run, device: torch.device) -> Updater:
+def build_follower(context: RoleContext) -> Follower:
+    """Builds a rank that follows rank 0; it has met the others by then."""
+    # Rank 0 says when to stop: a rank that did so by itself would leave the others waiting for it.
+    run, context = context.run, replace(context, stopping=threading.Event())
+    ranks, device = set_up_torch(run.config.train_config)
+    replay = build_replay(context)
+    parts = FollowingShards(replay)
+    return Follower(
+        run=run,
+        ranks=ranks,
+        updater=build_updater(run, device, ranks),
+        replay=replay,
+        parts=parts,
+        feed=build_feed(context, parts, device, ranks, ahead=True),
+        over=context.stopping,
+    )
+
+
+def set_up_torch(config: TrainConfig) -> tuple[Ranks, torch.device]:
+    """Meets the other ranks, and takes this one's share of the machine."""
+    spare = (len(os.sched_getaffinity(0)) - 1) // ranks_on_this_machine()
+    torch.set_num_threads(config.torch_threads or max(1, spare))
+    device = own_device(choose_device(config.device, "train_config.device"))
+    return join(config.num_workers, config.rank_timeout_s, device), device
+
+
+def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE) -> Updater:
     """Builds policy, optimizer and reference with fresh weights. Seeds the process."""
     config = run.config.train_config
     seed_everything(run.config.seed)
     policy = build(run.config.policy, run.schema).to(device)
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
-    return Updater(policy, build_optimizer(policy, config), config, reference)
+    return Updater(policy, build_optimizer(policy, config), config, reference, ranks)
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
@@ -117,7 +149,7 @@ def build_replay(context: RoleContext) -> Shards:
     return Shards(parts)
 
 
-def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool) -> Feed:
+def build_feed(context: RoleContext, replay: Leases, device: torch.device, ranks: Ranks, *, ahead: bool) -> Feed:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
@@ -127,6 +159,7 @@ def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ah
         order=buffer.order,
         readers=config.num_readers,
         device=device,
+        may_be_empty=not ranks.is_alone,
         ahead=ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0,
         stopping=context.stopping,
         report=context.board.waiting,

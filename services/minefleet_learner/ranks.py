@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minefleet.errors import ConfigError, FleetError
+from minefleet.launch.ranks import ADDRESS, LOCAL_RANK, PORT, SIZE, rank_here, size_here
 from minefleet.policies.moments import Moments, merge
 
-RANK, WORLD_SIZE = "RANK", "WORLD_SIZE"
 AGENT_HOSTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 FOR_EVER = timedelta(days=3650)
 MESSAGES, LEAVING = "messages", "leaving"
@@ -103,14 +103,14 @@ class Ranks:
             json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)
         ]
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message_to: Callable[[int], Any]) -> None:
         """Sends plain data from rank 0 to every other rank."""
         if self._store is None:
             return
         with self._lock, _lost():
             self._messages += 1
             for rank in range(1, self.size):
-                self._store.set(f"{MESSAGES}/{rank}/{self._messages}", json.dumps(message))
+                self._store.set(f"{MESSAGES}/{rank}/{self._messages}", json.dumps(message_to(rank)))
 
     def hear(self) -> dict[str, Any]:
         """Waits for the next message of rank 0.
@@ -154,11 +154,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def rank_here(environment: Mapping[str, str] = os.environ) -> int:
-    """The rank of this process; 0 where nobody said."""
-    return int(environment.get(RANK, "0"))
-
-
 def join(num_workers: int, timeout_s: float, device: torch.device) -> Ranks:
     """Meets the other ranks, if there are any.
 
@@ -171,10 +166,10 @@ def join(num_workers: int, timeout_s: float, device: torch.device) -> Ranks:
         ConfigError: If as many were not started.
         RanksError: If they do not meet in time.
     """
-    size = int(os.environ.get(WORLD_SIZE, "1"))
+    size = size_here()
     if size != num_workers:
         raise ConfigError(
-            f"train_config.num_workers={num_workers}, but {size} ranks were started ({WORLD_SIZE}); `minefleet train` "
+            f"train_config.num_workers={num_workers}, but {size} ranks were started ({SIZE}); `minefleet train` "
             f"starts them, and so does `torchrun --nproc-per-node {num_workers} -m minefleet_learner --run-dir DIR`"
         )
     if size == 1:
@@ -188,17 +183,24 @@ def join(num_workers: int, timeout_s: float, device: torch.device) -> Ranks:
     return ranks
 
 
+def own_device(device: torch.device) -> torch.device:
+    """Where this rank trains: of all GPUs that it sees, the one with its number on this machine."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", int(os.environ.get(LOCAL_RANK, "0")) % torch.cuda.device_count())
+
+
 def _store(timeout: timedelta) -> dist.Store:
     """Where ranks meet: torchrun's, or rank 0's own, which listens on MASTER_ADDR only."""
     if os.environ.get(AGENT_HOSTS_STORE) == str(True):
         store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
         return store  # type: ignore[no-any-return]
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    host, port = os.environ[ADDRESS], int(os.environ[PORT])
     listening = socket.create_server((host, port)).detach() if rank_here() == 0 else None
     return dist.TCPStore(
         host,
         port,
-        int(os.environ[WORLD_SIZE]),
+        size_here(),
         is_master=listening is not None,
         timeout=timeout,
         master_listen_fd=listening,

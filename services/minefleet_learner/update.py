@@ -81,7 +81,7 @@ class Updater:
         bad = [] if batch is None or estimates is None else not_finite(batch, estimates)
         if self._ranks.is_alone:
             return 0 if batch is None else len(batch), bad
-        mine = {"fragments": 0 if batch is None else len(batch), "bad": bad, "digest": digest(self.policy)}
+        mine = {"fragments": 0 if batch is None else len(batch), "bad": bad, "digest": digest(self.policy.state_dict())}
         all_ranks = self._ranks.gather(mine)
         if len({one["digest"] for one in all_ranks}) > 1:
             raise RanksError("the weights differ between ranks; all have to start again from the checkpoint")
