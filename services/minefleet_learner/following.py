@@ -43,7 +43,7 @@ class FollowingShards:
         """Takes a part that rank 0 told of."""
         self._parts.put(part)
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:  # noqa: ARG002
+    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
         """Returns this rank's part of the next lease; None when the wait ran out."""
         try:
             part = self._parts.get(timeout=wait_s)

@@ -22,6 +22,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is public, but its stub hides it.
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from minefleet.errors import ConfigError, FleetError
 from minefleet.launch.ranks import ADDRESS, LOCAL_RANK, PORT, SIZE, rank_here, size_here
@@ -39,7 +42,7 @@ class RanksError(FleetError):
 class Ranks:
     """The ranks of a learner, seen from one of them. Any thread may `tell`; all else is for one thread."""
 
-    def __init__(self, rank: int = 0, size: int = 1, *, store: dist.Store | None = None, device_group: Any = None) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, *, store: Store | None = None, device_group: Any = None) -> None:
         """A rank that is alone, unless more is given; `join` does.
 
         Args:
@@ -67,7 +70,7 @@ class Ranks:
         for alike in _by_kind(tensors):
             flat = torch.cat([tensor.flatten() for tensor in alike])
             self._all_reduce(flat, dist.ReduceOp.SUM)
-            for tensor, summed in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+            for tensor, summed in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike]), strict=True):
                 tensor.copy_(summed.view_as(tensor))
 
     def largest(self, tensor: Tensor) -> Tensor:
@@ -99,9 +102,7 @@ class Ranks:
             longest = int(torch.cat(sizes).max())
             parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
             dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
-        return [
-            json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)
-        ]
+        return [json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)]
 
     def tell(self, message_to: Callable[[int], Any]) -> None:
         """Sends plain data from rank 0 to every other rank."""
@@ -190,14 +191,14 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", int(os.environ.get(LOCAL_RANK, "0")) % torch.cuda.device_count())
 
 
-def _store(timeout: timedelta) -> dist.Store:
+def _store(timeout: timedelta) -> Store:
     """Where ranks meet: torchrun's, or rank 0's own, which listens on MASTER_ADDR only."""
     if os.environ.get(AGENT_HOSTS_STORE) == str(True):
-        store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
-        return store  # type: ignore[no-any-return]
+        met: Store = next(rendezvous("env://", timeout=timeout))[0]
+        return met
     host, port = os.environ[ADDRESS], int(os.environ[PORT])
     listening = socket.create_server((host, port)).detach() if rank_here() == 0 else None
-    return dist.TCPStore(
+    own: Store = TCPStore(
         host,
         port,
         size_here(),
@@ -206,6 +207,7 @@ def _store(timeout: timedelta) -> dist.Store:
         master_listen_fd=listening,
         wait_for_workers=False,
     )
+    return own
 
 
 def _name_of(device: torch.device) -> str:

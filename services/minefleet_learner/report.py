@@ -44,7 +44,7 @@ class UpdateReport:
         return not math.isnan(self.grad_norm)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Before:
     """Moments of the steps of all ranks before they are trained on, in reward units; [] float64 each."""
 
@@ -68,11 +68,7 @@ def look_at(batch: Batch | None, estimates: Estimates | None, ranks: Ranks, devi
         target, value = estimates.target, estimates.value
         rows = torch.stack((target, estimates.advantage, value, target - value), -1)[batch.mask]
     whole = ranks.merge(moments_of(rows))
-    target, advantage, value, error = (
-        Moments(count=whole.count, mean=mean, spread=spread)
-        for mean, spread in zip(whole.mean, whole.spread, strict=True)
-    )
-    return Before(target=target, advantage=advantage, value=value, error=error)
+    return Before(*(Moments(count=whole.count, mean=whole.mean[at], spread=whole.spread[at]) for at in range(4)))
 
 
 PARTS = 6

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import SCHEMA, SIZE, random_fragment  # type: ignore[import-not-found]  # Lies beside the script.
+from conftest import SCHEMA, SIZE, random_fragment  # type: ignore[import-untyped]  # Lies beside the script.
 from torch import Tensor, nn
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.policies.actor_critic import GRUCore
+from minefleet.policies.core import GRUCore
 from minefleet.policies.heads import action_head
 from minefleet.policies.obs_norm import ObsNorm
 from minefleet.policies.value_norm import ValueNorm
@@ -64,8 +64,8 @@ class Double(Policy):
 
     def forward(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
         assert self.obs_norm is not None
-        moments = self.obs_norm.moments[0]
-        hidden = torch.tanh(self.encoder((obs["vector"] - moments.mean) / (moments.variance + 1e-8).sqrt()))
+        mean, variance = (self.obs_norm.get_buffer(f"moments.0.{name}") for name in ("mean", "variance"))
+        hidden = torch.tanh(self.encoder((obs["vector"] - mean) / (variance + 1e-8).sqrt()))
         if self.core is not None:
             hidden, memory = self.core(hidden, state["gru"], first)
             state = {"gru": memory}
@@ -131,9 +131,9 @@ def make_updater(ranks: Ranks, gru: int, **settings: Any) -> Updater:
 
 def equal_to_one(ranks: Ranks) -> tuple[dict[str, Any], dict[str, Any]]:
     """Trains for two iterations in every case; the weights and the reports."""
-    weights, reports = {}, {}
-    for name, settings in CASES.items():
-        settings = {"part": FRAGMENTS // 2, "gru": 0, **settings}
+    weights, reports = dict[str, Any](), dict[str, Any]()
+    for name, case in CASES.items():
+        settings = {"part": FRAGMENTS // 2, "gru": 0, **case}
         part, gru = settings.pop("part"), settings.pop("gru")
         updater = make_updater(ranks, gru, **settings)
         for iteration in range(2):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.errors import ConfigError
-from minefleet.policies.moments import Moments, merge, moments_of
 from minefleet.policies.masks import without_mask
+from minefleet.policies.moments import Moments, merge, moments_of
 from minefleet.schema import Leaf
 from minefleet.tree import Tree, flatten, unflatten
 
