@@ -53,7 +53,8 @@ def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, arrays: Map
 @torch.no_grad()
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """Tells tensors apart, almost surely: by the sum of the words of each, whatever the order of summing."""
-    sums = [_words(tensor).sum(dtype=torch.int64).cpu() for tensor in tensors.values()]
+    # By name: a checkpoint is read in any order.
+    sums = [_words(tensor).sum(dtype=torch.int64).cpu() for _, tensor in sorted(tensors.items())]
     return hashlib.blake2b(torch.tensor(sums, dtype=torch.int64).numpy().tobytes(), digest_size=16).hexdigest()
 
 

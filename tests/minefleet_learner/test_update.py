@@ -20,7 +20,7 @@ from minefleet_learner.batch import Batch, collate
 from minefleet_learner.forward import gather
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import restore_rng, rng_arrays, seed_everything
+from minefleet_learner.snapshot import digest, restore_rng, rng_arrays, seed_everything
 from minefleet_learner.stepping import NonFiniteError
 from minefleet_learner.update import Updater
 
@@ -267,3 +267,10 @@ def test_random_generators_are_restored_exactly() -> None:
         np.random.rand(),
         torch.rand(3).tolist(),
     )
+
+
+def test_a_digest_tells_tensors_apart_whatever_order_they_come_in() -> None:
+    tensors = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3), "c": torch.tensor([True])}
+    known = digest(tensors)
+    assert digest(dict(reversed(tensors.items()))) == known
+    assert digest(tensors | {"a": torch.tensor([1.0, 2.0000002])}) != known
