@@ -70,6 +70,7 @@ def main() -> None:
         readers=CONFIG.num_readers,
         collator=Collator(torch.device("cpu"), decoded_bytes=decoded_bytes // 2, threads=CONFIG.num_readers),
         burn_in=0,
+        may_be_empty=False,
         ahead=True,
         stopping=threading.Event(),
         report=lambda _: None,

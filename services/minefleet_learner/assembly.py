@@ -2,13 +2,16 @@
 
 import copy
 import os
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
 
 from minefleet.config import TrainConfig
 from minefleet.config.shards import fragments_per_iteration
+from minefleet.launch.ranks import ranks_on_this_machine
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
@@ -20,11 +23,14 @@ from minefleet_learner.collating import Collator
 from minefleet_learner.compiling import compiled_policy
 from minefleet_learner.copies import Copier
 from minefleet_learner.dumps import Dumps
-from minefleet_learner.feed import Feed
+from minefleet_learner.feed import Feed, Leases
 from minefleet_learner.finishing import Outlets
+from minefleet_learner.following import Follower, FollowingShards
+from minefleet_learner.leading import LeadingShards
 from minefleet_learner.loop import Learner, Parts
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.parity import BOUNDS, ParityProbe
+from minefleet_learner.ranks import ALONE, Ranks, join, own_device
 from minefleet_learner.saving import CheckpointWriter
 from minefleet_learner.shards import Part, Shards
 from minefleet_learner.snapshot import seed_everything
@@ -47,15 +53,17 @@ def build_learner(
         setup: Makes what is trained; None for the policy of the configuration and AdamW.
     """
     run, config = context.run, context.run.config.train_config
-    torch.set_num_threads(config.torch_threads or max(1, len(os.sched_getaffinity(0)) - 1))
-    updater = build_updater(run, choose_device(config.device, "train_config.device"), setup)
+    ranks, device = set_up_torch(config)
+    updater = build_updater(run, device, ranks, setup)
     device = next(updater.policy.parameters()).device
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
     buffer = run.config.rollout_config.replay_buffer_config
     outlets = Outlets(
         run=run,
-        feed=build_feed(context, replay, device, ahead=background, burn_in=updater.burn_in),
+        feed=build_feed(
+            context, LeadingShards(replay, ranks), device, ranks, ahead=background, burn_in=updater.burn_in
+        ),
         replay=replay,
         parameters=ParametersClient(
             run.config.services.parameters.address,
@@ -89,12 +97,39 @@ def build_learner(
             outlets=outlets,
             stopping=context.stopping,
             copier=copier or Copier(),
+            ranks=ranks,
             background=background,
         )
     )
 
 
-def build_updater(run: Run, device: torch.device, setup: Setup | None = None) -> Updater:
+def build_follower(context: RoleContext) -> Follower:
+    """Builds a rank that follows rank 0; it has met the others by then."""
+    # Rank 0 says when to stop: a rank that did so by itself would leave the others waiting for it.
+    run, context = context.run, replace(context, stopping=threading.Event())
+    ranks, device = set_up_torch(run.config.train_config)
+    replay = build_replay(context)
+    parts, updater = FollowingShards(replay), build_updater(run, device, ranks)
+    return Follower(
+        run=run,
+        ranks=ranks,
+        updater=updater,
+        replay=replay,
+        parts=parts,
+        feed=build_feed(context, parts, device, ranks, ahead=True, burn_in=updater.burn_in),
+        over=context.stopping,
+    )
+
+
+def set_up_torch(config: TrainConfig) -> tuple[Ranks, torch.device]:
+    """Meets the other ranks, and takes this one's share of the machine."""
+    spare = (len(os.sched_getaffinity(0)) - 1) // ranks_on_this_machine()
+    torch.set_num_threads(config.torch_threads or max(1, spare))
+    device = own_device(choose_device(config.device, "train_config.device"))
+    return join(config.num_workers, config.rank_timeout_s, device), device
+
+
+def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: Setup | None = None) -> Updater:
     """Builds policy, optimizer and reference with fresh weights. Seeds the process."""
     config = run.config.train_config
     seed_everything(run.config.seed)
@@ -106,7 +141,8 @@ def build_updater(run: Run, device: torch.device, setup: Setup | None = None) ->
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
-    return Updater(policy, optimizer, config, reference, compiled=compiled, dump=Dumps(run))
+    dump = Dumps(run, rank=ranks.rank)
+    return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
@@ -138,7 +174,9 @@ def build_replay(context: RoleContext) -> Shards:
     return Shards(parts)
 
 
-def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ahead: bool, burn_in: int) -> Feed:
+def build_feed(
+    context: RoleContext, replay: Leases, device: torch.device, ranks: Ranks, *, ahead: bool, burn_in: int
+) -> Feed:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
@@ -150,6 +188,7 @@ def build_feed(context: RoleContext, replay: Shards, device: torch.device, *, ah
         readers=config.num_readers,
         collator=Collator(device, decoded_bytes=config.decoded_bytes // (1 + ahead), threads=config.num_readers),
         burn_in=burn_in,
+        may_be_empty=not ranks.is_alone,
         ahead=ahead,
         stopping=context.stopping,
         report=context.board.waiting,

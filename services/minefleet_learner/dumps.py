@@ -43,8 +43,9 @@ OF_PREPARED = ("lengths", "trained", "reference_state", "numbers")
 class Dumps:
     """Keeps the first bad steps of a run."""
 
-    def __init__(self, run: Run, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, run: Run, *, rank: int = 0, most_bytes: int = MOST_BYTES) -> None:
         self._run = run
+        self._rank = rank
         self._most_bytes = most_bytes
 
     def __call__(self, updater: Updater, bad: BadStep) -> None:
@@ -58,7 +59,7 @@ class Dumps:
             return
         if bad.rng is not None:
             checkpoint = replace(checkpoint, rng=bad.rng)
-        place = directory / f"{number:05d}"
+        place = directory / (f"{number:05d}-rank-{self._rank}" if self._rank else f"{number:05d}")
         try:
             with appearing(place) as aside:
                 _write(aside, checkpoint, arrays, _words(bad))

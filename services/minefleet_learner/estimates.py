@@ -13,7 +13,7 @@ from minefleet.policies import Policy
 from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch
-from minefleet_learner.forward import evaluate, gather, has_memory, select_seen, select_steps
+from minefleet_learner.forward import evaluate, gather, has_memory, select_seen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +28,16 @@ class Estimates:
     """V̂ₜ in reward units."""
     proximal_logp: Tensor | None
     """ln π(aₜ|sₜ) under the weights at the start of the iteration; None where no pass was made for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What a rank has of an iteration, before it is trained on."""
+
+    batch: Batch
+    estimates: Estimates
+    trained: Tensor
+    """[B, T] bool, False at padding and at steps that only warm the state up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,18 +124,6 @@ def _vtrace(batch: Batch, steps: dict[str, Tensor], logp: Tensor, config: TrainC
 
 
 @torch.no_grad()
-def proximal_logp(policy: Policy, batch: Batch, config: TrainConfig) -> Tensor:
-    """Computes ln π(aₜ|sₜ) [B, T] under the current weights, from the stored recurrent states; 0 at padding."""
-    logp = torch.zeros_like(batch.reward)
-    whole_rows = has_memory(policy)
-    rows_per_pass = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
-    for rows in torch.split(torch.arange(len(batch), device=logp.device), rows_per_pass):
-        chosen = select_steps(batch, rows, whole_rows=whole_rows)
-        params = evaluate(policy, batch, chosen, config.context_length).params
-        logp.view(-1)[chosen.steps] = policy.action_head.logp(params, gather(batch.action, chosen.steps))
-    return logp.masked_fill(~batch.mask, 0.0)
-
-
 def cut_between(batch: Batch) -> Tensor:
     """`truncated` [B, T], and also the last steps after which the environment failed: the next fragment starts afresh.
 

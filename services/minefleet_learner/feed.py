@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 from minefleet.codec import HalfPacked, decode_half
 from minefleet.errors import FencedError, NotFoundError
-from minefleet.replay import LeasedChunk, Order
+from minefleet.replay import LeasedChunk, Order, Packed
 from minefleet.rpc import StoppedError
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.batch import Batch, Name
 from minefleet_learner.burn_in import burned_steps
 from minefleet_learner.collating import Collator
-from minefleet_learner.shards import Shards
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,24 @@ class Leased:
     """One iteration's fragments."""
 
     receipt: Receipt
-    batch: Batch
+    batch: Batch | None
+    """None where this rank has none of them."""
+
+
+class Leases(Protocol):
+    """Where chunks come from: `Shards`, or one rank's part of what they lease."""
+
+    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+        """Leases chunks; None when the wait ran out."""
+
+    def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
+        """Yields the fragments of chunks of a lease."""
+
+    def ack(self, number: int) -> int:
+        """Says that a lease was trained on. Returns the environment steps taken so far."""
+
+    def release(self, number: int) -> None:
+        """Gives a lease back unused."""
 
 
 class Feed:
@@ -59,7 +76,7 @@ class Feed:
 
     def __init__(
         self,
-        replay: Shards,
+        replay: Leases,
         *,
         fragments_per_chunk: int,
         order: Order,
@@ -67,19 +84,22 @@ class Feed:
         collator: Collator,
         burn_in: int,
         ahead: bool,
+        may_be_empty: bool,
         stopping: threading.Event,
         report: Callable[[str | None], None],
     ) -> None:
         """Stores its arguments; nothing is leased yet.
 
         Args:
-            replay: All of it; a lease holds the fragments of one iteration.
+            replay: A lease holds the fragments of one iteration, or this rank's part of them.
             fragments_per_chunk: As replay counts them.
             order: Which chunks to prefer.
             readers: Threads that read.
             collator: Makes batches of what was read.
             burn_in: Steps at a fragment's start that are not trained on.
             ahead: Whether the next batch is fetched while one is trained on.
+            may_be_empty: Whether a lease without a fragment that could be read is used all the same, as ranks do, for
+                others may have some.
             stopping: Ends every wait.
             report: Told that fragments are waited for, and None when they have come.
         """
@@ -88,6 +108,7 @@ class Feed:
         self._order = order
         self._collator = collator
         self._burn_in = burn_in
+        self._may_be_empty = may_be_empty
         self._stopping = stopping
         self._ended = threading.Event()
         self._report = report
@@ -152,11 +173,11 @@ class Feed:
                 return leased
 
     def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> Leased:
-        """Leases until at least one fragment could be read."""
+        """Leases until something could be read."""
         while True:
             number, chunks = self._lease(use_version, report)
             named = list(self._read(number, chunks))
-            if named:
+            if named or self._may_be_empty:
                 return self._leased(number, chunks, named, use_version)
             logger.warning("every fragment of lease %d is corrupt", number)
             self._replay.ack(number)
@@ -168,7 +189,7 @@ class Feed:
         waiting = False
         while not self._stopping.is_set() and not self._ended.is_set():
             chunks = self._replay.lease(self._numbers, use_version=use_version, wait_s=LEASE_WAIT_S, order=self._order)
-            if chunks:
+            if chunks is not None:
                 if waiting:
                     report(None)
                 return self._numbers, chunks
@@ -200,7 +221,7 @@ class Feed:
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
-        return Leased(receipt=receipt, batch=self._collator.collate(named))
+        return Leased(receipt=receipt, batch=self._collator.collate(named) if named else None)
 
 
 def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, HalfPacked]:

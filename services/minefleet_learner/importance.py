@@ -14,12 +14,12 @@ from torch import Tensor
 class Weights:
     """Sums over importance weights, from which their statistics follow; those of several batches add up."""
 
-    steps: float
-    total: float
+    steps: float = 0.0
+    total: float = 0.0
     """Σ w."""
-    squares: float
+    squares: float = 0.0
     """Σ w²."""
-    largest: float
+    largest: float = 0.0
 
     @property
     def mean(self) -> float:

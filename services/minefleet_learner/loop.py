@@ -36,7 +36,9 @@ from minefleet_learner.backlog import Backlog
 from minefleet_learner.copies import Copier
 from minefleet_learner.feed import Leased
 from minefleet_learner.finishing import RESULT_FILE, Finisher, Outlets, Trained
+from minefleet_learner.leading import begin, end, have_update, whole_receipt
 from minefleet_learner.parity import Parity, ParityProbe
+from minefleet_learner.ranks import Ranks
 from minefleet_learner.report import UpdateReport
 from minefleet_learner.restore import copy_insides, restore, take_snapshot
 from minefleet_learner.rows import Account, Stopwatch
@@ -63,6 +65,7 @@ class Parts:
     """Set when the learner shall stop, by others or by itself."""
     copier: Copier
     """Of the weights."""
+    ranks: Ranks
     background: bool
     """Whether iterations are finished beside the training; otherwise on the caller's thread."""
 
@@ -123,6 +126,7 @@ class Learner:
         self._finisher.take_up(state)
         if newest(run.checkpoints) is None:
             outlets.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
+        begin(self._parts.ranks, updater)
         outlets.board.set_run(state.run_id)
         self._parts.copier.reserve(updater.policy.state_dict(), self._parts.probe.versions + SPARE_COPIES)
         self._copying = self._begin_copy()
@@ -145,8 +149,10 @@ class Learner:
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
             self._wait_for_copy()
-        parity = self._parts.probe.compare(leased.batch)
-        return Taken(leased=leased, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy())
+        parity = Parity() if leased.batch is None else self._parts.probe.compare(leased.batch)
+        taken = Taken(leased=leased, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy())
+        have_update(self._parts.ranks, iteration=self._iteration, version=self._version, rates=taken.rates)
+        return taken
 
     def hand_over(self, taken: Taken, report: UpdateReport, *, new_version: bool = True) -> None:
         """Has an iteration finished: copies the weights and leaves the rest to the backlog.
@@ -161,7 +167,7 @@ class Learner:
         self._backlog.make_room()
         self._copying, self._is_published = self._begin_copy(), new_version
         account = Account(
-            receipt=taken.leased.receipt,
+            receipt=whole_receipt(self._parts.ranks, taken.leased.receipt),
             report=report,
             parity=taken.parity,
             rates=taken.rates,
@@ -181,6 +187,7 @@ class Learner:
     def finish(self) -> None:
         """Has all iterations finished, gives back leases, and writes the last checkpoint and `result.json`."""
         is_whole = self._flush()
+        end(self._parts.ranks)
         self.close()
         if not is_whole:
             logger.info("what was under way is abandoned; the last checkpoint stands")
@@ -203,6 +210,7 @@ class Learner:
         outlets.writer.close()
         self._finisher.close()
         outlets.replay.close()
+        self._parts.ranks.close()
 
     def _flush(self) -> bool:
         """Waits for the backlog; returns whether all that was trained is finished."""

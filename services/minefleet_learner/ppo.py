@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from minefleet.policies.moments import Moments, moments_of
 from minefleet_learner.importance import capped
 
 
@@ -140,20 +141,13 @@ def ppo_loss(
     )
 
 
-def normalize(advantage: Tensor, mask: Tensor) -> Tensor:
-    """Shifts and scales advantages [B, T] to mean 0 and standard deviation 1 over the mask; 0 at padding."""
-    centred = (advantage - masked_mean(advantage, mask)).masked_fill(~mask, 0.0)
-    return centred / (masked_mean(centred.square(), mask).sqrt() + 1e-8)
+def normalize(advantage: Tensor, mask: Tensor, moments: Moments | None = None) -> Tensor:
+    """Shifts and scales advantages [B, T] to mean 0 and standard deviation 1; 0 at padding.
 
-
-def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """1 - Var(target - value) / Var(target) over the mask: 1 is perfect, 0 is no better than a constant.
-
-    Returns:
-        A scalar; 0 where the targets do not vary, since it is undefined there.
+    `moments` are those of the steps of all ranks; None takes them over the mask.
     """
-    total = _variance(target, mask)
-    return torch.where(total > 0, 1 - _variance(target - value, mask) / total, torch.zeros_like(total))
+    moments = moments or moments_of(advantage[mask])
+    return ((advantage - moments.mean) / (moments.variance.sqrt() + 1e-8)).masked_fill(~mask, 0.0)
 
 
 def masked_mean(tensor: Tensor, mask: Tensor, count: float | None = None) -> Tensor:
@@ -165,10 +159,6 @@ def masked_mean(tensor: Tensor, mask: Tensor, count: float | None = None) -> Ten
 def _squared_error(value: Tensor, target: Tensor, anchor: Tensor, clip: float) -> Tensor:
     clipped = anchor + (value - anchor).clamp(-clip, clip)
     return torch.max((value - target).square(), (clipped - target).square())
-
-
-def _variance(tensor: Tensor, mask: Tensor) -> Tensor:
-    return masked_mean((tensor - masked_mean(tensor, mask)).square(), mask)
 
 
 def _check_shapes(*tensors: Tensor) -> None:

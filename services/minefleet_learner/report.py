@@ -1,17 +1,17 @@
 """The numbers that explain one update."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from minefleet_learner.batch import Batch
-from minefleet_learner.estimates import Estimates
-from minefleet_learner.importance import weigh
-from minefleet_learner.ppo import PPOLoss, explained_variance, masked_mean
+from minefleet.policies.moments import Moments, moments_of
+from minefleet_learner.estimates import Part
+from minefleet_learner.importance import Weights, weigh
+from minefleet_learner.ppo import PPOLoss
+from minefleet_learner.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,57 +58,129 @@ class UpdateReport:
         return not math.isnan(self.grad_norm)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Before:
+    """What the steps of all ranks are like before they are trained on, in reward units; moments are [] float64."""
+
+    target: Moments
+    advantage: Moments
+    value: Moments
+    error: Moments
+    """Of target - value."""
+    weights: Weights
+    """Of the policy against the behaviour policy; of no steps where no pass was made for it."""
+    burn_in_steps: int
+
+    @property
+    def explained_variance(self) -> float:
+        """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 where nothing varies."""
+        total = float(self.target.variance)
+        return 1 - float(self.error.variance) / total if total > 0 else 0.0
+
+
+def look_at(part: Part | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> Before:
+    """Looks at what all ranks have; `part` is this one's, on its device. Every rank calls it."""
+    rows, weights, burned_in = torch.zeros(0, 4, device=device), Weights(), 0
+    if part is not None:
+        estimates, batch = part.estimates, part.batch
+        columns = (estimates.target, estimates.advantage, estimates.value, estimates.target - estimates.value)
+        rows, burned_in = torch.stack(columns, -1)[part.trained], int((batch.mask & ~part.trained).sum())
+        if estimates.proximal_logp is not None:
+            weights = weigh(estimates.proximal_logp - batch.behaviour_logp, part.trained, log_ratio_range)
+    whole = ranks.merge(moments_of(rows))
+    sums = torch.tensor([burned_in, weights.steps, weights.total, weights.squares], dtype=torch.float64)
+    ranks.sum([sums])
+    burn_in_steps, steps, total, squares = sums.tolist()
+    target, advantage, value, error = (
+        Moments(count=whole.count, mean=whole.mean[at], spread=whole.spread[at]) for at in range(4)
+    )
+    return Before(
+        target=target,
+        advantage=advantage,
+        value=value,
+        error=error,
+        weights=Weights(
+            steps=steps,
+            total=total,
+            squares=squares,
+            largest=float(ranks.largest(torch.tensor(weights.largest, dtype=torch.float64))),
+        ),
+        burn_in_steps=int(burn_in_steps),
+    )
+
+
+PARTS = 6
+"""Numbers of a report that add up over micro-batches, beside the entropy of each head."""
+
+
 class Tally:
     """Adds up the numbers of an update's steps on the device, to be read once at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, heads: Sequence[str]) -> None:
+        """Begins with nothing; `heads` are the names of the parts of an action."""
+        self._heads = tuple(heads)
         self._steps: list[Tensor] = []
         self._largest: list[Tensor] = []
-        self._heads: dict[str, list[Tensor]] = {}
         self._skipped = 0
-
-    def skip(self) -> None:
-        """Counts a step that was left out."""
-        self._skipped += 1
 
     @property
     def skipped(self) -> int:
         """Steps that were left out."""
         return self._skipped
 
-    def add(self, losses: list[tuple[PPOLoss, float]], grad_norm: Tensor) -> None:
+    def skip(self) -> None:
+        """Counts a step that was left out."""
+        self._skipped += 1
+
+    def zeros(self, like: Tensor) -> Tensor:
+        """The sum of no `parts`."""
+        return like.new_zeros(PARTS + len(self._heads))
+
+    def parts(self, loss: PPOLoss, share: float) -> Tensor:
+        """What a micro-batch with this share of its step's steps adds to the report."""
+        return torch.stack(
+            (
+                loss.policy,
+                loss.value,
+                loss.entropy,
+                loss.kl_reference,
+                share * loss.approx_kl,
+                share * loss.clip_fraction,
+                *(loss.head_entropy[name] for name in self._heads),
+            )
+        )
+
+    def add(self, sums: Tensor, grad_norm: Tensor, largest: Sequence[Tensor]) -> None:
         """Adds an optimizer step.
 
         Args:
-            losses: Of its micro-batches, each with its share of the steps.
+            sums: `parts` of its micro-batches, added up over all ranks.
             grad_norm: Before clipping.
+            largest: `max_log_ratio` of this rank's micro-batches.
         """
-        parts = [
-            torch.stack(
-                (
-                    loss.policy,
-                    loss.value,
-                    loss.entropy,
-                    loss.kl_reference,
-                    share * loss.approx_kl,
-                    share * loss.clip_fraction,
-                )
-            )
-            for loss, share in losses
-        ]
-        self._steps.append(torch.cat((torch.stack(parts).sum(0), grad_norm.unsqueeze(0))))
-        self._largest.extend(loss.max_log_ratio for loss, _ in losses)
-        for name in losses[0][0].head_entropy:
-            self._heads.setdefault(name, []).append(torch.stack([loss.head_entropy[name] for loss, _ in losses]).sum())
+        self._steps.append(torch.cat((grad_norm.unsqueeze(0), sums)))
+        self._largest.extend(largest)
 
-    def report(self, batch: Batch, trained: Tensor, estimates: Estimates, log_ratio_range: float) -> UpdateReport:
-        """Means over the steps, and what the batch was like; `trained` [B, T] are the steps that were trained on."""
-        before: dict[str, Any] = _before(trained, estimates) | _weights(batch, trained, estimates, log_ratio_range)
-        burn_in_steps = int((batch.mask & ~trained).sum())
+    def report(self, before: Before, ranks: Ranks, log_ratio_range: float) -> UpdateReport:
+        """Means over the steps, and what the batch was like. Every rank calls it."""
+        has_weights = before.weights.steps > 0
+        report = UpdateReport(
+            explained_variance=before.explained_variance,
+            advantage_std=float(before.advantage.variance.sqrt()),
+            value_mean=float(before.value.mean),
+            importance_weight_mean=before.weights.mean,
+            importance_weight_max=before.weights.largest if has_weights else math.nan,
+            effective_sample_size=before.weights.effective_sample_size,
+            skipped_steps=self._skipped,
+            optimizer_steps=len(self._steps),
+            burn_in_steps=before.burn_in_steps,
+        )
         if not self._steps:
-            return UpdateReport(**before, skipped_steps=self._skipped, optimizer_steps=0, burn_in_steps=burn_in_steps)
-        policy, value, entropy, kl, approx_kl, clip_fraction, norm = torch.stack(self._steps).mean(0).tolist()
-        return UpdateReport(
+            return report
+        largest = ranks.largest(torch.stack([*self._largest, torch.zeros_like(self._steps[0][0])]).max())
+        norm, policy, value, entropy, kl, approx_kl, clip_fraction, *heads = torch.stack(self._steps).mean(0).tolist()
+        return replace(
+            report,
             policy_loss=policy,
             value_loss=value,
             entropy=entropy,
@@ -116,30 +188,10 @@ class Tally:
             approx_kl=approx_kl,
             clip_fraction=clip_fraction,
             grad_norm=norm,
-            ratio_max=math.exp(min(float(torch.stack(self._largest).max()), log_ratio_range)),
-            head_entropy={name: float(torch.stack(steps).mean()) for name, steps in self._heads.items()},
-            skipped_steps=self._skipped,
-            optimizer_steps=len(self._steps),
-            burn_in_steps=burn_in_steps,
-            **before,
+            ratio_max=math.exp(min(float(largest), log_ratio_range)),
+            head_entropy=dict(zip(self._heads, heads, strict=True)),
         )
 
 
-def _before(mask: Tensor, estimates: Estimates) -> dict[str, Any]:
-    centred = estimates.advantage - masked_mean(estimates.advantage, mask)
-    return {
-        "explained_variance": float(explained_variance(estimates.value, estimates.target, mask)),
-        "advantage_std": float(masked_mean(centred.square(), mask).sqrt()),
-        "value_mean": float(masked_mean(estimates.value, mask)),
-    }
-
-
-def _weights(batch: Batch, mask: Tensor, estimates: Estimates, log_ratio_range: float) -> dict[str, float]:
-    if estimates.proximal_logp is None:
-        return {}
-    weights = weigh(estimates.proximal_logp - batch.behaviour_logp, mask, log_ratio_range)
-    return {
-        "importance_weight_mean": weights.mean,
-        "importance_weight_max": weights.largest,
-        "effective_sample_size": weights.effective_sample_size,
-    }
+APPROX_KL = 4
+"""Place of approx_kl among the parts."""

@@ -13,6 +13,7 @@ from minefleet_learner.feed import Receipt
 from minefleet_learner.parity import Parity
 from minefleet_learner.report import UpdateReport
 from minefleet_learner.schedule import Rates
+from minefleet_learner.tally import mean
 
 WINDOW = 20
 """Iterations over which `sps` is taken."""
@@ -85,9 +86,9 @@ def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Ac
         "sps": sps,
         "learner_wait_ratio": account.learner_wait_ratio,
         "publish_blocked_s": account.publish_blocked_s,
-        "staleness_mean": sum(staleness) / len(staleness),
-        "staleness_max": max(staleness),
-        "reuse_mean": sum(uses) / len(uses),
+        "staleness_mean": mean(staleness),
+        "staleness_max": max(staleness, default=None),
+        "reuse_mean": mean(uses),
         **asdict(account.report),
         "skipped_steps": state.skipped_steps,
         "learning_rate": account.rates.learning_rate,

@@ -9,7 +9,7 @@ waits do not add up. What answers at once is asked for in order. A lease has one
 ran out on one of them, the others keep their parts for when it is asked for again. Whoever is away is waited for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -46,17 +46,22 @@ class Shards:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
-        self._homes: dict[int, dict[str, int]] = {}
+        self._homes: dict[int, Mapping[str, int]] = {}
         """Of each open lease, the shard that its streams lie on."""
         self._threads = ThreadPoolExecutor(len(parts), thread_name_prefix="lease") if len(parts) > 1 else None
+
+    @property
+    def position(self) -> Position:
+        """Where the learner stands."""
+        return self._parts[0].replay.position
 
     def stand(self, position: Position) -> None:
         """Says where the learner stands; goes along with every call from now on."""
         for part in self._parts:
             part.replay.position = position
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk]:
-        """Leases the chunks of one iteration; none when the wait ran out. Asking again adds what is missing."""
+    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+        """Leases the chunks of one iteration; None when the wait ran out. Asking again adds what is missing."""
 
         def ask(part: Part) -> list[LeasedChunk]:
             lease = part.replay.lease(
@@ -66,9 +71,21 @@ class Shards:
 
         parts = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
         if not all(parts):
-            return []
-        self._homes[number] = {chunk.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks}
+            return None
+        self.place(number, {chunk.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks})
         return list(chain.from_iterable(parts))
+
+    def place(self, number: int, homes: Mapping[str, int]) -> None:
+        """Says on which shard the streams of an open lease lie."""
+        self._homes[number] = homes
+
+    def forget(self, number: int) -> None:
+        """Forgets where the streams of a lease lie."""
+        self._homes.pop(number, None)
+
+    def homes(self, number: int) -> Mapping[str, int]:
+        """On which shard the streams of an open lease lie."""
+        return self._homes[number]
 
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
         """Yields the fragments of chunks of a lease, shard by shard."""
@@ -80,7 +97,7 @@ class Shards:
 
     def ack(self, number: int) -> int:
         """Says that a lease was trained on. Returns the environment steps that actors have reported."""
-        self._homes.pop(number, None)
+        self.forget(number)
         return sum(part.replay.ack(number) for part in self._parts)
 
     def release(self, number: int) -> None:
@@ -89,7 +106,7 @@ class Shards:
         Raises:
             FleetError: What the first shard said that had no such lease, or could not be asked.
         """
-        self._homes.pop(number, None)
+        self.forget(number)
         errors = list[FleetError]()
         for part in self._parts:
             try:

@@ -1,5 +1,6 @@
 """Optimizer moments and random generators as named arrays, and back."""
 
+import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -68,6 +69,19 @@ def load_scaler(scaler: torch.amp.GradScaler, arrays: Mapping[str, NDArray[Any]]
     """Inverts `scaler_arrays`. Without arrays, or where the scaler does nothing, it stays as it is."""
     if arrays and scaler.is_enabled():
         scaler.load_state_dict({name: array.item() for name, array in arrays.items()})
+
+
+@torch.no_grad()
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Tells tensors apart, almost surely: by the sum of the words of each, whatever the order of summing."""
+    # By name: a checkpoint is read in any order.
+    sums = [_words(tensor).sum(dtype=torch.int64).cpu() for _, tensor in sorted(tensors.items())]
+    return hashlib.blake2b(torch.tensor(sums, dtype=torch.int64).numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
 def seed_everything(seed: int) -> None:

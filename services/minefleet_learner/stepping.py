@@ -1,7 +1,9 @@
 """One optimizer step: the gradients of its micro-batches, clipped, and taken only if all is finite.
 
-micro-batch ─▶ loss ─▶ backward ─┐
-micro-batch ─▶ loss ─▶ backward ─┴▶ clip ─▶ finite? ─▶ optimizer
+    micro-batch ─▶ loss ─▶ backward ─┐
+    micro-batch ─▶ loss ─▶ backward ─┴▶ sum over ranks ─▶ clip ─▶ finite? ─▶ optimizer
+
+What is clipped and judged is the sum, which is the same on every rank, and so is the judgement.
 """
 
 import logging
@@ -17,12 +19,13 @@ from minefleet.policies import Policy
 from minefleet_learner.amp import build_scaler
 from minefleet_learner.batch import Name
 from minefleet_learner.ppo import PPOLoss
-from minefleet_learner.report import Tally
+from minefleet_learner.ranks import Ranks
+from minefleet_learner.report import APPROX_KL, Tally
 
 logger = logging.getLogger(__name__)
 
 Loss = Callable[[Tensor, float], PPOLoss]
-"""Rows [b] of a micro-batch, and the number of steps that all of the step's micro-batches have together."""
+"""Rows [b] of a micro-batch, and the number of steps that all of the step's micro-batches have, on all ranks."""
 
 
 class NonFiniteError(GaveUpError):
@@ -32,9 +35,10 @@ class NonFiniteError(GaveUpError):
 class Stepper:
     """Takes optimizer steps, and counts those in a row that it had to leave out."""
 
-    def __init__(self, policy: Policy, optimizer: torch.optim.Optimizer, config: TrainConfig) -> None:
+    def __init__(self, policy: Policy, optimizer: torch.optim.Optimizer, config: TrainConfig, ranks: Ranks) -> None:
         self.optimizer = optimizer
         self.scaler = build_scaler(policy, config)
+        self._ranks = ranks
         self._config = config
         self._parameters = list(policy.parameters())
         self._bad_steps = 0
@@ -43,17 +47,19 @@ class Stepper:
         self,
         group: Sequence[Tensor],
         lengths: Tensor,
+        count: float,
         loss_of: Loss,
         names: list[Name],
         tally: Tally,
         kl_limit: float = math.inf,
         dump: Callable[[Sequence[Tensor]], None] = lambda _: None,
     ) -> bool:
-        """One step over the micro-batches whose rows are given.
+        """One step over the micro-batches whose rows are given; every rank brings its own, or none.
 
         Args:
             group: Rows [b] of each micro-batch.
-            lengths: [B] int64, trained steps of each fragment.
+            lengths: [B] int64, trained steps of each fragment; on the CPU, as the rows are.
+            count: Trained steps of all micro-batches of all ranks.
             loss_of: The loss of a micro-batch.
             names: Of the B fragments.
             tally: Takes the step's numbers.
@@ -66,28 +72,49 @@ class Stepper:
         Raises:
             NonFiniteError: If the last `max_bad_steps` steps were not finite; names the fragments.
         """
-        sizes = [int(lengths[rows].sum()) for rows in group]
-        count, losses = max(sum(sizes), 1), []
+        sums, total, largest = tally.zeros(self._parameters[0]), self._parameters[0].new_zeros(1), list[Tensor]()
+        count = max(count, 1)
         self.optimizer.zero_grad(set_to_none=True)
-        for rows, size in zip(group, sizes, strict=True):
+        for rows in group:
             loss = loss_of(rows, count)
             self.scaler.scale(loss.total).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it.
-            losses.append((loss, size / count))
-        if kl_limit < math.inf and float(sum(share * loss.approx_kl for loss, share in losses)) > kl_limit:
+            sums += tally.parts(loss, float(lengths[rows].sum()) / count)
+            total += loss.total.detach()
+            largest.append(loss.max_log_ratio)
+        self._sum_over_ranks([sums, total])
+        if kl_limit < math.inf and float(sums[APPROX_KL]) > kl_limit:
             return False
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
-        if torch.isfinite(torch.stack([norm, *(loss.total.detach() for loss, _ in losses)])).all():
+        if torch.isfinite(norm) and torch.isfinite(total):
             self.optimizer.step()
             self.scaler.update()
             self._bad_steps = 0
-            tally.add(losses, norm)
+            tally.add(sums, norm, largest)
         else:
             self.scaler.update()
             tally.skip()
             dump(group)
-            self.leave_out([names[row] for rows in group for row in rows.tolist()])
+            mine = [names[row] for rows in group for row in rows.tolist()]
+            self.leave_out([(stream, sequence) for of in self._ranks.gather(mine) for stream, sequence in of])
         return True
+
+    def _sum_over_ranks(self, sums: Sequence[Tensor]) -> None:
+        """Sums the gradients and what goes with them.
+
+        A parameter that no rank has used keeps no gradient, so that the optimizer leaves it alone.
+        """
+        if self._ranks.is_alone:
+            return
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        used = sums[0].new_tensor([parameter.grad is not None for parameter in trained])
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._ranks.sum([*sums, used, *(parameter.grad for parameter in trained if parameter.grad is not None)])
+        for parameter, users in zip(trained, used.tolist(), strict=True):
+            if not users:
+                parameter.grad = None
 
     def leave_out(self, names: list[Name]) -> None:
         """Counts a step that is not taken because of these fragments. Raises `NonFiniteError` like `step`."""

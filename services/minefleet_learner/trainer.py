@@ -146,7 +146,10 @@ class BaseTrainer(ABC):
         Raises:
             ValueError: If it is another number of fragments.
         """
-        from minefleet_learner.estimates import estimate, proximal_logp
+        import torch
+
+        from minefleet_learner.estimates import estimate, recompute
+        from minefleet_learner.forward import stored_state
 
         if num_fragments != self.config.fragments_per_iteration:
             raise ValueError(
@@ -154,6 +157,7 @@ class BaseTrainer(ABC):
                 f"batch_size_per_gpu * batches_per_iteration), got num_fragments={num_fragments}"
             )
         batch = self.take().leased.batch
+        assert batch is not None, "a rank alone has all that was leased"
         self.policy.eval()
         estimates = estimate(self.policy, batch, self.config)
         return {
@@ -163,11 +167,11 @@ class BaseTrainer(ABC):
             "td_targets": estimates.target,
             "advantages": estimates.advantage,
             "behaviour_logp": batch.behaviour_logp,
-            "proximal_logp": proximal_logp(self.policy, batch, self.config),
+            "proximal_logp": recompute(self.policy, batch, self.config).logp,
             "behaviour_value": batch.behaviour_value,
             "next_value": batch.next_value,
             "policy_version": batch.policy_version,
-            "recurrent_state": batch.recurrent_state,
+            "recurrent_state": stored_state(batch, torch.arange(len(batch), device=batch.mask.device)),
         }
 
     def broadcast_model_to_rollout_workers(self, new_version: bool) -> None:

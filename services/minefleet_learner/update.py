@@ -8,6 +8,9 @@
 A step whose loss or gradient is not finite is left out. A batch that brings something that is not finite is left out
 whole, and counts as one such step.
 
+With several ranks each has a part of the fragments. What is summed or averaged is so over all of them: the statistics,
+the divisor of the losses, the gradients of a step. A step is left out on all ranks together.
+
 Shape legend: B = fragments, T = steps in the longest one.
 """
 
@@ -23,17 +26,18 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
 from minefleet_learner.auxiliary import Auxiliary, AuxiliaryLoss
-from minefleet_learner.batch import Batch, subset
+from minefleet_learner.batch import Batch, Name, subset
 from minefleet_learner.burn_in import burned_in
-from minefleet_learner.estimates import Estimates, estimate
+from minefleet_learner.estimates import Estimates, Part, estimate
 from minefleet_learner.forward import acted_on, has_memory
 from minefleet_learner.freezing import train_only
 from minefleet_learner.objective import Objective, Prepared
-from minefleet_learner.ppo import normalize
+from minefleet_learner.ppo import PPOLoss, normalize
+from minefleet_learner.ranks import ALONE, Ranks, RanksError
 from minefleet_learner.reference import build_carrier
-from minefleet_learner.report import Tally, UpdateReport
+from minefleet_learner.report import Before, Tally, UpdateReport, look_at
 from minefleet_learner.schedule import Rates
-from minefleet_learner.snapshot import Arrays, rng_arrays
+from minefleet_learner.snapshot import Arrays, digest, rng_arrays
 from minefleet_learner.stepping import Stepper
 
 KL_SLACK = 1.5
@@ -41,7 +45,7 @@ KL_SLACK = 1.5
 
 
 class Updater:
-    """A policy, its optimizer and its reference, and how they are trained."""
+    """A policy, its optimizer and its reference, and how they are trained, on this rank and the others together."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Updater:
         config: TrainConfig,
         reference: Policy | None,
         *,
+        ranks: Ranks = ALONE,
         compiled: Policy | None = None,
         dump: "Dump | None" = None,
     ) -> None:
@@ -60,6 +65,7 @@ class Updater:
             optimizer: Of all its parameters, in order.
             config: How to train.
             reference: What pulls the policy towards itself, if anything does.
+            ranks: This one and the others.
             compiled: Runs on the same weights in place of the policy.
             dump: Told every step that is not finite, while the weights are those before it.
         """
@@ -69,44 +75,83 @@ class Updater:
         self.auxiliary_losses: Mapping[str, AuxiliaryLoss] = {}
         """By name, added to every optimizer step's loss."""
         self._config = config
+        self._ranks = ranks
         self._dump = dump
         self.burn_in = config.burn_in if has_memory(policy) else 0
         self._runner = policy if compiled is None else compiled
         self._objective = Objective(self._runner, config, reference)
         self.carrier = build_carrier(reference, config)
-        self._stepper = Stepper(policy, optimizer, config)
+        self._stepper = Stepper(policy, optimizer, config, ranks)
 
-    def update(self, batch: Batch, rates: Rates) -> UpdateReport:
-        """Trains on a batch.
+    def update(self, batch: Batch | None, rates: Rates) -> UpdateReport:
+        """Trains on a batch, of which this rank has a part, or nothing. Every rank calls it, with the same rates.
 
         Raises:
             NonFiniteError: If the last `max_bad_steps` steps were not finite; names the fragments.
+            RanksError: If the ranks differ in their weights, or one is gone.
         """
         if rates.renews_reference:
             self.refer_to_current()
         self.policy.eval()
-        estimates = estimate(self._runner, batch, self._config)
-        if bad := not_finite(batch, estimates):
-            self._tell(BadStep(batch=subset(batch, torch.tensor(bad)), rates=rates))
-            self._stepper.leave_out([batch.names[row] for row in bad])
+        part = None if batch is None else self._estimated(batch)
+        fragments, bad = self._survey(part, rates)
+        if bad:
+            self._stepper.leave_out(bad)
             return UpdateReport(skipped_steps=1)
-        trained = batch.mask & ~burned_in(batch.first, self.burn_in)
-        if not trained.any():
-            return UpdateReport(burn_in_steps=int(batch.mask.sum()))
-        prepared = self._prepare(batch, estimates, trained)
+        before = look_at(part, self._ranks, self.policy.value_norm.mean.device, self._config.log_ratio_range)
+        if not before.target.count:
+            return UpdateReport(burn_in_steps=before.burn_in_steps)
+        self.policy.value_norm.absorb(before.target, self.policy.value_head)
         stands_still = self._set_rates(rates)
         self.policy.train(not stands_still)
-        tally, auxiliary = Tally(), Auxiliary(self.auxiliary_losses, prepared.lengths)
-        loss_of = auxiliary.added_to(partial(self._objective.loss, prepared, rates))
-        for group in self._groups(batch):
-            dump = partial(self._tell_of, prepared, rates, rng_arrays() if self._dump else None)
-            limit = self._kl_limit(rates)
-            if not self._stepper.step(group, prepared.lengths, loss_of, batch.names, tally, limit, dump):
-                break
+        report = self._train(None if part is None else self._prepare(part, before), before, rates, fragments)
         self.policy.eval()
         if self.policy.obs_norm is not None and not stands_still:
-            self.policy.obs_norm.absorb(acted_on(batch, self._config.batch_size_per_gpu))
-        report = tally.report(batch, trained, estimates, self._config.log_ratio_range)
+            pieces = [] if batch is None else acted_on(batch, self._config.batch_size_per_gpu)
+            self.policy.obs_norm.absorb([self._ranks.merge(one) for one in self.policy.obs_norm.moments_of(pieces)])
+        return report
+
+    def _estimated(self, batch: Batch) -> Part:
+        return Part(
+            batch=batch,
+            estimates=estimate(self._runner, batch, self._config),
+            trained=batch.mask & ~burned_in(batch.first, self.burn_in),
+        )
+
+    def _survey(self, part: Part | None, rates: Rates) -> tuple[int, list[Name]]:
+        """How many fragments there are on all ranks, and which of them cannot be trained on."""
+        rows = [] if part is None else not_finite(part.batch, part.estimates)
+        bad = [] if part is None else [part.batch.names[row] for row in rows]
+        if part is not None and rows:
+            self._tell(BadStep(batch=subset(part.batch, torch.tensor(rows)), rates=rates))
+        fragments = 0 if part is None else len(part.batch)
+        if self._ranks.is_alone:
+            return fragments, bad
+        mine = {"fragments": fragments, "bad": bad, "digest": digest(self.policy.state_dict())}
+        all_ranks = self._ranks.gather(mine)
+        if len({one["digest"] for one in all_ranks}) > 1:
+            raise RanksError("the weights differ between ranks; all have to start again from the checkpoint")
+        names = [(stream, sequence) for one in all_ranks for stream, sequence in one["bad"]]
+        return sum(one["fragments"] for one in all_ranks), names
+
+    def _train(self, prepared: Prepared | None, before: Before, rates: Rates, fragments: int) -> UpdateReport:
+        """Takes the optimizer steps of all epochs; a rank without fragments takes them with the others' gradients."""
+        names = [] if prepared is None else prepared.batch.names
+        lengths = torch.zeros(0, dtype=torch.int64) if prepared is None else prepared.lengths.cpu()
+        tally, auxiliary = Tally(self.policy.action_head.names), Auxiliary(self.auxiliary_losses, lengths)
+
+        def main_loss_of(rows: Tensor, count: float) -> PPOLoss:
+            assert prepared is not None
+            return self._objective.loss(prepared, rates, rows.to(prepared.numbers.device), count)
+
+        loss_of = auxiliary.added_to(main_loss_of)
+        for group, count in self._groups(prepared, lengths, fragments):
+            rng = rng_arrays() if self._dump else None
+            dump = partial(self._tell_of, prepared, rates, rng)
+            limit = self._kl_limit(rates)
+            if not self._stepper.step(group, lengths, count, loss_of, names, tally, limit, dump):
+                break
+        report = tally.report(before, self._ranks, self._config.log_ratio_range)
         return replace(report, auxiliary=auxiliary.means())
 
     @property
@@ -124,11 +169,14 @@ class Updater:
     def repeat(self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates) -> Tally:
         """Takes one step again, as `update` took it; its numbers are in what it returns."""
         self.policy.train(not self._set_rates(rates))
-        tally, loss_of = Tally(), partial(self._objective.loss, prepared, rates)
-        self._stepper.step(micro_batches, prepared.lengths, loss_of, prepared.batch.names, tally)
+        tally, lengths = Tally(self.policy.action_head.names), prepared.lengths.cpu()
+        loss_of, count = partial(self._objective.loss, prepared, rates), int(prepared.lengths.sum())
+        self._stepper.step(micro_batches, lengths, count, loss_of, prepared.batch.names, tally)
         return tally
 
-    def _tell_of(self, prepared: Prepared, rates: Rates, rng: Arrays | None, group: Sequence[Tensor]) -> None:
+    def _tell_of(self, prepared: Prepared | None, rates: Rates, rng: Arrays | None, group: Sequence[Tensor]) -> None:
+        if prepared is None or not group:
+            return
         rows = torch.cat(list(group))
         micro_batches = torch.split(torch.arange(len(rows)), [len(part) for part in group])
         self._tell(
@@ -145,18 +193,17 @@ class Updater:
         if self._dump is not None:
             self._dump(self, bad)
 
-    def _prepare(self, batch: Batch, estimates: Estimates, trained: Tensor) -> Prepared:
-        """Takes the targets into the value statistics, and changes units."""
-        norm = self.policy.value_norm
-        norm.update(estimates.target[trained], self.policy.value_head)
+    def _prepare(self, part: Part, before: Before) -> Prepared:
+        """Changes units."""
+        batch, estimates, norm = part.batch, part.estimates, self.policy.value_norm
         advantage = estimates.advantage
         if self._config.normalize_advantage_full_batch:
-            advantage = normalize(advantage, trained)
+            advantage = normalize(advantage, part.trained, before.advantage)
         target, anchor = norm.normalize(estimates.target), norm.normalize(estimates.value)
         return Prepared(
             batch=batch,
-            lengths=trained.sum(1),
-            trained=trained,
+            lengths=part.trained.sum(1),
+            trained=part.trained,
             reference_state={} if self.carrier is None else self.carrier.starts(batch),
             numbers=torch.stack(
                 (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
@@ -180,15 +227,23 @@ class Updater:
         target = self._config.target_kl
         return math.inf if target is None or rates.warming_up else KL_SLACK * target
 
-    def _groups(self, batch: Batch) -> Iterator[Sequence[Tensor]]:
-        """Per optimizer step, the rows of its micro-batches; shuffled anew each epoch."""
-        device = batch.mask.device
+    def _groups(
+        self, prepared: Prepared | None, lengths: Tensor, fragments: int
+    ) -> Iterator[tuple[Sequence[Tensor], int]]:
+        """Per optimizer step, the rows of this rank's micro-batches, and the trained steps that all ranks have.
+
+        Rows are shuffled anew each epoch. All ranks take as many steps, whatever part of the fragments each has.
+        """
+        size = self._config.batch_size_per_gpu
+        per_step = self._ranks.size * size * self._config.gradient_accumulation
         for _ in range(self._config.epochs_per_iteration):
-            order = torch.split(torch.randperm(len(batch)), self._config.batch_size_per_gpu)
-            batch.announce(order)
-            rows = [part.to(device) for part in order]
-            for start in range(0, len(rows), self._config.gradient_accumulation):
-                yield rows[start : start + self._config.gradient_accumulation]
+            shares = torch.tensor_split(torch.randperm(len(lengths)), -(-fragments // per_step))
+            groups = [torch.split(rows, size) if len(rows) else () for rows in shares]
+            if prepared is not None:
+                prepared.batch.announce([rows for group in groups for rows in group])
+            counts = torch.tensor([sum(int(lengths[rows].sum()) for rows in group) for group in groups])
+            self._ranks.sum([counts])
+            yield from zip(groups, counts.tolist(), strict=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,6 @@ def test_relative_paths_are_taken_from_where_they_are_written(tmp_path: Path, mo
         ("train_config=3", r"train_config .* must be a section of keys, got 3"),
         ("seed.x=3", "seed .* must be an integer"),
         ("train_config.discount=2", r"train_config\.discount must lie in \[0, 1\], got 2"),
-        ("train_config.num_workers=2", r"train_config\.num_workers=2 is not supported"),
         ("env.id=${nowhere}", r"env\.id: .*nowhere"),
         ("env.kwargs={a: [1", "is no YAML"),
         ("seed", "an override is key=value, got 'seed'"),
@@ -174,3 +173,8 @@ def test_keys_of_wandb_may_stand_in_its_section_and_others_may_not(tmp_path: Pat
 def test_keys_that_only_others_have_are_refused_with_what_is_there_instead(override: str, there: str) -> None:
     with pytest.raises(ConfigError, match=there):
         load("cartpole", [override])
+
+
+def test_several_ranks_train_by_our_trainer_only() -> None:
+    with pytest.raises(ConfigError, match=r"train_config\.num_workers must be 1 with a trainer of your own, got 2"):
+        load("cartpole", ["trainer_name=mine:Mine", "train_config.num_workers=2"])

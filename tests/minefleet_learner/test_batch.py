@@ -11,6 +11,7 @@ from minefleet.config import TrainConfig
 from minefleet.errors import RejectedError
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy
+from minefleet.policies.moments import moments_of
 from minefleet.tree import Tree, tree_map
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import cut_between, estimate, recompute
@@ -68,7 +69,7 @@ def test_recomputed_values_equal_evaluation_step_by_step(
     make_fragment: Make, make_policy: MakePolicy, gru_size: int, context_length: int, rows_per_pass: int
 ) -> None:
     policy = make_policy(gru_size)
-    policy.value_norm.update(torch.tensor([3.0, 5.0, 20.0]), policy.value_head)
+    policy.value_norm.absorb(moments_of(torch.tensor([3.0, 5.0, 20.0])), policy.value_head)
     fragments = mixed(make_fragment, STATE if gru_size else {})
     config = TrainConfig(context_length=context_length, inference_batch_size_per_gpu=rows_per_pass)
     got = recompute(policy, collate(named(fragments)), config)

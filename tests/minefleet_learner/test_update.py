@@ -22,7 +22,7 @@ from minefleet_learner.forward import gather
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import restore_rng, rng_arrays, seed_everything
+from minefleet_learner.snapshot import digest, restore_rng, rng_arrays, seed_everything
 from minefleet_learner.stepping import NonFiniteError
 from minefleet_learner.update import Updater
 
@@ -322,3 +322,10 @@ def test_the_entropies_of_the_parts_of_an_action_are_reported_and_add_up(make_fr
     LearnerMetrics(registry).observe({"head_entropy": report.head_entropy}, skipped_steps=0)
     shown = registry.get_sample_value("minefleet_learner_head_entropy", {"head": "camera"})
     assert shown == report.head_entropy["camera"]
+
+
+def test_a_digest_tells_tensors_apart_whatever_order_they_come_in() -> None:
+    tensors = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3), "c": torch.tensor([True])}
+    known = digest(tensors)
+    assert digest(dict(reversed(tensors.items()))) == known
+    assert digest(tensors | {"a": torch.tensor([1.0, 2.0000002])}) != known

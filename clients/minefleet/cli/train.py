@@ -97,6 +97,9 @@ def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
     """
     if arguments.serial and config.env.python:
         raise ConfigError(f"--serial plays in the fleet's own process; it cannot with env.python={config.env.python}")
+    if arguments.serial and config.train_config.num_workers > 1:
+        ranks = config.train_config.num_workers
+        raise ConfigError(f"--serial trains in one process; it cannot with train_config.num_workers={ranks}")
 
 
 def train_fleet(run: Run) -> Outcome:

@@ -128,6 +128,11 @@ class FleetConfig:
             raise ConfigError(
                 f"trainer_name must be {OUR_TRAINER}, module:Class or file.py:Class, got {self.trainer_name!r}"
             )
+        if self.trainer_name != OUR_TRAINER and self.train_config.num_workers > 1:
+            raise ConfigError(
+                f"train_config.num_workers must be 1 with a trainer of your own, got {self.train_config.num_workers}: "
+                f"several ranks train by trainer_name={OUR_TRAINER} only"
+            )
         at_least("seed", self.seed, 0)
         at_least("eval_interval", self.eval_interval, 0)
         at_least("eval_episodes", self.eval_episodes, 1)

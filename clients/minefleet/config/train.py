@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from minefleet.config.checks import above, at_least, divides, not_yet, points, whole_or_share, within
+from minefleet.config.checks import above, at_least, divides, points, whole_or_share, within
 from minefleet.errors import ConfigError
 
 AUTO = "auto"
@@ -18,14 +18,14 @@ class TrainConfig:
     """
 
     num_workers: int = 1
-    """Learner ranks, >= 1. Seeds: 2."""
+    """Learner ranks, >= 1, each a process with its part of every iteration's fragments. Seeds: 2."""
     num_gpus_per_worker: float = 0.0
     """GPUs of each rank, whole ones or a share of one, >= 0; the learner gets its own before the actors do. Otherwise
     as `rollout_config.num_gpus_per_worker`. Seeds: 1.0."""
     device: str = "auto"
     """Torch device of the training: `auto` takes CUDA when there is one, else the CPU."""
     torch_threads: int = 0
-    """Threads of torch on the CPU; 0 means one less than the cores at hand, at least 1."""
+    """Threads of torch on the CPU, in each rank; 0 means its share of one less than the cores at hand, at least 1."""
     num_iterations: int = 4000
     """Iterations after which the run ends, >= 1. Linear annealing ends here, or at `stop.env_steps` when that is
     earlier. Seeds: 4000."""
@@ -168,7 +168,8 @@ class TrainConfig:
     """Largest difference between what an actor recorded and what the same weights say here, in ln π and in normalised
     values, > 0; beyond it the run stops and says what to suspect. None takes the bound of `worker_config.dtype`."""
     rank_timeout_s: float = 600.0
-    """Longest that ranks wait for each other before they end and start again, seconds, > 0."""
+    """Longest that ranks wait for each other while they train before they end and start again, seconds, > 0. How long
+    fragments or a peer are waited for is not bounded by it."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
@@ -208,13 +209,6 @@ class TrainConfig:
         )
         if self.parity_bound is not None:
             above("train_config.parity_bound", self.parity_bound, 0)
-        self._refuse_what_is_missing()
-
-    def _refuse_what_is_missing(self) -> None:
-        for key, supported in (
-            ("num_workers", 1),
-        ):
-            not_yet(f"train_config.{key}", getattr(self, key), supported)
 
     @property
     def fragments_per_iteration(self) -> int:

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from minefleet.launch.placement import Place
 from minefleet.lifeline import tied
@@ -23,6 +24,7 @@ LAST_BYTES = 65536
 RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 """How a record of a role's log begins: with its time and level."""
 ANYWHERE = Place()
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 """One thread each, unless set outside: the roles share the cores. torch's own threads are in the configuration."""
@@ -56,6 +58,7 @@ class Child:
         log: Path,
         *,
         place: Place = ANYWHERE,
+        variables: Mapping[str, str] = NO_VARIABLES,
         first_delay_s: float = FIRST_DELAY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,6 +70,7 @@ class Child:
         self.due_s: float | None = None
         """When to start it again, on the clock."""
         self._place = place
+        self._variables = variables
         self._first_delay_s = first_delay_s
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,7 +99,13 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ, **self._place.variables, **tied()},
+                env={
+                    **dict.fromkeys(THREAD_VARIABLES, "1"),
+                    **os.environ,
+                    **self._place.variables,
+                    **self._variables,
+                    **tied(),
+                },
                 process_group=0,
             )
         if self._place.cores:

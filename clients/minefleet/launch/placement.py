@@ -38,7 +38,8 @@ class Place:
 class Placement:
     """Where the processes of a fleet run."""
 
-    learner: Place
+    learners: tuple[Place, ...]
+    """Of each rank."""
     actors: tuple[Place, ...]
     others: Place
     """Of replay, parameters and the evaluator."""
@@ -57,39 +58,40 @@ def asks_for_gpus(config: FleetConfig) -> bool:
 def place(config: FleetConfig, machine: Machine) -> Placement:
     """Places the processes that `minefleet train` starts.
 
-    The learner takes its GPUs first, then the actors theirs, in order, each the first ones with room for its share.
-    Where there are too few, processes share those with the least on them.
+    The learner's ranks take their GPUs first, then the actors theirs, in order, each the first ones with room for its
+    share. Where there are too few, processes share those with the least on them.
     """
-    learner_gpus, actor_gpus, gpu_notes = _place_gpus(config, machine)
+    gpus, gpu_notes = _place_gpus(config, machine)
     rest, actor_cores, core_notes = _place_cores(config, machine)
+    ranks = config.train_config.num_workers
     return Placement(
-        learner=Place(gpus=learner_gpus, cores=rest),
+        learners=tuple(Place(gpus=own, cores=rest) for own in gpus[:ranks]),
         actors=tuple(
-            Place(gpus=gpus, cores=cores, all_cores=machine.cores if cores else ())
-            for gpus, cores in zip(actor_gpus, actor_cores, strict=True)
+            Place(gpus=own, cores=cores, all_cores=machine.cores if cores else ())
+            for own, cores in zip(gpus[ranks:], actor_cores, strict=True)
         ),
         others=Place(cores=rest),
         notes=(*gpu_notes, *core_notes),
     )
 
 
-def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
-    """GPUs of the learner and of each actor, and notes."""
+def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[list[tuple[str, ...]], list[str]]:
+    """GPUs of each rank and then of each actor, and notes."""
     train, rollout = config.train_config, config.rollout_config
-    actors = rollout.num_rollout_workers
-    unplaced: list[tuple[str, ...]] = [()] * actors
+    unplaced: list[tuple[str, ...]] = [()] * (train.num_workers + rollout.num_rollout_workers)
     if not asks_for_gpus(config):
-        return (), unplaced, []
+        return unplaced, []
     wanted = _gpu_wishes(config)
     if not machine.gpus:
-        return (), unplaced, [f"{wanted}, but there are none here: all run on the CPU"]
+        return unplaced, [f"{wanted}, but there are none here: all run on the CPU"]
     loads = [0.0] * len(machine.gpus)
-    shares = [train.num_workers * train.num_gpus_per_worker, *[rollout.num_gpus_per_worker] * actors]
+    shares = [train.num_gpus_per_worker] * train.num_workers + [
+        rollout.num_gpus_per_worker
+    ] * rollout.num_rollout_workers
     taken = [_take(loads, share) for share in shares]
     crowded = max(loads) > 1 + ROUNDING or sum(shares) > len(loads) + ROUNDING
     notes = [f"{wanted}, but there are {len(loads)} here: they are shared"] if crowded else []
-    learner, *others = (tuple(machine.gpus[number] for number in numbers) for numbers in taken)
-    return learner, others, notes
+    return [tuple(machine.gpus[number] for number in numbers) for numbers in taken], notes
 
 
 def _gpu_wishes(config: FleetConfig) -> str:
@@ -124,7 +126,8 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[tuple[int, ...]
     unpinned: list[tuple[int, ...]] = [()] * actors
     if not actors or not each:
         return (), unpinned, []
-    others = max(config.train_config.torch_threads, 1) + len(config.services.replay) + 1
+    train = config.train_config
+    others = train.num_workers * max(train.torch_threads, 1) + len(config.services.replay) + 1
     if actors * each + others > len(machine.cores):
         note = (
             f"rollout_config.num_cpus_per_worker={rollout.num_cpus_per_worker:g}: {actors * each} cores for actors and "

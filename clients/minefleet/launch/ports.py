@@ -86,6 +86,11 @@ def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) 
     raise ConfigError(f"{name}: cannot listen on {address}: {error.strerror}. {free} is free; port 0 takes a free one")
 
 
+def free_port(host: str) -> int:
+    """A port that is free now, from among those that `claim` takes."""
+    return int(_free(host, {}).rpartition(":")[2])
+
+
 def _free(host: str, claimed: dict[str, str]) -> str:
     """A free address below the ports from which the kernel serves outgoing connections.
 

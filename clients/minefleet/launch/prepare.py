@@ -125,6 +125,17 @@ def hold(directory: Path) -> int:
     return descriptor
 
 
+@contextmanager
+def _creating(directory: Path) -> Iterator[None]:
+    """Waits for whoever else creates the run, as ranks and roles that are started at once do; that takes a moment."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def check_vacant(run: Run) -> None:
     """Refuses a directory that holds a run, or stores that do.
 
@@ -247,7 +258,7 @@ def _create(run: Run) -> Run:
     """Writes the run directory, unless somebody else has just done so; returns what is there."""
     try:
         run.logs.mkdir(parents=True, exist_ok=True)
-        with holding(run.directory):
+        with _creating(run.logs):
             if (run.directory / RUN_FILE).exists():
                 return read_run(run.directory)
             run.write()

@@ -7,8 +7,11 @@
 Nothing else is waited for, and there is no thread. Each role is a process in a group of its own, so Ctrl-C reaches only
 the supervisor; if the supervisor is killed, the kernel kills its roles.
 
-The run is over when the learner exits with 0. A role that exits with 2 has a configuration that cannot work, and one
-that dies fast several times in a row will not do better: both end the run with the reason.
+Where the learner has several ranks, each is a process, and they live and die together: when one dies, the others are
+killed and all start again. A rank other than rank 0 that exits with 0 has been told by rank 0 that the run is over.
+
+The run is over when the learner, its rank 0, exits with 0. A role that exits with 2 has a configuration that cannot
+work, and one that dies fast several times in a row will not do better: both end the run with the reason.
 
 Shutdown: the learner first, since it writes a checkpoint for which it needs the others; then the actors, which send
 what they hold; then replay; then parameters. Each gets SIGTERM and, after `grace_s`, SIGKILL. A second Ctrl-C kills at
@@ -19,16 +22,17 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
-from minefleet.launch.child import Child, Death, role_command
+from minefleet.launch.child import NO_VARIABLES, Child, Death, role_command
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import Place, asks_for_gpus, place
-from minefleet.launch.ports import is_elsewhere
+from minefleet.launch.ports import free_port, is_elsewhere
+from minefleet.launch.ranks import LOOPBACK, variables
 from minefleet.run import Run
 
 LEARNER = "learner"
@@ -101,8 +105,8 @@ class Supervisor:
 
     def _judge(self, child: Child, death: Death) -> Ending | None:
         """Puts a dead child off, or says why the run ends."""
-        if child.name == LEARNER and death.code == 0:
-            return Ending(stopped_by="learner")
+        if death.code == 0 and is_rank(child):
+            return Ending(stopped_by="learner") if child.name == LEARNER else None
         obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
         if death.code == EXIT_CONFIG:
             reason = f"{child.name} cannot work with this configuration:{_quoted(death.last_record)}"
@@ -116,8 +120,17 @@ class Supervisor:
             )
             return Ending(stopped_by="failure", reason=reason)
         last_words = _quoted(death.last_words)
+        self._end_with(child)
         self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
+
+    def _end_with(self, dead: Child) -> None:
+        """Kills the other ranks, where the dead one was a rank, and puts them off as long as it will be."""
+        for rank in [child for child in self.children if is_rank(dead) and is_rank(child) and child is not dead]:
+            if rank.is_alive:
+                self._kill([rank])
+            rank.fast_deaths = dead.fast_deaths
+            rank.put_off()
 
     def _drain(self) -> None:
         for stage in self.stages:
@@ -188,6 +201,11 @@ class Supervisor:
             writer.close()
 
 
+def is_rank(child: Child) -> bool:
+    """Whether a child is the learner, or one of its ranks."""
+    return child.name.partition("-")[0] == LEARNER
+
+
 def supervisor(
     run: Run, tell: Callable[[str], None], tick: Callable[[], None] = lambda: None, *, stages: slice = ALL
 ) -> Supervisor:
@@ -200,7 +218,7 @@ def supervisor(
     evaluators = [_child(run, "actor.evaluator", "evaluator", anywhere)] if run.config.eval_interval else []
     return Supervisor(
         stages=[
-            [_child(run, LEARNER, LEARNER, placement.learner)],
+            _ranks(run, placement.learners),
             actors + evaluators,
             [
                 _child(run, "replay", shard.name, anywhere, shard.index)
@@ -215,8 +233,21 @@ def supervisor(
     )
 
 
-def _child(run: Run, role: str, name: str, at: Place, index: int = 0) -> Child:
-    return Child(name, role_command(role, run.directory, index), run.logs / f"{name}.log", place=at)
+def _ranks(run: Run, places: Sequence[Place]) -> list[Child]:
+    """The learner: its rank 0, and then the others."""
+    port = free_port(LOOPBACK) if len(places) > 1 else 0
+    names = [LEARNER, *(f"{LEARNER}-{rank}" for rank in range(1, len(places)))]
+    return [
+        _child(run, LEARNER, name, at, variables=variables(rank, len(places), port))
+        for rank, (name, at) in enumerate(zip(names, places, strict=True))
+    ]
+
+
+def _child(
+    run: Run, role: str, name: str, at: Place, index: int = 0, variables: Mapping[str, str] = NO_VARIABLES
+) -> Child:
+    command = role_command(role, run.directory, index)
+    return Child(name, command, run.logs / f"{name}.log", place=at, variables=variables)
 
 
 def _quoted(words: str) -> str:

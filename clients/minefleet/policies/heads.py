@@ -21,6 +21,9 @@ from minefleet.tree import Tree, join
 class ActionHead(nn.Module, abc.ABC):
     """A family of distributions over actions."""
 
+    names: tuple[str, ...] = ()
+    """Of the parts of an action, where it has named ones."""
+
     @abc.abstractmethod
     def forward(self, features: Tensor) -> Tree:
         """Maps features [B, T, F] to parameters, a tree of [B, T, ...]."""

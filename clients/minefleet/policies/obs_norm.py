@@ -6,14 +6,14 @@ ratio is 1 on what the newest version played, all see the same.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from minefleet.errors import ConfigError
 from minefleet.policies.masks import without_mask
+from minefleet.policies.moments import Moments, merge, moments_of
 from minefleet.schema import Leaf
 from minefleet.tree import Tree, flatten, unflatten
 
@@ -21,45 +21,6 @@ LARGEST = 10.0
 """Normalised numbers are clipped to ± this."""
 SMALLEST_VARIANCE = 1e-8
 """Added to variances, so that what never changed is not divided by 0; in squared units of the observation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Number, mean and variance of some rows, per element; float64."""
-
-    count: Tensor
-    """[]. Where it is 0, mean and variance are 0."""
-    mean: Tensor
-    variance: Tensor
-
-    @classmethod
-    def none(cls, like: Tensor) -> "Moments":
-        """Of no rows."""
-        return cls(like.new_zeros(()), torch.zeros_like(like), torch.zeros_like(like))
-
-    def merged(self, other: "Moments") -> "Moments":
-        """Of the rows of both.
-
-            δ = m_b - μ    n' = n + n_b    μ' = μ + δ n_b / n'    σ²' = (n σ² + n_b v_b + δ² n n_b / n') / n'
-
-        n_b, m_b and v_b are those of `other`.
-
-        Chan, Golub and LeVeque 1979, https://doi.org/10.1007/978-3-642-51461-6_3, eq. 2.1.
-        """
-        total = self.count + other.count
-        share = other.count / total.clamp_min(1)
-        shift, spread = other.mean - self.mean, other.variance - self.variance
-        variance = self.variance + share * spread + share * (1 - share) * shift.square()
-        return Moments(total, self.mean + share * shift, variance)
-
-
-def moments_of(rows: Tensor) -> Moments:
-    """The moments of rows [N, *shape]; those that are not finite throughout are left out."""
-    rows = rows[rows.isfinite().reshape(len(rows), math.prod(rows.shape[1:])).all(1)].double()
-    none = Moments.none(rows.new_zeros(rows.shape[1:]))
-    if len(rows) == 0:
-        return none
-    return Moments(none.count + len(rows), rows.mean(0), rows.var(0, correction=0))
 
 
 class RunningMoments(nn.Module):
@@ -83,12 +44,14 @@ class RunningMoments(nn.Module):
         return normal.clamp(-LARGEST, LARGEST)
 
     @torch.no_grad()
-    def absorb(self, moments: Moments) -> None:
-        """Takes in rows of which the moments are known."""
-        both = Moments(self.count, self.mean, self.variance).merged(moments)
-        self.count.copy_(both.count)
-        self.mean.copy_(both.mean)
-        self.variance.copy_(both.variance)
+    def absorb(self, rows: Moments) -> None:
+        """Takes in rows by their moments."""
+        if rows.count == 0:
+            return
+        known = Moments(count=self.count, mean=self.mean, spread=self.variance * self.count)
+        merged = merge([known, rows])
+        for buffer, tensor in ((self.count, merged.count), (self.mean, merged.mean), (self.variance, merged.variance)):
+            buffer.copy_(tensor)
 
 
 class ObsNorm(nn.Module):
@@ -118,14 +81,24 @@ class ObsNorm(nn.Module):
         return unflatten(leaves)
 
     @torch.no_grad()
-    def absorb(self, pieces: Iterable[Tree]) -> None:
-        """Takes trees of [N, ...], without padding, into the statistics: all pieces as one batch."""
-        sums = [Moments.none(moments.mean) for _, moments in self._items()]
+    def moments_of(self, pieces: Iterable[Tree]) -> list[Moments]:
+        """The moments of each box of floats in trees of [N, ...] without padding, all pieces as one batch."""
+        sums = [[moments_of(moments.mean.new_zeros(0, *moments.mean.shape))] for _, moments in self._items()]
         for piece in pieces:
             leaves = flatten(piece)
-            sums = [one.merged(moments_of(leaves[path])) for one, (path, _) in zip(sums, self._items(), strict=True)]
-        for one, (_, moments) in zip(sums, self._items(), strict=True):
-            moments.absorb(one)
+            for known, (path, _) in zip(sums, self._items(), strict=True):
+                known[:] = [merge([*known, moments_of(finite(leaves[path]))])]
+        return [one for (one,) in sums]
+
+    def absorb(self, obs: Sequence[Moments]) -> None:
+        """Takes moments, in the order of `moments_of`, into the statistics."""
+        for (_, moments), taken in zip(self._items(), obs, strict=True):
+            moments.absorb(taken)
 
     def _items(self) -> list[tuple[str, RunningMoments]]:
         return list(zip(self.paths, self.moments, strict=True))  # type: ignore[arg-type]  # All are RunningMoments.
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Of rows [N, *shape] those that are finite throughout."""
+    return rows[rows.isfinite().reshape(len(rows), math.prod(rows.shape[1:])).all(1)]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from minefleet.policies.moments import Moments
+
 
 class ValueNorm(nn.Module):
     """Running mean and standard deviation of value targets, and the change of units they define.
@@ -48,25 +50,25 @@ class ValueNorm(nn.Module):
         return value * self.std + self.mean
 
     @torch.no_grad()
-    def update(self, targets: Tensor, value_layer: nn.Linear) -> None:
+    def absorb(self, targets: Moments, value_layer: nn.Linear) -> None:
         """Takes targets into the statistics and rescales the layer so that its denormalised outputs stay the same.
 
         Args:
-            targets: Any shape, at least one, finite and without padding; in reward units.
+            targets: Of at least one target, all finite and none of them padding; in reward units.
             value_layer: The last layer of the value function; changed in place, so not between forward and backward.
         """
         if not self.enabled:
             return
         old_mean, old_std = self.mean.clone(), self.std
-        self._absorb(targets.double())
+        self._move(targets)
         weight, bias = value_layer.weight, value_layer.bias
         weight.copy_(weight.double() * (old_std / self.std))
         bias.copy_((bias.double() * old_std + old_mean - self.mean) / self.std)
 
-    def _absorb(self, targets: Tensor) -> None:
+    def _move(self, targets: Moments) -> None:
         self.weight.lerp_(torch.ones_like(self.weight), 1 - self.beta)
         step = (1 - self.beta) / self.weight
-        shift = targets.mean() - self.mean
-        spread = targets.var(correction=0) - self.variance
+        shift = targets.mean - self.mean
+        spread = targets.variance - self.variance
         self.mean += step * shift
         self.variance += step * spread + step * (1 - step) * shift.square()

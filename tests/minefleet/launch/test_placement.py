@@ -42,7 +42,7 @@ def test_no_gpu_is_given_to_more_than_it_has_room_for_unless_that_is_said(config
     placed = place(config, on)
     loads = dict.fromkeys(on.gpus, 0.0)
     shares = [config.train_config.num_gpus_per_worker, *[config.rollout_config.num_gpus_per_worker] * 9]
-    for process, share in zip((placed.learner, *placed.actors), shares, strict=False):
+    for process, share in zip((*placed.learners, *placed.actors), shares, strict=False):
         assert len(process.gpus) == min(math.ceil(share), len(on.gpus))
         assert len(set(process.gpus)) == len(process.gpus)
         for gpu in process.gpus:
@@ -56,13 +56,13 @@ def test_no_gpu_is_given_to_more_than_it_has_room_for_unless_that_is_said(config
 @given(CONFIGS, MACHINES)
 def test_an_actors_cores_are_no_other_roles(config: FleetConfig, on: Machine) -> None:
     placed = place(config, on)
-    sets = [process.cores for process in (placed.learner, *placed.actors)]
+    sets = [process.cores for process in (*placed.learners, *placed.actors)]
     if any(sets):
         assert sorted(core for cores in sets for core in cores) == list(on.cores)
         assert {len(cores) for cores in sets[1:]} == {math.ceil(config.rollout_config.num_cpus_per_worker)}
-        assert len(placed.learner.cores) >= 3
+        assert len(placed.learners[0].cores) >= 3
         assert all(actor.all_cores == on.cores for actor in placed.actors)
-    assert placed.others.cores == placed.learner.cores
+    assert placed.others.cores == placed.learners[0].cores
 
 
 @given(CONFIGS, MACHINES)
@@ -70,7 +70,7 @@ def test_whoever_asks_for_cores_gets_them_or_is_told(config: FleetConfig, on: Ma
     placed = place(config, on)
     asked = bool(placed.actors) and config.rollout_config.num_cpus_per_worker > 0
     told = sum("no process gets its own" in note for note in placed.notes)
-    assert told == (asked and not placed.learner.cores)
+    assert told == (asked and not placed.learners[0].cores)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_learner_comes_first_and_shares_are_packed(
 ) -> None:
     placed = place(config_of(learner, actors, share), machine(gpus=gpus))
     assert placed.notes == ()
-    assert (",".join(placed.learner.gpus), [",".join(one.gpus) for one in placed.actors]) == expected
+    assert (",".join(placed.learners[0].gpus), [",".join(one.gpus) for one in placed.actors]) == expected
 
 
 def test_too_few_gpus_are_shared_and_that_is_said_once() -> None:
@@ -97,19 +97,19 @@ def test_too_few_gpus_are_shared_and_that_is_said_once() -> None:
     (note,) = placed.notes
     assert "by train_config.num_gpus_per_worker=1 and rollout_config.num_gpus_per_worker=1 with num_rollo" in note
     assert "there are 2 here: they are shared" in note
-    assert (placed.learner.gpus, [one.gpus for one in placed.actors]) == (("0",), [("1",), ("0",), ("1",)])
+    assert (placed.learners[0].gpus, [one.gpus for one in placed.actors]) == (("0",), [("1",), ("0",), ("1",)])
 
 
 def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
     placed = place(config_of(1, 3, 0.5), machine())
     (note,) = placed.notes
     assert "there are none here: all run on the CPU" in note
-    assert all(process.variables == {} for process in (placed.learner, *placed.actors))
+    assert all(process.variables == {} for process in (*placed.learners, *placed.actors))
 
 
 def test_who_asks_for_nothing_is_left_as_it_is() -> None:
     placed = place(config_of(0, 2, 0), machine(cores=64, gpus=8))
-    assert (placed.learner, placed.others, placed.actors, placed.notes) == (Place(), Place(), (Place(),) * 2, ())
+    assert (placed.learners, placed.others, placed.actors, placed.notes) == ((Place(),), Place(), (Place(),) * 2, ())
 
 
 def test_a_process_is_told_what_it_may_see() -> None:
@@ -119,12 +119,22 @@ def test_a_process_is_told_what_it_may_see() -> None:
 
 def test_shards_and_threads_of_the_learner_are_counted_among_the_rest() -> None:
     config = config_of(0, 2, 0, cpus=2)
-    assert place(config, machine(cores=7)).learner.cores == (0, 1, 2)
+    assert place(config, machine(cores=7)).learners[0].cores == (0, 1, 2)
     greedy = replace(config, train_config=TrainConfig(torch_threads=2))
-    assert place(greedy, machine(cores=7)).learner.cores == ()
+    assert place(greedy, machine(cores=7)).learners[0].cores == ()
 
 
 @pytest.mark.parametrize("config", [TrainConfig, RolloutConfig])
 def test_more_than_one_gpu_is_a_whole_number_of_them(config: type[TrainConfig] | type[RolloutConfig]) -> None:
     with pytest.raises(ConfigError, match=r"num_gpus_per_worker must be a whole number or at most 1, got 1\.5"):
         config(num_gpus_per_worker=1.5)
+
+
+def test_every_rank_of_the_learner_has_its_own_gpu_before_the_actors_and_all_share_the_cores() -> None:
+    rollout = RolloutConfig(num_rollout_workers=1, num_gpus_per_worker=1, num_cpus_per_worker=1)
+    train = TrainConfig(num_workers=2, num_gpus_per_worker=1, torch_threads=2)
+    placed = place(FleetConfig(train_config=train, rollout_config=rollout), machine(cores=8, gpus=3))
+    assert [one.gpus for one in (*placed.learners, *placed.actors)] == [("0",), ("1",), ("2",)]
+    assert [one.cores for one in placed.learners] == [(0, 1, 2, 3, 4, 5, 6)] * 2
+    crowded = place(FleetConfig(train_config=train, rollout_config=rollout), machine(cores=6, gpus=3))
+    assert [one.cores for one in placed.learners] != [one.cores for one in crowded.learners] == [(), ()]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
 from minefleet.policies import ActorCritic, Policy, build, zero_value_head
+from minefleet.policies.moments import moments_of
 from minefleet.schema import Leaf, Schema, zeros
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.ppo import normalize, ppo_loss
@@ -154,7 +155,7 @@ def test_ppo_steps_solve_a_contextual_bandit() -> None:
             behaviour, _ = policy(obs, {}, first)
             action = policy.action_head.sample(behaviour.params)
             reward = (action == obs.argmax(-1)).float()
-            policy.value_norm.update(reward, policy.value_head)
+            policy.value_norm.absorb(moments_of(reward.flatten()), policy.value_head)
             behaviour_logp = policy.action_head.logp(behaviour.params, action)
             advantage = normalize(reward - policy.value_norm.denormalize(behaviour.value), mask)
         for _ in range(2):

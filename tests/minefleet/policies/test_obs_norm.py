@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
 from minefleet.policies import ObsNorm, build
-from minefleet.policies.obs_norm import LARGEST, RunningMoments, moments_of
+from minefleet.policies.moments import moments_of
+from minefleet.policies.obs_norm import LARGEST, RunningMoments, finite
 from minefleet.schema import Leaf, Schema
 
 FLOATS = Leaf(kind="box", shape=(2, 3), dtype="float32")
@@ -53,8 +54,8 @@ def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
 def test_pieces_come_to_the_same_as_all_at_once(sizes: list[int], seed: int) -> None:
     pieces = list(torch.split(torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(seed)), sizes))
     at_once, in_pieces = (ObsNorm({"numbers": Leaf(kind="box", shape=(3,), dtype="float32")}) for _ in range(2))
-    at_once.absorb([{"numbers": torch.cat(pieces)}])
-    in_pieces.absorb({"numbers": piece} for piece in pieces)
+    at_once.absorb(at_once.moments_of([{"numbers": torch.cat(pieces)}]))
+    in_pieces.absorb(in_pieces.moments_of({"numbers": piece} for piece in pieces))
     torch.testing.assert_close(in_pieces.state_dict(), at_once.state_dict(), rtol=1e-12, atol=1e-12)
 
 
@@ -84,7 +85,8 @@ def test_nothing_leaves_the_range_not_even_before_the_first_update_or_where_noth
 
 def test_rows_that_are_not_finite_are_left_out() -> None:
     moments = RunningMoments((2,))
-    moments.absorb(moments_of(torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]])))
+    rows = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]])
+    moments.absorb(moments_of(finite(rows)))
     assert moments.count == 2
     assert moments.mean.tolist() == [2.0, 3.0]
 
@@ -100,7 +102,7 @@ def test_only_boxes_of_floats_are_changed_and_the_mask_is_none() -> None:
         "tool": torch.ones(5, dtype=torch.int64),
         "action_mask": torch.ones(5, 2),
     }
-    norm.absorb([obs])
+    norm.absorb(norm.moments_of([obs]))
     changed = norm(obs)
     assert abs(changed["body"]["position"].mean()) < 1e-5
     assert changed["body"]["speed"].shape == (5,)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from minefleet.policies import ValueNorm
+from minefleet.policies.moments import moments_of
 
 
 def test_a_fresh_norm_is_the_identity() -> None:
@@ -19,7 +20,7 @@ def test_updates_leave_denormalized_outputs_unchanged() -> None:
     for scale in (1.0, 30.0, 0.2, 3.0):
         larger = norm.std.item()
         before = norm.denormalize(layer(features))
-        norm.update(scale * torch.randn(64) + scale, layer)
+        norm.absorb(moments_of(scale * torch.randn(64) + scale), layer)
         after = norm.denormalize(layer(features))
         torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-6 * max(larger, norm.std.item()))
 
@@ -29,13 +30,13 @@ def test_updates_leave_float64_outputs_unchanged_to_rounding() -> None:
     norm, layer = ValueNorm(), nn.Linear(8, 1).double()
     features = torch.randn(5, 8, dtype=torch.float64)
     before = norm.denormalize(layer(features))
-    norm.update(1000 + 50 * torch.randn(64), layer)
+    norm.absorb(moments_of(1000 + 50 * torch.randn(64)), layer)
     torch.testing.assert_close(norm.denormalize(layer(features)), before, rtol=0, atol=1e-9)
 
 
 def test_the_first_update_normalizes_its_targets() -> None:
     norm, targets = ValueNorm(), 1000 + 5 * torch.randn(256, generator=torch.Generator().manual_seed(0))
-    norm.update(targets, nn.Linear(2, 1))
+    norm.absorb(moments_of(targets), nn.Linear(2, 1))
     normal = norm.normalize(targets)
     assert normal.mean().item() == pytest.approx(0, abs=1e-3)
     assert normal.std(correction=0).item() == pytest.approx(1, abs=1e-3)
@@ -48,7 +49,7 @@ def test_statistics_equal_debiased_moving_averages_of_the_moments() -> None:
     first_moment = second_moment = 0.0
     for k in range(1, 8):
         targets = torch.randn(16, generator=generator, dtype=torch.float64) * k + 3
-        norm.update(targets, nn.Linear(2, 1))
+        norm.absorb(moments_of(targets), nn.Linear(2, 1))
         first_moment = beta * first_moment + (1 - beta) * targets.mean().item()
         second_moment = beta * second_moment + (1 - beta) * targets.square().mean().item()
         mean = first_moment / (1 - beta**k)
@@ -59,7 +60,7 @@ def test_statistics_equal_debiased_moving_averages_of_the_moments() -> None:
 def test_constant_targets_keep_the_smallest_deviation() -> None:
     norm, layer = ValueNorm(min_std=0.01), nn.Linear(2, 1)
     for _ in range(3):
-        norm.update(torch.full((8,), 7.0), layer)
+        norm.absorb(moments_of(torch.full((8,), 7.0)), layer)
     assert norm.std.item() == pytest.approx(0.01)
     assert all(parameter.isfinite().all() for parameter in layer.parameters())
 
@@ -67,14 +68,14 @@ def test_constant_targets_keep_the_smallest_deviation() -> None:
 def test_a_norm_that_is_switched_off_stays_as_it_is() -> None:
     norm, layer = ValueNorm(enabled=False), nn.Linear(2, 1)
     weight = layer.weight.clone()
-    norm.update(torch.randn(8) * 100, layer)
+    norm.absorb(moments_of(torch.randn(8) * 100), layer)
     assert torch.equal(layer.weight, weight)
     assert torch.equal(norm.normalize(torch.tensor([5.0])), torch.tensor([5.0]))
 
 
 def test_the_statistics_are_part_of_the_state() -> None:
     norm, other = ValueNorm(), ValueNorm()
-    norm.update(torch.randn(8) * 10 + 4, nn.Linear(2, 1))
+    norm.absorb(moments_of(torch.randn(8) * 10 + 4), nn.Linear(2, 1))
     other.load_state_dict(norm.state_dict())
     assert other.mean == norm.mean
     assert other.std == norm.std

@@ -9,6 +9,7 @@ import torch
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError, ContractError
 from minefleet.policies import Policy, build
+from minefleet.policies.moments import moments_of
 from minefleet.policies.weights import (
     architecture,
     architecture_fingerprint,
@@ -37,7 +38,7 @@ def policy(seed: int, hidden_size: int = 8) -> Policy:
 
 def test_weights_and_normaliser_survive_the_round_trip_through_read_only_arrays() -> None:
     source, target = policy(0), policy(1)
-    source.value_norm.update(torch.randn(8) * 5 + 2, source.value_head)
+    source.value_norm.absorb(moments_of(torch.randn(8) * 5 + 2), source.value_head)
     weights = to_numpy(source)
     for array in weights.values():
         array.flags.writeable = False

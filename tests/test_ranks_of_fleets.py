@@ -1,0 +1,101 @@
+"""Learners of two ranks in whole fleets: real processes, real kills, and torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import COMMAND, Fleet
+
+from minefleet.run import read_run
+from minefleet_replay.books import read_books
+from minefleet_replay.limits import limits_of
+from minefleet_replay.store import open_store
+
+Train = Callable[..., Fleet]
+TWO = "train_config.num_workers=2"
+ROLES = ("parameters", "replay", "actor")
+
+
+def assert_only_forward(rows: list[dict[str, Any]]) -> None:
+    for before, after in pairwise(rows):
+        assert after["iteration"] == before["iteration"] + 1
+        assert after["policy_version"] > before["policy_version"]
+
+
+def assert_balanced(directory: Path) -> None:
+    """Reads the ledger of the stopped replay, which recounts its store and refuses one that does not add up."""
+    run = read_run(directory)
+    limits = limits_of(run, 0)
+    store = open_store(run.shards[0].store, max_bytes=limits.max_bytes, fresh=False)
+    try:
+        ledger = read_books(store, limits).ledger
+    finally:
+        store.close()
+    parts = (ledger.live, ledger.leased, ledger.trained, ledger.expired, ledger.evicted, ledger.corrupt)
+    assert ledger.appended == sum(parts) and ledger.trained > 0 and ledger.leased == 0
+
+
+def are_renewed(fleet: Fleet, old: set[int]) -> bool:
+    """Whether both ranks are other processes than these."""
+    return not old & {fleet.pid("learner"), fleet.pid("learner-1")}
+
+
+def test_a_killed_rank_takes_the_other_with_it_and_both_go_on_from_the_checkpoint(train: Train) -> None:
+    fleet = train("cartpole", TWO, "stop.env_steps=20000", "seed=4")
+    for share, name, other in ((0.3, "learner-1", "learner"), (0.6, "learner", "learner-1")):
+        fleet.wait_for_env_steps(int(share * 20_000))
+        killed, survivor = fleet.pid(name), fleet.pid(other)
+        os.kill(killed, signal.SIGKILL)
+        fleet.wait_for(partial(are_renewed, fleet, {killed, survivor}))
+    result = fleet.finish()
+
+    assert result["stopped_by"] == "env_steps"
+    rows = fleet.rows()
+    assert_only_forward(rows)
+    assert rows[-1]["trained_steps"] > 0.8 * rows[-1]["env_steps"]
+    assert_balanced(fleet.directory)
+
+
+@pytest.mark.soak
+def test_a_rank_that_hangs_is_noticed_and_all_start_again(train: Train) -> None:
+    fleet = train("cartpole", TWO, "stop.env_steps=20000", "train_config.rank_timeout_s=20")
+    fleet.wait_for_env_steps(5_000)
+    hanging = fleet.pid("learner-1")
+    os.kill(hanging, signal.SIGSTOP)
+    fleet.wait_for(lambda: fleet.pid("learner-1") not in (hanging, 0))
+    assert fleet.finish()["stopped_by"] == "env_steps"
+    assert_only_forward(fleet.rows())
+
+
+def test_torchrun_runs_the_ranks_and_its_signal_drains_them(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    settings = ["cartpole", TWO, "--run-dir", str(directory)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    started = [[*torchrun, "-m", "minefleet", "serve", "learner", *settings]]
+    started += [[*COMMAND, "serve", role, *settings] for role in ROLES]
+    processes = list[subprocess.Popen[str]]()
+    try:
+        for number, command in enumerate(started):
+            with (tmp_path / f"{number}.log").open("w") as log:
+                processes.append(subprocess.Popen(command, stdout=log, stderr=log, text=True, cwd=tmp_path))
+        ranks = Fleet(processes[0], directory)
+        ranks.wait_for_env_steps(3_000)
+        processes[0].send_signal(signal.SIGTERM)
+        processes[0].wait()
+    finally:
+        for process in processes:
+            process.terminate()
+        codes = [process.wait() for process in processes]
+    result = json.loads((directory / "result.json").read_text())
+    assert result["stopped_by"] == "signal"
+    assert result["iteration"] == ranks.rows()[-1]["iteration"]
+    assert codes[1:] == [0, 0, 0]
+    assert_only_forward(ranks.rows())
