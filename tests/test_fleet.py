@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 from tests.conftest import COMMAND, Fleet
 
@@ -184,11 +185,18 @@ def rounded_tensors(fleet: Fleet) -> set[str]:
     return {tensor["name"] for tensor in tensors if tensor.get("wire_dtype") == "DTYPE_BFLOAT16"}
 
 
+def frames_per_second(path: Path) -> float:
+    with av.open(str(path)) as film:
+        return float(film.streams.video[0].average_rate or 0)
+
+
 def test_a_run_films_what_it_wishes_for(train: Train) -> None:
-    fleet = train("cartpole", "stop.env_steps=6000", "train_config.record_video_interval=2", "seed=7")
+    keys = [f"rollout_config.worker_config.{key}" for key in ("video_fps=7", "video_output_dir=films")]
+    fleet = train("cartpole", "stop.env_steps=6000", "train_config.record_video_interval=2", "seed=7", *keys)
     fleet.finish()
     shown = [list(pictures(path)) for path in (fleet.directory / "videos").iterdir()]
     assert shown and all(len(frames) > 5 for frames in shown)
+    assert {frames_per_second(path) for path in (fleet.directory / "films").glob("*.mp4")} == {7}
     wishes = json.loads((fleet.directory / "parameters" / "wishes.json").read_text())
     assert any(wish["done"] for wish in wishes)
 

@@ -19,16 +19,14 @@ from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.collating import Collator
 from minefleet_learner.feed import Feed
 from minefleet_learner.schedule import rates
-from minefleet_learner.shards import Shards
 from minefleet_learner.update import Updater
 from minefleet_runtime.memory import keep_freed_memory
 
 
-class InMemory(Shards):
+class InMemory:
     """Has the same fragments for every lease."""
 
     def __init__(self, packed: Sequence[Packed]) -> None:
-        super().__init__([])
         self._packed = {header.name.stream: (header, payload) for header, payload in packed}
 
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk]:

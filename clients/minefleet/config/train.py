@@ -123,7 +123,8 @@ class TrainConfig:
     num_readers: int = 1
     """Threads per rank that read fragments, and as many that unpack observations, >= 1. Seeds: 4."""
     num_cpus_per_reader: float = 0.1
-    """Cores per reader; informational. Seeds: 0.1."""
+    """Cores that a reader takes, >= 0: what all readers of a rank take, rounded, is kept free of actors where those are
+    pinned. Seeds: 0.1."""
     prefetch_batches: int = 1
     """Iterations leased ahead while one trains: 0 or 1. Seeds: 2 (micro-batches there)."""
     decoded_bytes: int = 2**30
@@ -181,7 +182,7 @@ class TrainConfig:
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
             "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
-            "record_video_interval burn_in decoded_bytes"
+            "record_video_interval burn_in decoded_bytes num_cpus_per_reader"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
         whole_or_share("train_config.num_gpus_per_worker", self.num_gpus_per_worker)

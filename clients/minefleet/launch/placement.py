@@ -127,7 +127,8 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[tuple[int, ...]
     if not actors or not each:
         return (), unpinned, []
     train = config.train_config
-    others = train.num_workers * max(train.torch_threads, 1) + len(config.services.replay) + 1
+    readers = round(train.num_readers * train.num_cpus_per_reader)
+    others = train.num_workers * (max(train.torch_threads, 1) + readers) + len(config.services.replay) + 1
     if actors * each + others > len(machine.cores):
         note = (
             f"rollout_config.num_cpus_per_worker={rollout.num_cpus_per_worker:g}: {actors * each} cores for actors and "

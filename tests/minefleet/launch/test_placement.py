@@ -138,3 +138,15 @@ def test_every_rank_of_the_learner_has_its_own_gpu_before_the_actors_and_all_sha
     assert [one.cores for one in placed.learners] == [(0, 1, 2, 3, 4, 5, 6)] * 2
     crowded = place(FleetConfig(train_config=train, rollout_config=rollout), machine(cores=6, gpus=3))
     assert [one.cores for one in placed.learners] != [one.cores for one in crowded.learners] == [(), ()]
+
+
+def test_what_readers_take_is_kept_free_of_actors() -> None:
+    def rest(per_reader: float) -> int:
+        train = TrainConfig(torch_threads=1, num_readers=4, num_cpus_per_reader=per_reader)
+        rollout = RolloutConfig(num_rollout_workers=2, num_cpus_per_worker=1.0)
+        placed = place(FleetConfig(train_config=train, rollout_config=rollout), machine(cores=8))
+        return len(placed.learners[0].cores)
+
+    assert rest(0.1) == 6
+    assert rest(0.5) == 6
+    assert rest(2.0) == 0
