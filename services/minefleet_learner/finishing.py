@@ -125,6 +125,7 @@ class Finisher:
 
     def conclude(self, reason: str) -> CheckpointState:
         """Says where training stands at the end, which the run's own condition has caused or else `reason`."""
+        self._judge()
         self._state = replace(self._state, stopped_by=self._state.stopped_by or reason, wall_s=self._wall_s)
         self._rank()
         return self._state

@@ -99,6 +99,7 @@ class Learner:
         self._copying: Future[Weights] = Future()
         self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None
         self._started: CheckpointState | None = None
+        self._alarm: threading.Timer | None = None
         self._iteration = self._version = 0
         """Of the policy here, which may be ahead of what is published."""
         self._is_published = True
@@ -133,6 +134,7 @@ class Learner:
         self._started = self._finisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
         outlets.board.set(status_service_pb2.STATE_RUNNING)
+        self._set_alarm(60 * run.config.stop.minutes)
 
     def iterate(self) -> None:
         """Trains on one lease and hands the iteration over."""
@@ -201,6 +203,8 @@ class Learner:
     def close(self) -> None:
         """Gives back leases and ends all threads; the second time does nothing."""
         outlets = self._parts.outlets
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._parts.stopping.set()
         outlets.parameters.close()
         self._backlog.close()
@@ -211,6 +215,13 @@ class Learner:
         self._finisher.close()
         outlets.replay.close()
         self._parts.ranks.close()
+
+    def _set_alarm(self, after_s: float) -> None:
+        """Ends the wait for fragments when the time of the run is over: none may ever come."""
+        if after_s:
+            self._alarm = threading.Timer(after_s, self._parts.outlets.feed.end)
+            self._alarm.daemon = True
+            self._alarm.start()
 
     def _flush(self) -> bool:
         """Waits for the backlog; returns whether all that was trained is finished."""

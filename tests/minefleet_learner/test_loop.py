@@ -61,9 +61,10 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def make_config(*, max_staleness: int = 1, shards: int = 1, **train: Any) -> FleetConfig:
+def make_config(*, max_staleness: int = 1, shards: int = 1, minutes: float = 0.0, **train: Any) -> FleetConfig:
     return FleetConfig(
         seed=3,
+        stop=StopConfig(minutes=minutes),
         policy=PolicyConfig(hidden_size=8, hidden_layers=1),
         rollout_config=RolloutConfig(
             fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=max_staleness)
@@ -250,6 +251,13 @@ def test_a_run_whose_actors_record_what_its_weights_do_not_say_stops_before_it_t
             learner.iterate()
     assert not made.rows()
     assert issubclass(ParityError, GaveUpError)
+
+
+def test_a_run_without_fragments_ends_when_its_time_is_over(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(minutes=0.01)
+    learner, context = made.learner()
+    run_learner(learner, context.stopping)
+    assert (made.result()["stopped_by"], made.result()["iteration"]) == ("minutes", 0)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
