@@ -41,7 +41,7 @@ MOST_VERSIONS = 8
 """Versions that are remembered at most, whatever `max_staleness` allows: each is a copy of the weights."""
 MOST_UNPROBED = 10
 """Iterations in a row without a step to compare, after which a log line says so."""
-BOUNDS = {"float32": 1e-4, "bfloat16": 0.5, "float16": 0.05}
+BOUNDS = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.025}
 """Largest difference by the dtype that actors compute in below the heads; the learner's side is always float32."""
 ULPS = 4
 """Roundings of float32 that a value goes through between normalised and reward units, both ways."""
