@@ -21,6 +21,7 @@ from minefleet_replay.store import open_store
 
 Train = Callable[..., Fleet]
 TWO = "train_config.num_workers=2"
+MORTAL = Path(__file__).parent / "mortal"
 ROLES = ("parameters", "replay", "actor")
 
 
@@ -58,6 +59,26 @@ def test_a_killed_rank_takes_the_other_with_it_and_both_go_on_from_the_checkpoin
     result = fleet.finish()
 
     assert result["stopped_by"] == "env_steps"
+    rows = fleet.rows()
+    assert_only_forward(rows)
+    assert rows[-1]["trained_steps"] > 0.8 * rows[-1]["env_steps"]
+    assert_balanced(fleet.directory)
+
+
+def test_rank_0_may_die_between_publish_ack_and_checkpoint(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(MORTAL), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("MINEFLEET_TEST_DEATHS", str(tmp_path))
+    fleet = train("cartpole", TWO, "stop.env_steps=20000", "train_config.save_interval=2")
+    for share, moment in ((0.2, "between publish and ack"), (0.5, "between ack and checkpoint")):
+        fleet.wait_for_env_steps(int(share * 20_000))
+        death, killed, survivor = tmp_path / moment, fleet.pid("learner"), fleet.pid("learner-1")
+        death.touch()
+        fleet.wait_for(partial(are_renewed, fleet, {killed, survivor}))
+        assert not death.exists()
+    assert fleet.finish()["stopped_by"] == "env_steps"
+
     rows = fleet.rows()
     assert_only_forward(rows)
     assert rows[-1]["trained_steps"] > 0.8 * rows[-1]["env_steps"]

@@ -52,10 +52,12 @@ class Dumps:
         """Keeps a step, if there is room. What keeps it from being written is logged: the training matters more."""
         directory = self._run.directory / BAD_STEPS
         number = len(list(directory.glob("[0-9]*")))
+        if number >= MOST_DUMPS:
+            return
         checkpoint = take_snapshot(updater, CheckpointState(run_id=""), (self._run.directory / RUN_FILE).read_text())
         arrays = _arrays(bad)
         size_bytes = _bytes_of(checkpoint) + sum(tensor.nbytes for tensor in arrays.values())
-        if number >= MOST_DUMPS or disk_bytes(directory) + size_bytes > self._most_bytes:
+        if disk_bytes(directory) + size_bytes > self._most_bytes:
             return
         if bad.rng is not None:
             checkpoint = replace(checkpoint, rng=bad.rng)

@@ -65,14 +65,7 @@ def estimate(policy: Policy, batch: Batch, config: TrainConfig) -> Estimates:
         value, next_value = current.value, current.next_value
     else:
         value, next_value = batch.behaviour_value, batch.next_value
-    steps = {
-        "reward": batch.reward,
-        "value": value,
-        "next_value": next_value,
-        "terminated": batch.terminated,
-        "truncated": cut_between(batch),
-        "mask": batch.mask,
-    }
+    steps = steps_of(batch, value, next_value)
     if config.off_policy == "vtrace" and current:
         advantage, target = _vtrace(batch, steps, current.logp, config)
     else:
@@ -124,6 +117,18 @@ def _vtrace(batch: Batch, steps: dict[str, Tensor], logp: Tensor, config: TrainC
 
 
 @torch.no_grad()
+def steps_of(batch: Batch, value: Tensor, next_value: Tensor) -> dict[str, Tensor]:
+    """What `chain` takes of a batch, [B, T] each, with these values in reward units."""
+    return {
+        "reward": batch.reward,
+        "value": value,
+        "next_value": next_value,
+        "terminated": batch.terminated,
+        "truncated": cut_between(batch),
+        "mask": batch.mask,
+    }
+
+
 def cut_between(batch: Batch) -> Tensor:
     """`truncated` [B, T], and also the last steps after which the environment failed: the next fragment starts afresh.
 

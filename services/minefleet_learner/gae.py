@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from minefleet_learner.recursion import accumulate
+from minefleet_learner.shapes import check_shapes
 
 
 @torch.no_grad()
@@ -49,9 +50,6 @@ def generalized_advantages(
         ValueError: If the inputs do not share one [B, T] shape.
     """
     mask = torch.ones_like(terminated) if mask is None else mask
-    shapes = {tuple(x.shape) for x in (reward, value, next_value, terminated, truncated, mask)}
-    if len(shapes) != 1 or reward.ndim != 2:
-        raise ValueError(f"expected one shared [B, T] shape, got {sorted(shapes)}")
-
+    check_shapes(reward, value, next_value, terminated, truncated, mask)
     delta = (reward + discount * next_value.masked_fill(terminated, 0.0) - value).masked_fill(~mask, 0.0)
     return accumulate(delta, delta.new_tensor(discount * gae_lambda), terminated | truncated | ~mask)

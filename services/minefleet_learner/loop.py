@@ -43,7 +43,6 @@ from minefleet_learner.report import UpdateReport
 from minefleet_learner.restore import copy_insides, restore, take_snapshot
 from minefleet_learner.rows import Account, Stopwatch
 from minefleet_learner.schedule import Rates, progress, rates
-from minefleet_learner.snapshot import Insides
 from minefleet_learner.update import Updater
 
 logger = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class Learner:
             new_version: Whether its weights are published; otherwise the newest version stays the newest.
         """
         self._iteration, self._version = self._iteration + 1, self._version + new_version
-        began = time.monotonic()
+        began, writer = time.monotonic(), self._parts.outlets.writer
         self._backlog.make_room()
         self._copying, self._is_published = self._begin_copy(), new_version
         account = Account(
@@ -181,7 +180,7 @@ class Learner:
             version=self._version,
             is_published=new_version,
             weights=self._copying,
-            insides=self._insides() if self._parts.outlets.writer.claim(self._iteration) else None,
+            insides=copy_insides(self.updater, self._moments) if writer.claim(self._iteration) else None,
             account=account,
         )
         self._backlog.put(trained)
@@ -257,9 +256,6 @@ class Learner:
         if self._is_published:
             self._parts.probe.remember(self._version, weights)
         return time.monotonic() - began
-
-    def _insides(self) -> Insides:
-        return copy_insides(self._parts.updater, self._moments)
 
 
 def run(learner: Learner, stopping: threading.Event, train: Callable[[], None] | None = None) -> None:

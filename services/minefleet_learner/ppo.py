@@ -13,6 +13,7 @@ from torch import Tensor
 
 from minefleet.policies.moments import Moments, moments_of
 from minefleet_learner.importance import capped
+from minefleet_learner.shapes import check_shapes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +115,7 @@ def ppo_loss(
         anchor_value,
         kl_reference,
     )
-    _check_shapes(*tensors, mask)
+    check_shapes(*tensors, mask)
     # Padding is blanked on entry: blanked only at the end, its NaNs would come back in the gradient as 0 · NaN.
     logp, behaviour_logp, proximal_logp, advantage, value, value_target, entropy, anchor_value, kl_reference = (
         tensor.masked_fill(~mask, 0.0) for tensor in tensors
@@ -159,9 +160,3 @@ def masked_mean(tensor: Tensor, mask: Tensor, count: float | None = None) -> Ten
 def _squared_error(value: Tensor, target: Tensor, anchor: Tensor, clip: float) -> Tensor:
     clipped = anchor + (value - anchor).clamp(-clip, clip)
     return torch.max((value - target).square(), (clipped - target).square())
-
-
-def _check_shapes(*tensors: Tensor) -> None:
-    shapes = {tuple(tensor.shape) for tensor in tensors}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
-        raise ValueError(f"expected one shared [B, T] shape, got {sorted(shapes)}")

@@ -111,6 +111,8 @@ def look_at(part: Part | None, ranks: Ranks, device: torch.device, log_ratio_ran
 
 PARTS = 6
 """Numbers of a report that add up over micro-batches, beside the entropy of each head."""
+APPROX_KL = 4
+"""Place of approx_kl among them."""
 
 
 class Tally:
@@ -191,7 +193,3 @@ class Tally:
             ratio_max=math.exp(min(float(largest), log_ratio_range)),
             head_entropy=dict(zip(self._heads, heads, strict=True)),
         )
-
-
-APPROX_KL = 4
-"""Place of approx_kl among the parts."""

@@ -48,19 +48,10 @@ class GaeActor:
             next_value: [B, T] float32, V(sₜ₊₁), likewise.
         """
         from minefleet_learner.advantages import chain
-        from minefleet_learner.estimates import cut_between
+        from minefleet_learner.estimates import steps_of
 
-        return chain(
-            batch.names,
-            reward=batch.reward,
-            value=value,
-            next_value=next_value,
-            terminated=batch.terminated,
-            truncated=cut_between(batch),
-            mask=batch.mask,
-            discount=self.discount,
-            gae_lambda=self.gae_lambda,
-        )
+        steps = steps_of(batch, value, next_value)
+        return chain(batch.names, **steps, discount=self.discount, gae_lambda=self.gae_lambda)
 
 
 class BaseTrainer(ABC):

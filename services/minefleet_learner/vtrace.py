@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minefleet_learner.importance import capped
 from minefleet_learner.recursion import accumulate
+from minefleet_learner.shapes import check_shapes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +69,7 @@ def vtrace(
         ValueError: If the inputs do not share one [B, T] shape.
     """
     mask = torch.ones_like(terminated) if mask is None else mask
-    shapes = {tuple(x.shape) for x in (reward, value, next_value, terminated, truncated, log_ratio, mask)}
-    if len(shapes) != 1 or reward.ndim != 2:
-        raise ValueError(f"expected one shared [B, T] shape, got {sorted(shapes)}")
-
+    check_shapes(reward, value, next_value, terminated, truncated, log_ratio, mask)
     log_ratio = log_ratio.masked_fill(~mask, 0.0)
     rho, c = (capped(log_ratio, bar) for bar in (rho_bar, c_bar))
     delta = (reward + discount * next_value.masked_fill(terminated, 0.0) - value).masked_fill(~mask, 0.0)

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from minefleet.config import EnvConfig, FleetConfig
 from minefleet.errors import ConfigError
 from minefleet.run import Run
-from minefleet.schema import Schema
 from minefleet.status import limit_of, look, render
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
@@ -25,14 +23,6 @@ ROW = {
     "sps": 812.5,
     "learner_wait_ratio": 0.6,
 }
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    config = FleetConfig(env=EnvConfig(id="CartPole-v1"))
-    made = Run(directory=tmp_path, config=config, schema=Schema(obs={}, action={}), architecture="abc")
-    made.write()
-    return made
 
 
 @contextmanager

@@ -7,49 +7,38 @@ from contextlib import closing
 import pytest
 import torch
 
+from harness.training_ours import InMemory
 from minefleet.codec import encode
 from minefleet.fragment import Fragment
-from minefleet.replay import LeasedChunk, Order, Packed
+from minefleet.replay import LeasedChunk, Packed
 from minefleet_learner.collating import Collator
 from minefleet_learner.feed import Feed
 
 CHUNKS = 6
 
 
-class InMemory:
+class Noted(InMemory):
     """A lease of fragments in memory, which notes who reads what."""
 
-    def __init__(self, make: Callable[..., Fragment]) -> None:
-        self._packed = {
-            f"s{seed}": encode(make(seed), run_id="r", stream=f"s{seed}", sequence=0, schema_fingerprint="f")
-            for seed in range(CHUNKS)
-        }
+    def __init__(self, packed: Sequence[Packed]) -> None:
+        super().__init__(packed)
         self.shares: list[list[str]] = []
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk]:
-        del number, use_version, wait_s, order
-        return [
-            LeasedChunk(stream=stream, chunk=0, fragments=1, payload_bytes=1, uses=0, oldest_version=1)
-            for stream in self._packed
-        ]
-
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
-        del number
         self.shares.append([chunk.stream for chunk in chunks])
-        return (self._packed[chunk.stream] for chunk in chunks)
-
-    def ack(self, number: int) -> int:
-        return number
-
-    def release(self, number: int) -> None:
-        del number
+        return super().read(number, chunks)
 
 
 @pytest.mark.parametrize("readers", [1, 3])
 def test_every_reader_reads_its_share_and_nothing_is_read_twice(
     make_fragment: Callable[..., Fragment], readers: int
 ) -> None:
-    replay = InMemory(make_fragment)
+    replay = Noted(
+        [
+            encode(make_fragment(seed), run_id="r", stream=f"s{seed}", sequence=0, schema_fingerprint="f")
+            for seed in range(CHUNKS)
+        ]
+    )
     feed = Feed(
         replay,
         fragments_per_chunk=1,

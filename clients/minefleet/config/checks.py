@@ -50,9 +50,3 @@ def points(key: str, values: Sequence[Sequence[float]]) -> None:
     shares = [share for share, _ in values]
     if any(later <= earlier for earlier, later in pairwise(shares)):
         raise ConfigError(f"{key} must have rising shares of the run, got {shares}")
-
-
-def not_yet(key: str, value: object, supported: object) -> None:
-    """Rejects a known key's value that this version cannot honour."""
-    if value != supported:
-        raise ConfigError(f"{key}={value} is not supported by this version, only {key}={supported}")

@@ -27,5 +27,5 @@ def compiled(function: Callable[..., Any], try_out: Callable[[Any], object], *, 
 
 
 def headline(error: Exception) -> str:
-    """The first line of what an error says, and its type."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    """The type of an error and the first paragraph of what it says, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split("\n\n")[0].split())

@@ -20,8 +20,11 @@ class GRUCore(nn.Module):
         """Zeros [B, H]."""
         return next(self.gru.parameters()).new_zeros(batch, self.gru.hidden_size)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, features: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Runs over time, in one call between two steps at which any row is reset.
+
+        Where those steps are is in the data, so this part of a compiled policy runs as it is.
 
         Args:
             features: [B, T, F].

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.cli.stall import REPEAT_S, STALL_S, Stall
-from minefleet.config import EnvConfig, FleetConfig
 from minefleet.run import Run
-from minefleet.schema import Schema
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serving
@@ -35,14 +33,6 @@ class Watched:
         while self.stall.is_asking:
             self._heard.wait(0.01)
             self.stall.tick(iterated=False)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    config = FleetConfig(env=EnvConfig(id="CartPole-v1"))
-    made = Run(directory=tmp_path, config=config, schema=Schema(obs={}, action={}), architecture="abc")
-    made.write()
-    return made
 
 
 @pytest.fixture

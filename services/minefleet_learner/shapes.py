@@ -1,0 +1,10 @@
+"""What all estimates and losses take: tensors of fragments side by side, of one shape."""
+
+from torch import Tensor
+
+
+def check_shapes(*tensors: Tensor) -> None:
+    """Raises `ValueError` unless the tensors share one [B, T] shape."""
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise ValueError(f"expected one shared [B, T] shape, got {sorted(shapes)}")
