@@ -220,6 +220,10 @@ def test_the_whole_ring_turns_in_one_process(train: Train) -> None:
     assert result["env_steps"] >= 4_000
     assert max(row["staleness_max"] for row in fleet.rows()) == 0
     assert_counters_never_go_back(fleet.rows())
+    again = train("--resume", str(fleet.directory), directory=fleet.directory)
+    out, errors = again.process.communicate()
+    assert json.loads(out)["stopped_by"] == "env_steps"
+    assert "has trained to its stop.env_steps=4000" in errors
 
 
 def test_a_serial_run_repeats_itself_whatever_it_keeps_unpacked(train: Train, tmp_path: Path) -> None:

@@ -244,8 +244,15 @@ def _read_file(path: Path, name: str) -> bytes:
     try:
         return (path / name).read_bytes()
     except OSError as error:
-        what = "is no checkpoint" if name == STATE_FILE else "is incomplete"
-        raise ConfigError(f"{path} {what}: cannot read {name}: {error.strerror}") from error
+        raise ConfigError(f"{path} {_what_is_there(path, name)}: cannot read {name}: {error.strerror}") from error
+
+
+def _what_is_there(path: Path, missing: str) -> str:
+    if not path.exists():
+        return "does not exist"
+    if (path / "checkpoints").is_dir():
+        return f"is a run; its checkpoints are in {path / 'checkpoints'}"
+    return "is no checkpoint" if missing == STATE_FILE else "is incomplete"
 
 
 def _read_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:

@@ -38,7 +38,10 @@ Settings: TypeAlias = Mapping[str, Any]
 
 
 def start_rolloutmanager(
-    policy_generator: Generator | None, env_generator: Generator | None, cfg: Settings, run_dir: Path | None = None
+    policy_generator: Generator | None,
+    env_generator: Generator | None,
+    cfg: Settings,
+    run_dir: Path | str | None = None,
 ) -> RolloutManager:
     """Starts replay, parameters and actors of a run and returns; where they run already, they are taken over.
 
@@ -71,7 +74,7 @@ def start_trainer(
     env_generator: Generator | None,
     cfg: Settings,
     whole_config: str = "",
-    run_dir: Path | None = None,
+    run_dir: Path | str | None = None,
 ) -> dict[str, Any]:
     """Trains on a run whose rollout manager is up, and blocks until that ends. Called by the main thread.
 
@@ -107,13 +110,13 @@ def start_trainer(
                 manager.stop()
 
 
-def get_rollout_manager(run_dir: Path) -> RolloutManager:
+def get_rollout_manager(run_dir: Path | str) -> RolloutManager:
     """The handle on a run's rollout manager, whether it is up or not.
 
     Raises:
         ConfigError: If there is no run in the directory.
     """
-    return RolloutManager(read_run(run_dir))
+    return RolloutManager(read_run(Path(run_dir)))
 
 
 def _resolve(policy_generator: Generator | None, env_generator: Generator | None, cfg: Settings) -> FleetConfig:
@@ -122,8 +125,8 @@ def _resolve(policy_generator: Generator | None, env_generator: Generator | None
     return from_settings(cfg, "cfg", generators)
 
 
-def _directory(config: FleetConfig, run_dir: Path | None) -> Path:
-    return (run_dir or RUNS / (config.logger_config.name or DEFAULT_NAME)).absolute()
+def _directory(config: FleetConfig, run_dir: Path | str | None) -> Path:
+    return Path(run_dir or RUNS / (config.logger_config.name or DEFAULT_NAME)).absolute()
 
 
 def _adopt(config: FleetConfig, run: Run, whole_config: str) -> Run:

@@ -82,7 +82,7 @@ def ask(card: Mapping[str, Any]) -> RoleStatus:
     """Asks the role that left this card."""
     known = RoleStatus(**{key: card[key] for key in ("name", "pid", "address", "metrics_address")})
     if not known.address:
-        return replace(known, state="starting", detail="no port yet")
+        return replace(known, state="starting", detail="no port is open yet")
     try:
         with connect(known.address) as channel, translated():
             stub = status_service_pb2_grpc.StatusServiceStub(channel)

@@ -1,6 +1,7 @@
 """Builds the parts of a learner from a run."""
 
 import copy
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -36,6 +37,8 @@ from minefleet_learner.shards import Part, Shards
 from minefleet_learner.snapshot import seed_everything
 from minefleet_learner.update import Updater
 from minefleet_runtime.context import RoleContext
+
+logger = logging.getLogger(__name__)
 
 Setup: TypeAlias = Callable[[], tuple[Policy, torch.optim.Optimizer]]
 """Makes a policy on the device to train on, with fresh weights, and its optimizer."""
@@ -83,12 +86,20 @@ def build_learner(
         metrics=LearnerMetrics(context.registry),
         board=context.board,
     )
+    needed = BOUNDS[run.config.rollout_config.worker_config.dtype]
+    if config.parity_bound is not None and config.parity_bound < needed:
+        logger.warning(
+            "train_config.parity_bound=%g is below the %g that %s takes",
+            config.parity_bound,
+            needed,
+            f"worker_config.dtype={run.config.rollout_config.worker_config.dtype}",
+        )
     probe = ParityProbe(
         updater.policy,
         versions=buffer.max_staleness + 2,
         context_length=config.context_length,
         rounded=rounded,
-        bound=config.parity_bound or BOUNDS[run.config.rollout_config.worker_config.dtype],
+        bound=config.parity_bound or needed,
     )
     return Learner(
         Parts(

@@ -26,11 +26,11 @@ from minefleet_learner.batch import OF_TENSORS, Batch
 from minefleet_learner.objective import Prepared
 from minefleet_learner.restore import take_snapshot
 from minefleet_learner.schedule import Rates
+from minefleet_learner.stepping import BAD_STEPS
 from minefleet_learner.update import BadStep, Updater
 
 logger = logging.getLogger(__name__)
 
-BAD_STEPS = "bad-steps"
 BATCH_FILE = "batch.safetensors"
 STEP_FILE = "step.json"
 MOST_DUMPS = 5
@@ -86,11 +86,21 @@ def read_dump(path: Path, device: torch.device) -> Dumped:
     Raises:
         ConfigError: If there is none, or it is not whole.
     """
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError
 
     place = newest(path / "checkpoints")
     if place is None or not (path / STEP_FILE).exists():
         raise ConfigError(f"{path} holds no step of {BAD_STEPS}: it lacks checkpoints or {STEP_FILE}")
+    try:
+        bad = _read_step(path, device)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ConfigError(f"the step in {path} is damaged: {error}") from error
+    return Dumped(run=read_run(place), checkpoint=read(place), bad=bad)
+
+
+def _read_step(path: Path, device: torch.device) -> BadStep:
+    from safetensors.torch import load_file
+
     words = json.loads((path / STEP_FILE).read_text())
     tensors = {name: tensor.to(device) for name, tensor in load_file(path / BATCH_FILE).items()}
     batch = Batch(
@@ -98,8 +108,7 @@ def read_dump(path: Path, device: torch.device) -> Dumped:
         **_trees(tensors, "batch", OF_TENSORS),
     )
     prepared = Prepared(batch=batch, **_trees(tensors, "prepared", OF_PREPARED)) if words["micro_batches"] else None
-    bad = BadStep(batch=batch, rates=Rates(**words["rates"]), prepared=prepared, micro_batches=words["micro_batches"])
-    return Dumped(run=read_run(place), checkpoint=read(place), bad=bad)
+    return BadStep(batch=batch, rates=Rates(**words["rates"]), prepared=prepared, micro_batches=words["micro_batches"])
 
 
 def _arrays(bad: BadStep) -> dict[str, Tensor]:

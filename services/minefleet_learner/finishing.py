@@ -137,6 +137,7 @@ class Finisher:
             "episode_return_mean": self._episodes.return_mean,
             "env_steps": self._state.env_steps,
             "trained_steps": self._state.trained_steps,
+            "skipped_steps": self._state.skipped_steps,
             "iteration": self._state.iteration,
             "checkpoint": str(place),
         }

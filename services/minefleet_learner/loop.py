@@ -185,15 +185,19 @@ class Learner:
         )
         self._backlog.put(trained)
 
-    def finish(self) -> None:
-        """Has all iterations finished, gives back leases, and writes the last checkpoint and `result.json`."""
+    def finish(self, reason: str) -> None:
+        """Has all iterations finished, gives back leases, and writes the last checkpoint and `result.json`.
+
+        Args:
+            reason: What ends the run where none of its own conditions does.
+        """
         is_whole = self._flush()
         end(self._parts.ranks)
         self.close()
         if not is_whole:
             logger.info("what was under way is abandoned; the last checkpoint stands")
             return
-        outlets, state = self._parts.outlets, self._finisher.conclude("signal")
+        outlets, state = self._parts.outlets, self._finisher.conclude(reason)
         text = (outlets.run.directory / RUN_FILE).read_text()
         place = outlets.writer.write(take_snapshot(self._parts.updater, state, text))
         self._finisher.write_result(place)
@@ -272,7 +276,7 @@ def run(learner: Learner, stopping: threading.Event, train: Callable[[], None] |
             (train or partial(iterate, learner, stopping))()
         except StoppedError as error:
             logger.info("%s", error)
-        learner.finish()
+        learner.finish("signal" if stopping.is_set() else "trainer")
     finally:
         learner.close()
 

@@ -1,10 +1,13 @@
 """Repeats an update step that was not finite and says what was first not finite: `minefleet rerun-update DIR`."""
 
 import argparse
+import bdb
+import contextlib
 import pdb  # The command exists for the debugger.
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from minefleet_learner.assembly import build_updater
 from minefleet_learner.batch import Batch
 from minefleet_learner.dumps import Dumped, read_dump
 from minefleet_learner.estimates import estimate
+from minefleet_learner.ppo import PPOLoss
 from minefleet_learner.restore import load_snapshot
 from minefleet_learner.update import Updater, judged
 
@@ -39,8 +43,9 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"minefleet: {error}\n")
         return EXIT_CONFIG
-    for line in report(dumped, debug=arguments.pdb):
-        sys.stdout.write(f"{line}\n")
+    with contextlib.suppress(bdb.BdbQuit):
+        for line in report(dumped, debug=arguments.pdb):
+            sys.stdout.write(f"{line}\n")
     return 0
 
 
@@ -55,14 +60,15 @@ def report(dumped: Dumped, *, debug: bool = False) -> Iterator[str]:
     batch = dumped.bad.batch
     yield f"the fragments are {', '.join(f'{stream}/{sequence}' for stream, sequence in batch.names)}"
     yield from bad_inputs(batch)
+    yield from extremes(updater.policy, batch)
     if debug:
         breakpoint()
     yield from repeat(updater, dumped)
     load_snapshot(updater, dumped.checkpoint)
     watch(updater.policy)
     try:
-        with torch.autograd.set_detect_anomaly(True):
-            list(repeat(updater, dumped))
+        with torch.autograd.set_detect_anomaly(True), warnings.catch_warnings(action="ignore"):
+            list(repeat(updater, dumped, look=judge))
     except (NotFiniteError, RuntimeError) as error:
         yield f"first not finite: {str(error).splitlines()[0]}"
         if debug:
@@ -75,7 +81,7 @@ def plain(run: Run) -> Run:
     return replace(run, config=replace(run.config, train_config=config))
 
 
-def repeat(updater: Updater, dumped: Dumped) -> Iterator[str]:
+def repeat(updater: Updater, dumped: Dumped, look: Callable[[PPOLoss], None] = lambda _: None) -> Iterator[str]:
     """Repeats the estimates or the step, whichever was not finite, and says whether it is so again."""
     bad = dumped.bad
     if bad.prepared is None:
@@ -84,8 +90,26 @@ def repeat(updater: Updater, dumped: Dumped) -> Iterator[str]:
         yield from not_finite_lines(bad.batch, judged(bad.batch, estimates))
         return
     micro_batches = [torch.tensor(rows) for rows in bad.micro_batches]
-    skipped = updater.repeat(bad.prepared, micro_batches, bad.rates).skipped
+    skipped = updater.repeat(bad.prepared, micro_batches, bad.rates, look).skipped
     yield "the step is not finite again" if skipped else "the step is finite here"
+
+
+def extremes(policy: nn.Module, batch: Batch) -> Iterator[str]:
+    """Says how large the finite numbers are that all else is made of."""
+    sizes = {name: float(tensor.detach().abs().max()) for name, tensor in policy.named_parameters()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    yield f"the largest weight is {sizes[largest]:.3g}, in {largest}"
+    reward = batch.reward.abs().masked_fill(~batch.mask, 0.0)
+    row, step = divmod(int(reward.argmax()), reward.shape[1])
+    yield f"the largest reward is {float(batch.reward[row, step]):.3g}, {_name(batch, row)} step {step}"
+
+
+def judge(loss: PPOLoss) -> None:
+    """Raises where a part of the loss is not finite."""
+    for part in reversed(fields(loss)):
+        number = getattr(loss, part.name)
+        if isinstance(number, Tensor) and not _finite(number):
+            raise NotFiniteError(f"the loss's part {part.name} is {float(number)}, made of finite outputs")
 
 
 def bad_inputs(batch: Batch) -> Iterator[str]:

@@ -94,6 +94,7 @@ def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Ac
         "learning_rate": account.rates.learning_rate,
         "clip": account.rates.clip,
         "rho": account.rates.rho,
+        "entropy_coef": account.rates.entropy,
         "parity_steps": account.parity.steps,
         "parity_logp": account.parity.logp,
         "parity_value": account.parity.value,

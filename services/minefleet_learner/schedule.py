@@ -71,13 +71,9 @@ def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeSt
     mean = _judged_return(episodes)
     if stop.episode_return is not None and mean is not None and mean >= stop.episode_return:
         return "episode_return"
-    if stop.env_steps and state.env_steps >= stop.env_steps:
-        return "env_steps"
     if stop.minutes and launch_s >= 60 * stop.minutes:
         return "minutes"
-    if state.iteration >= config.train_config.num_iterations:
-        return "num_iterations"
-    return ""
+    return config.spent(state.iteration, state.env_steps)
 
 
 def with_best(state: CheckpointState, episodes: EpisodeStatistics) -> CheckpointState:

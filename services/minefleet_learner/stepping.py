@@ -9,6 +9,7 @@ What is clipped and judged is the sum, which is the same on every rank, and so i
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from minefleet_learner.ranks import Ranks
 from minefleet_learner.report import APPROX_KL, Tally
 
 logger = logging.getLogger(__name__)
+
+BAD_STEPS = "bad-steps"
+"""Folder in a run's directory."""
 
 Loss = Callable[[Tensor, float], PPOLoss]
 """Rows [b] of a micro-batch, and the number of steps that all of the step's micro-batches have, on all ranks."""
@@ -64,7 +68,7 @@ class Stepper:
             names: Of the B fragments.
             tally: Takes the step's numbers.
             kl_limit: The step is not taken where the mean KL(behaviour ‖ current) exceeds this.
-            dump: Told the rows of a step that is not finite, before it is counted.
+            dump: Told the rows of a step that is not finite.
 
         Returns:
             Whether to go on: False once the limit is exceeded.
@@ -94,9 +98,9 @@ class Stepper:
         else:
             self.scaler.update()
             tally.skip()
-            dump(group)
             mine = [names[row] for rows in group for row in rows.tolist()]
-            self.leave_out([(stream, sequence) for of in self._ranks.gather(mine) for stream, sequence in of])
+            gathered = [(stream, sequence) for of in self._ranks.gather(mine) for stream, sequence in of]
+            self.leave_out(gathered, partial(dump, group))
         return True
 
     def _sum_over_ranks(self, sums: Sequence[Tensor]) -> None:
@@ -116,12 +120,17 @@ class Stepper:
             if not users:
                 parameter.grad = None
 
-    def leave_out(self, names: list[Name]) -> None:
-        """Counts a step that is not taken because of these fragments. Raises `NonFiniteError` like `step`."""
+    def leave_out(self, names: list[Name], dump: Callable[[], None] = lambda: None) -> None:
+        """Counts a step that is not taken because of these fragments; `dump` keeps it.
+
+        Raises `NonFiniteError` like `step`.
+        """
         self._bad_steps += 1
         text = ", ".join(f"{stream}/{sequence}" for stream, sequence in names)
         logger.warning("left out a step that is not finite; its fragments are %s", text)
+        dump()
         if self._bad_steps >= self._config.max_bad_steps:
             raise NonFiniteError(
-                f"{self._bad_steps} optimizer steps in a row were not finite; the last fragments: {text}"
+                f"{self._bad_steps} optimizer steps in a row were not finite; the last fragments: {text}; "
+                f"`minefleet rerun-update` repeats those that are kept in the run's {BAD_STEPS}"
             )

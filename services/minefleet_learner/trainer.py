@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from minefleet.config import TrainConfig
+from minefleet.errors import GaveUpError
 from minefleet.v1 import status_service_pb2
 
 if TYPE_CHECKING:
@@ -208,7 +209,10 @@ class BaseTrainer(ABC):
         run(self._learner, self._context.stopping, self.train)
 
     def _set_up(self) -> tuple[Policy, Optimizer]:
-        self.policy, self.optimizer = self.setup_model_and_optimizer()
+        made = self.setup_model_and_optimizer()
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise GaveUpError(f"setup_model_and_optimizer must return a policy and an optimizer, got {made!r}")
+        self.policy, self.optimizer = made
         return self.policy, self.optimizer
 
 

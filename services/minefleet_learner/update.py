@@ -166,11 +166,19 @@ class Updater:
         if self.carrier is not None:
             self.carrier.forget()
 
-    def repeat(self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates) -> Tally:
-        """Takes one step again, as `update` took it; its numbers are in what it returns."""
+    def repeat(
+        self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates, look: Callable[[PPOLoss], None]
+    ) -> Tally:
+        """Takes one step again, as `update` took it; its numbers are in what it returns. `look` is shown each loss."""
         self.policy.train(not self._set_rates(rates))
         tally, lengths = Tally(self.policy.action_head.names), prepared.lengths.cpu()
-        loss_of, count = partial(self._objective.loss, prepared, rates), int(prepared.lengths.sum())
+        count = int(prepared.lengths.sum())
+
+        def loss_of(rows: Tensor, of: float) -> PPOLoss:
+            loss = self._objective.loss(prepared, rates, rows, of)
+            look(loss)
+            return loss
+
         self._stepper.step(micro_batches, lengths, count, loss_of, prepared.batch.names, tally)
         return tally
 

@@ -23,6 +23,8 @@ class EnvError(Exception):
 
 def in_one_line(error: BaseException) -> str:
     """The exception with the place that raised it."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     frame = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message} (raised in {frame.filename}, line {frame.lineno})"

@@ -32,7 +32,7 @@ def load(reference: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         known = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise RefusedError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
+        raise RefusedError(f"{place} has no {name!r}; it has {', '.join(known) or 'none'}")
     return function  # type: ignore[no-any-return]  # A module's attributes have no type.
 
 
@@ -68,4 +68,4 @@ def _load_module(place: str, reference: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
-        raise RefusedError(f"cannot import {place!r} for the generator {reference!r}: {error}") from error
+        raise RefusedError(f"cannot import {place!r} for {reference!r}: {error}") from error

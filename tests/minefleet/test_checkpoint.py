@@ -107,7 +107,7 @@ def test_damage_to_any_file_is_found_and_the_file_named(tmp_path: Path, name: st
 
 
 def test_a_directory_that_is_no_checkpoint_is_refused_as_such(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no checkpoint"):
+    with pytest.raises(ConfigError, match="does not exist"):
         read_state(tmp_path / "nothing")
 
 

@@ -24,7 +24,7 @@ def test_a_function_is_found_in_a_file_with_its_neighbours(tmp_path: Path) -> No
     ("reference", "message"),
     [
         ("sqrt", "module:function"),
-        ("math:squareroot", "no function 'squareroot'"),
+        ("math:squareroot", "no 'squareroot'"),
         ("no_such_module_at_all:f", "cannot import"),
         ("nowhere/at_all.py:f", "no file"),
     ],

@@ -1,5 +1,6 @@
 """Steps that are not finite are kept, and can be repeated."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from minefleet.run import Run
 from minefleet.schema import Schema
 from minefleet_learner.assembly import build_updater
 from minefleet_learner.batch import Batch
-from minefleet_learner.dumps import BAD_STEPS, MOST_DUMPS, Dumps, read_dump
+from minefleet_learner.dumps import MOST_DUMPS, Dumps, read_dump
 from minefleet_learner.rerun import report
 from minefleet_learner.schedule import rates
+from minefleet_learner.stepping import BAD_STEPS
 from minefleet_learner.update import Updater
 
 Make = Callable[..., Fragment]
@@ -91,6 +93,31 @@ def test_what_a_module_makes_of_finite_inputs_is_named(tmp_path: Path, schema: S
     assert update(updater, make_batch(make_fragment, 0, 5)) == 1
     lines = list(report(read_dump(tmp_path / BAD_STEPS / "00000", CPU)))
     assert lines[-1] == "first not finite: what the module action_head.linear makes of finite inputs"
+
+
+def test_a_loss_that_overflows_is_named_with_the_weights_that_made_it_so(
+    tmp_path: Path, schema: Schema, make_fragment: Make
+) -> None:
+    run = make_run(tmp_path, schema, gae_values="behaviour")
+    updater = build_updater(run, CPU)
+    with torch.no_grad():
+        updater.policy.value_head.bias.fill_(HUGE)
+    assert update(updater, make_batch(make_fragment, 0, 5)) == 1
+    lines = list(report(read_dump(tmp_path / BAD_STEPS / "00000", CPU)))
+    assert any(line.startswith("the largest weight is") and line.endswith("in value_head.bias") for line in lines)
+    assert lines[-1] == "first not finite: the loss's part value is inf, made of finite outputs"
+
+
+@pytest.mark.parametrize("file", ["step.json", "batch.safetensors"])
+@pytest.mark.parametrize("length", [None, 0, 20])
+def test_a_damaged_dump_is_refused(
+    tmp_path: Path, schema: Schema, make_fragment: Make, file: str, length: int | None
+) -> None:
+    update(build_updater(make_run(tmp_path, schema), CPU), poisoned(make_fragment, "obs", NAN))
+    path = tmp_path / BAD_STEPS / "00000" / file
+    path.unlink() if length is None else os.truncate(path, length)
+    with pytest.raises(ConfigError, match="00000"):
+        read_dump(path.parent, CPU)
 
 
 def test_the_command_repeats_a_step(tmp_path: Path, schema: Schema, make_fragment: Make) -> None:

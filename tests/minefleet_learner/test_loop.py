@@ -199,7 +199,7 @@ def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[...
         made.act(version)
         learner.iterate()
         version += 1
-    learner.finish()
+    learner.finish("signal")
 
     rows = made.rows()
     assert all(set(ROW) <= set(row) for row in rows)
@@ -216,6 +216,7 @@ def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[...
         "episode_return_mean": sum(range(12)) / 12,
         "env_steps": 72,
         "trained_steps": 72,
+        "skipped_steps": 0,
         "iteration": 3,
         "checkpoint": "",
     }
@@ -232,7 +233,7 @@ def test_an_iteration_that_publishes_nothing_is_acked_and_the_newest_version_sta
         made.act(version)
         taken = learner.take()
         learner.hand_over(taken, UpdateReport(grad_norm=1.0), new_version=new_version)
-    learner.finish()
+    learner.finish("signal")
     rows = made.rows()
     assert [(row["iteration"], row["policy_version"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
     assert [row["trained_steps"] for row in rows] == [LENGTH * FRAGMENTS * number for number in (1, 2, 3)]
@@ -260,6 +261,13 @@ def test_a_run_without_fragments_ends_when_its_time_is_over(fleet: Callable[...,
     assert (made.result()["stopped_by"], made.result()["iteration"]) == ("minutes", 0)
 
 
+def test_a_trainer_that_returns_early_is_what_ends_the_run(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    learner, context = made.learner()
+    run_learner(learner, context.stopping, lambda: None)
+    assert made.result()["stopped_by"] == "trainer"
+
+
 @pytest.mark.parametrize("shards", [2, 3])
 def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
     fleet: Callable[..., Fleet], shards: int
@@ -270,7 +278,7 @@ def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
     for version in (1, 2):
         made.act(version, fragments=2 * shards)
         learner.iterate()
-    learner.finish()
+    learner.finish("signal")
     rows = made.rows()
     steps = 2 * LENGTH * shards
     assert [row["env_steps"] for row in rows] == [steps, 2 * steps]
@@ -311,7 +319,7 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
         learner.iterate()
     made.act(3)
     context.stopping.set()
-    learner.finish()
+    learner.finish("signal")
     assert made.result()["stopped_by"] == "signal"
     before = read_state(made.run.checkpoints / "latest")
 
@@ -319,7 +327,7 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     learner.start()
     assert not (made.run.directory / "result.json").exists()
     learner.iterate()  # Uses what replay still holds: nothing was made since.
-    learner.finish()
+    learner.finish("signal")
     after = read_state(made.run.checkpoints / "latest")
     assert after.run_id == before.run_id
     assert after.epoch == before.epoch + 1
@@ -354,7 +362,7 @@ def test_videos_are_wished_for_every_so_often_and_kept_once_though_the_learner_s
                 actor.append(video=video)
             learner.iterate()
         context.stopping.set()
-        learner.finish()
+        learner.finish("signal")
     assert {path.name for path in made.run.videos.iterdir()} == {"version-1-s-0-0.mp4", "version-1-s-1-0.mp4"}
     with contextlib.closing(ParametersClient(made.run.config.services.parameters.address)) as watcher:
         info = next(watcher.watch())
@@ -366,7 +374,7 @@ def test_only_what_travels_is_rounded(fleet: Callable[..., Fleet]) -> None:
     made = fleet(wire_dtype="bfloat16")
     learner, _ = made.learner()
     learner.start()
-    learner.finish()
+    learner.finish("signal")
     with contextlib.closing(ParametersClient(made.run.config.services.parameters.address)) as actor:
         _, fetched = actor.fetch()
     kept = read(made.run.checkpoints / "latest").policy
@@ -398,7 +406,7 @@ def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(
     learner.start()
     made.act(4)
     learner.iterate()
-    learner.finish()
+    learner.finish("signal")
     rows, after = made.rows(), read_state(made.run.checkpoints / "latest")
     assert [row["iteration"] for row in rows] == [1, 2]
     assert [row["policy_version"] for row in rows] == [2, 5]
@@ -458,7 +466,7 @@ def test_while_parameters_is_away_the_loop_trains_on_and_nothing_is_acked_before
     assert made.actor.reserve(1, []).newest_version == 1
     assert read_state(made.run.checkpoints / "latest").iteration == 0
     made.serve(made.context("parameters", status_service_pb2.ROLE_PARAMETERS))
-    learner.finish()
+    learner.finish("signal")
     assert [row["policy_version"] for row in made.rows()] == [2, 3, 4]
     assert [row["staleness_max"] for row in made.rows()] == [0, 1, 2]
     assert [row["trained_steps"] for row in made.rows()] == [LENGTH * FRAGMENTS * number for number in (1, 2, 3)]
@@ -477,7 +485,7 @@ def test_what_could_not_be_published_before_a_stop_is_abandoned_and_its_leases_g
     for _ in range(2):
         learner.iterate()
     context.stopping.set()
-    learner.finish()
+    learner.finish("signal")
     assert not (made.run.directory / "result.json").exists()
     state = read_state(made.run.checkpoints / "latest")
     assert (state.iteration, state.version) == (0, 0)
@@ -505,7 +513,7 @@ def test_a_crash_between_publish_and_ack_saves_nothing_more_and_loses_no_fragmen
     learner, _ = made.learner()
     learner.start()
     learner.iterate()
-    learner.finish()
+    learner.finish("signal")
     assert [row["policy_version"] for row in made.rows()] == [2, 5]
     assert [row["trained_steps"] for row in made.rows()] == [LENGTH * FRAGMENTS, 2 * LENGTH * FRAGMENTS]
 
@@ -540,7 +548,7 @@ def test_the_loop_goes_on_while_weights_are_copied_and_changes_them_only_then(fl
             second.result(timeout=1.0)  # Long enough to change them, were they not waited for.
         copier.gate.set()
         second.result()
-    learner.finish()
+    learner.finish("signal")
     assert copier.stood_still
     assert [row["policy_version"] for row in made.rows()] == [2, 3]
 
@@ -605,7 +613,7 @@ def test_a_damaged_checkpoint_is_refused_before_any_peer_hears_of_it(fleet: Call
     made = fleet()
     learner, _ = made.learner()
     learner.start()
-    learner.finish()
+    learner.finish("signal")
     (made.run.checkpoints / "latest" / "policy.safetensors").write_bytes(b"broken")
     learner, _ = made.learner()
     with pytest.raises(ConfigError, match=r"policy\.safetensors"):
@@ -623,7 +631,7 @@ def test_a_run_whose_end_is_reached_is_over_at_once(fleet: Callable[..., Fleet])
             made.act(1)
             learner.iterate()
         assert learner.is_over
-        learner.finish()
+        learner.finish("signal")
         assert made.result()["stopped_by"] == "env_steps"
     assert len(made.rows()) == 1
 
@@ -638,7 +646,7 @@ def test_the_checkpoint_with_the_best_return_is_kept_if_so_asked(fleet: Callable
     made.made = 0
     learner.iterate()
     learner.iterate()
-    learner.finish()
+    learner.finish("signal")
     assert (made.run.checkpoints / "best").exists() == keep_best
     if keep_best:
         state = read_state(made.run.checkpoints / "best")
@@ -652,6 +660,6 @@ def test_a_policy_without_memory_trains_on_the_steps_of_the_burn_in(fleet: Calla
     learner.start()
     made.act(1)
     learner.iterate()
-    learner.finish()
+    learner.finish("signal")
     assert made.rows()[0]["burn_in_steps"] == 0  # This policy has no memory to warm up.
     assert made.result()["trained_steps"] == FRAGMENTS * LENGTH

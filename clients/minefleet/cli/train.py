@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from minefleet.checkpoint import newest
+from minefleet.checkpoint import CheckpointState, newest, read_state
 from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
@@ -36,7 +36,7 @@ from minefleet.reproduce import reproducible
 from minefleet.run import RUN_FILE, Run, read_run, to_dict
 from minefleet.tail import MetricsTail
 
-SUMMARY = ("episode_return_mean", "env_steps", "trained_steps")
+SUMMARY = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",
     "train_config.prefetch_batches=0",
@@ -168,6 +168,8 @@ def _resume(arguments: argparse.Namespace, train: Train) -> int:
     if "=" in asked:
         asked, settings = NEWEST, [asked, *settings]
     config, overrides = split(settings)
+    if asked and config:
+        raise ConfigError(f"--resume {asked} goes on with that run's own configuration; leave CONFIG {config} out")
     directory = Path(asked) if asked else arguments.run_dir or newest_run(name_of(config))
 
     def changed(previous: Run) -> FleetConfig:
@@ -184,9 +186,24 @@ def _go_on(directory: Path, config_of: Callable[[Run], FleetConfig], settings: l
     with holding(directory):
         previous = read_run(directory)
         config = config_of(previous)
+        if bound := _spent(config, previous):
+            print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
+            return finish(previous, Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0))
         with reproducible(settings):
             resumed = prepare_resumed(config, previous)
         return finish(resumed, train(resumed))
+
+
+def _spent(config: FleetConfig, run: Run) -> str:
+    """The bound that the run's newest checkpoint has reached, as key=value, or ""."""
+    place = newest(run.checkpoints)
+    state = read_state(place) if place is not None else CheckpointState(run_id="")
+    bound = config.spent(state.iteration, state.env_steps)
+    values = {
+        "env_steps": f"stop.env_steps={config.stop.env_steps}",
+        "num_iterations": f"train_config.num_iterations={config.train_config.num_iterations}",
+    }
+    return values.get(bound, "")
 
 
 def _roles(fleet: Supervisor) -> str:

@@ -1,5 +1,6 @@
 """Checks that name the key and the value they reject. Used by `__post_init__` of the config dataclasses."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -7,15 +8,15 @@ from minefleet.errors import ConfigError
 
 
 def at_least(key: str, value: float, minimum: float) -> None:
-    """Rejects values below `minimum`."""
-    if value < minimum:
-        raise ConfigError(f"{key} must be >= {minimum}, got {value}")
+    """Rejects values below `minimum`, and what is not finite."""
+    if not minimum <= value < math.inf:
+        raise ConfigError(f"{key} must be >= {minimum}{_finite(value)}, got {value}")
 
 
 def above(key: str, value: float, minimum: float) -> None:
-    """Rejects values that are not above `minimum`."""
-    if value <= minimum:
-        raise ConfigError(f"{key} must be > {minimum}, got {value}")
+    """Rejects values that are not above `minimum`, and what is not finite."""
+    if not minimum < value < math.inf:
+        raise ConfigError(f"{key} must be > {minimum}{_finite(value)}, got {value}")
 
 
 def whole_or_share(key: str, value: float) -> None:
@@ -45,8 +46,12 @@ def divides(key: str, value: int, divisor_key: str, divisor: int) -> None:
 
 def points(key: str, values: Sequence[Sequence[float]]) -> None:
     """Rejects what is not a list of pairs of a share in [0, 1], rising, and a factor >= 0."""
-    if not all(len(point) == 2 and 0 <= point[0] <= 1 and point[1] >= 0 for point in values):
+    if not all(len(point) == 2 and 0 <= point[0] <= 1 and 0 <= point[1] < math.inf for point in values):
         raise ConfigError(f"{key} must be points [share of the run in [0, 1], factor >= 0], got {values}")
     shares = [share for share, _ in values]
     if any(later <= earlier for earlier, later in pairwise(shares)):
         raise ConfigError(f"{key} must have rising shares of the run, got {shares}")
+
+
+def _finite(value: float) -> str:
+    return "" if math.isfinite(value) else " and finite"

@@ -122,6 +122,12 @@ class FleetConfig:
     stop: StopConfig = field(default_factory=StopConfig)
     services: ServicesConfig = field(default_factory=ServicesConfig)
 
+    def spent(self, iteration: int, env_steps: int) -> str:
+        """Names the bound that a run has reached after so much training, or ""."""
+        if self.stop.env_steps and env_steps >= self.stop.env_steps:
+            return "env_steps"
+        return "num_iterations" if iteration >= self.train_config.num_iterations else ""
+
     def __post_init__(self) -> None:
         """Rejects combinations that cannot work."""
         if self.trainer_name != OUR_TRAINER and ":" not in self.trainer_name:
@@ -136,6 +142,12 @@ class FleetConfig:
         at_least("seed", self.seed, 0)
         at_least("eval_interval", self.eval_interval, 0)
         at_least("eval_episodes", self.eval_episodes, 1)
+        length, burn_in = self.rollout_config.fragment_length, self.train_config.burn_in
+        if burn_in >= length:
+            raise ConfigError(
+                f"train_config.burn_in must be < rollout_config.fragment_length = {length}, got {burn_in}: "
+                "no step would be left to train on"
+            )
         replay = self.rollout_config.replay_buffer_config
         divides(
             "train_config fragments per iteration (num_workers * batch_size_per_gpu * batches_per_iteration)",

@@ -330,9 +330,21 @@ def _layered(tree: Any, layer: Any, place: str) -> Any:
     try:
         return OmegaConf.merge(tree, layer)
     except OmegaConfBaseException as error:
-        key = str(error.full_key or "").partition("[")[0]
+        key = str(error.full_key or "").partition("[")[0] or _wrong_key(tree, layer)
         value = OmegaConf.select(layer, key)
         raise ConfigError(f"{key} ({place}) must be {_wanted(_kind(key))}, got {value!r}") from error
+
+
+def _wrong_key(tree: Any, layer: Any) -> str:
+    """The key of a layer that does not fit, which OmegaConf does not name within lists of lists."""
+    for key in sorted(all_keys(), key=lambda key: -key.count(".")):
+        value = OmegaConf.select(layer, key)
+        try:
+            if value is not None:
+                OmegaConf.update(tree.copy(), key, value)
+        except OmegaConfBaseException:
+            return key
+    return ""
 
 
 def _to_object(tree: Any) -> FleetConfig:

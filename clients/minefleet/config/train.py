@@ -1,5 +1,6 @@
 """How the learner trains: `train_config` of the seeds."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -208,7 +209,7 @@ class TrainConfig:
             "train_config.gradient_accumulation",
             self.gradient_accumulation,
         )
-        if self.parity_bound is not None:
+        if self.parity_bound not in (None, math.inf):
             above("train_config.parity_bound", self.parity_bound, 0)
 
     @property

@@ -88,7 +88,7 @@ def refused(done: Done, *parts: str) -> None:
         (["cartpole", "env.id=CartPole-v99"], ["env.id 'CartPole-v99'", "CartPole-v1"]),
         (["cartpole", "env.id=", "env.generator=network.py:make"], ["Graph", "Box"]),
         (["cartpole", "rollout_config.worker_config.device=cuda:99"], ["worker_config.device=cuda:99", "GPUs here"]),
-        (["cartpole", "train_config.resume=nowhere"], ["nowhere is no checkpoint", "state.json"]),
+        (["cartpole", "train_config.resume=nowhere"], ["nowhere does not exist"]),
         ([], ["give a CONFIG", "crafter"]),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_role_with_another_configuration_does_not_join(cli: Cli, old_run: Run)
 
 
 def test_what_is_no_checkpoint_is_not_evaluated(cli: Cli) -> None:
-    refused(cli("eval", "nowhere"), "nowhere is no checkpoint")
+    refused(cli("eval", "nowhere"), "nowhere does not exist")
 
 
 def test_help_and_version_answer(cli: Cli) -> None:
