@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.module import read_module
+from minefleet.config.paths import map_paths
 from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 
@@ -50,7 +51,11 @@ def load(config: str, overrides: Sequence[str] = ()) -> FleetConfig:
     Raises:
         ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
     """
-    return merge(read(config), config, overrides)
+    data = read(config)
+    path_map = read_overrides(overrides).get("path_map", {})
+    if isinstance(path_map, dict) and isinstance(data.get("path_map", {}), dict):
+        map_paths(data, data.get("path_map", {}) | path_map)
+    return merge(data, config, overrides)
 
 
 def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
