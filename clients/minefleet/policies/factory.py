@@ -1,7 +1,7 @@
 """The policy of a configuration: ours, or one that a generator makes."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from minefleet import generators
 from minefleet.config import PolicyConfig
@@ -34,10 +34,15 @@ def build(config: PolicyConfig, schema: Schema) -> Policy:
 def _generated(config: PolicyConfig, schema: Schema) -> Policy:
     reference = config.generator
     generator = generators.load(reference)
-    wanted = _required_arguments(generator)
+    wanted = _required_arguments(generator, config.kwargs)
     if wanted > 1:
         raise ConfigError(f"policy.generator={reference} needs {wanted} arguments; it may take the schema or nothing")
-    policy = generator(schema) if wanted else generator()
+    arguments = (schema,) if wanted else ()
+    try:
+        inspect.signature(generator).bind(*arguments, **config.kwargs)
+    except TypeError as error:
+        raise ConfigError(f"policy.kwargs do not fit policy.generator={reference}: {error}") from error
+    policy = generator(*arguments, **config.kwargs)
     if not isinstance(policy, Policy):
         raise ConfigError(
             f"policy.generator={reference} made a {type(policy).__qualname__}, "
@@ -51,8 +56,9 @@ def _generated(config: PolicyConfig, schema: Schema) -> Policy:
     return policy
 
 
-def _required_arguments(function: Callable[..., object]) -> int:
-    """Counts the positional parameters without a default."""
+def _required_arguments(function: Callable[..., object], given: Collection[str]) -> int:
+    """Counts the positional parameters that have no default and are not given by name."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters)
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    return sum(parameter.kind in positional and parameter.name not in given for parameter in required)
