@@ -315,10 +315,19 @@ def _anchor_paths(data: Data, folder: Path) -> None:
         place, _, name = _get(data, section, key).rpartition(":")
         if place.endswith(".py"):
             (data[section] if section else data)[key] = f"{_absolute(place, folder)}:{name}"
+    _anchor_kwargs(data.get("policy"), folder)
     if "/" in _get(data, "env", "python"):
         data["env"]["python"] = _absolute(data["env"]["python"], folder)
     if _get(data, "train_config", "resume") not in ("", AUTO):
         data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
+
+
+def _anchor_kwargs(policy: Any, folder: Path) -> None:
+    kwargs = policy.get("kwargs") if isinstance(policy, dict) else None
+    if isinstance(kwargs, dict):
+        for key, value in kwargs.items():
+            if str(key).endswith("_path") and isinstance(value, str) and value:
+                kwargs[key] = _absolute(value, folder)
 
 
 def _absolute(place: str, folder: Path) -> str:

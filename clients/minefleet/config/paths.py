@@ -7,6 +7,8 @@ from typing import Any
 from minefleet.errors import ConfigError
 
 MAPPED = (
+    ("policy", "kwargs", "model_path"),
+    ("policy", "kwargs", "weights_path"),
     ("train_config", "save_path"),
     ("train_config", "resume"),
     ("rollout_config", "worker_config", "video_output_dir"),
@@ -24,14 +26,14 @@ def mapped(path: str, path_map: Mapping[str, str]) -> str:
 
 
 def there(path: str, path_map: Mapping[str, str]) -> str:
-    """The mapped path of a file that must be there.
+    """The mapped path of what must be there.
 
     Raises:
         ConfigError: If it is not; says how to name another place.
     """
     found = mapped(str(path), path_map)
-    if not Path(found).is_file():
-        raise ConfigError(f"there is no file {found}; --map-path OLD=NEW names another place for paths below OLD")
+    if not Path(found).exists():
+        raise ConfigError(f"there is no {found}; --map-path OLD=NEW names another place for paths below OLD")
     return found
 
 

@@ -1,7 +1,7 @@
 """The policy of a configuration: ours, or one that a generator makes."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from minefleet import generators
@@ -44,10 +44,15 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
     reference = config.generator
     names.serve(partial(_load_vpt_policy, path_map))
     generator = generators.load(reference)
-    wanted = _required_arguments(generator)
+    wanted = _required_arguments(generator, config.kwargs)
     if wanted > 1:
         raise ConfigError(f"policy.generator={reference} needs {wanted} arguments; it may take the schema or nothing")
-    policy = generator(schema) if wanted else generator()
+    arguments = (schema,) if wanted else ()
+    try:
+        inspect.signature(generator).bind(*arguments, **config.kwargs)
+    except TypeError as error:
+        raise ConfigError(f"policy.kwargs do not fit policy.generator={reference}: {error}") from error
+    policy = generator(*arguments, **config.kwargs)
     if is_mine_policy(policy):
         policy = MinePolicyAdapter(policy, schema)
     if not isinstance(policy, Policy):
@@ -65,18 +70,16 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
 
 def _load_vpt_policy(path_map: Mapping[str, str], model_path: str | None, weights_path: str | None) -> Policy:
     """What `load_vpt_policy` of MineStudio's configurations is here."""
-    from minefleet.policies.vpt import load_vpt_policy  # type: ignore[import-not-found]
+    from minefleet.policies.vpt import load_vpt_policy
 
     if model_path is None:
         raise ConfigError("load_vpt_policy needs a model_path: minefleet downloads nothing; fetch the files first")
-    policy: Policy = load_vpt_policy(
-        there(model_path, path_map), None if weights_path is None else there(weights_path, path_map)
-    )
-    return policy
+    return load_vpt_policy(there(model_path, path_map), None if weights_path is None else there(weights_path, path_map))
 
 
-def _required_arguments(function: Callable[..., object]) -> int:
-    """Counts the positional parameters without a default."""
+def _required_arguments(function: Callable[..., object], given: Collection[str]) -> int:
+    """Counts the positional parameters that have no default and are not given by name."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters)
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    return sum(parameter.kind in positional and parameter.name not in given for parameter in required)
