@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import seeding
 
 from minefleet_worker.errors import EnvError, RefusedError
 
@@ -33,8 +34,8 @@ class Simulator(gymnasium.Env[Any, Any]):
     The observation is {"image": uint8 [size, size, 3]}, the action {"buttons", "camera"} of categories, or MineStudio's
     own dict where the simulator was made with `action_type="env"`.
 
-    Seeds: the world is the one that the simulator was made with (`seed=`). A seed at reset is for Python's and NumPy's
-    random numbers in this process, from which callbacks draw places, biomes and tasks.
+    Seeds: the world is the one that the simulator was made with (`seed=`). A seed at reset is for the random numbers
+    from which callbacks draw places, biomes and tasks: Python's and NumPy's in this process, and `sim.np_random`.
     """
 
     def __init__(self, sim: Any) -> None:
@@ -60,6 +61,7 @@ class Simulator(gymnasium.Env[Any, Any]):
         if seed is not None:
             random.seed(seed)
             np.random.seed(seed % 2**32)
+            self._sim.np_random = seeding.np_random(seed)[0]
         obs, info = self._sim.reset()
         self._steps = 0
         return self._shown(obs), _plain(info)

@@ -50,7 +50,7 @@ class MinecraftSim(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Dict(agent if kind == "agent" else own)
 
     def reset(self) -> Any:  # type: ignore[override]
-        self._steps, self.drawn = 0, (random.random(), np.random.rand())
+        self._steps, self.drawn = 0, (random.random(), np.random.rand(), self.np_random.random())
         return self._obs(), {"inventory": defaultdict(lambda: 0)}
 
     def step(self, action: Any) -> Any:

@@ -25,7 +25,7 @@ def policy_class() -> Any:
     package = types.ModuleType("minestudio.models")
     package.__path__ = [str(Path(spec.submodule_search_locations[0]) / "models")]
     sys.modules["minestudio.models"] = package
-    from minestudio.models.vpt.body import VPTPolicy  # type: ignore[import-not-found]
+    from minestudio.models.vpt.body import VPTPolicy
 
     return VPTPolicy
 
