@@ -1,6 +1,8 @@
 """Policies of MineStudio as ours. What takes the real package runs by its interpreter: see `minestudio_policy`."""
 
+import json
 import os
+import pickle
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from tests.interpreters import minestudio_python
+from tests.minefleet.policies.vpt.published import model_file, net_kwargs
 from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
 from minefleet.policies import Policy, build
 from minefleet.policies.mine_policy import MinePolicyAdapter
+from minefleet.policies.vpt import load_vpt_policy
 from minefleet.schema import Leaf, Schema
 
 SCRIPT = Path(__file__).parents[2] / "minestudio_policy.py"
@@ -125,6 +129,25 @@ def test_a_policy_that_draws_from_less_than_its_distribution_is_refused() -> Non
     setattr(policy.pi_head["buttons"], "nucleus_prob", 0.85)  # noqa: B010  # A module's parts have no type.
     with pytest.raises(ConfigError, match=r"nucleus_prob=0\.85"):
         MinePolicyAdapter(policy, SCHEMA)
+
+
+def test_a_checkpoint_of_minestudios_trainer_gives_weights_by_strict_names(tmp_path: Path) -> None:
+    model, checkpoint = tmp_path / "tiny.model", tmp_path / "model.ckpt"
+    model.write_bytes(pickle.dumps(model_file(net_kwargs())))
+    code = "import sys, json, torch; sys.path.insert(0, sys.argv[1])\n"
+    code += "from minefleet_worker.minecraft import names; names.serve()\n"
+    code += "from minestudio.models import VPTPolicy\n"
+    code += "torch.save(VPTPolicy(json.loads(sys.argv[2]), temperature=2.0).state_dict(), sys.argv[3])"
+    services = str(SCRIPT.parents[1] / "services")
+    command = [minestudio_python(), "-W", "ignore", "-c", code, services, json.dumps(net_kwargs()), str(checkpoint)]
+    subprocess.run(command, capture_output=True, check=True)
+    theirs = torch.load(checkpoint, weights_only=True)
+    policy = load_vpt_policy(model, checkpoint)
+    assert torch.equal(policy.value_head.weight, theirs["value_head.linear.weight"])
+    missing = theirs.keys() - {"pi_head.camera.linear_layer.bias"}
+    torch.save({name: theirs[name] for name in missing}, checkpoint)
+    with pytest.raises(ConfigError, match="camera"):
+        load_vpt_policy(model, checkpoint)
 
 
 def test_minestudios_own_policy_says_the_same_forgets_where_it_should_and_trains() -> None:
