@@ -45,7 +45,7 @@ def build_trainer(run: Run) -> BaseTrainer:
     config = run.config
     return find(config.trainer_name)(
         RolloutManager(run),
-        partial(build, config.policy, run.schema),
+        partial(build, config.policy, run.schema, config.path_map),
         partial(make, asdict(config.env)),
         **{field.name: getattr(config.train_config, field.name) for field in fields(TrainConfig)},
     )

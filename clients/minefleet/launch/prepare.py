@@ -41,6 +41,8 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     draft = Run(directory=directory.absolute(), config=config, schema=Schema(obs={}, action={}), architecture="")
     check_vacant(draft)
     check_writable(draft.directory)
+    check_writable(draft.checkpoints, "train_config.save_path")
+    check_writable(draft.replay, "rollout_config.replay_buffer_config.database_config.path")
     trained = check_resume(config.train_config)
     check_trainer(config)
     services = claim(config.services)
@@ -232,8 +234,8 @@ def stored_run(store: Path) -> str:
         raise ConfigError(f"cannot tell which run {store} holds: {path} is damaged: {error}") from error
 
 
-def check_writable(directory: Path) -> None:
-    """Refuses a directory that cannot be made, or not be written.
+def check_writable(directory: Path, what: str = "the run directory") -> None:
+    """Refuses a directory that cannot be made, or not be written; `what` names it.
 
     Raises:
         ConfigError: Names the folder in the way.
@@ -242,9 +244,9 @@ def check_writable(directory: Path) -> None:
     while not place.exists():
         place = place.parent
     if not place.is_dir():
-        raise ConfigError(f"cannot write the run directory {directory}: {place} is a file")
+        raise ConfigError(f"cannot write {what} {directory}: {place} is a file")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write the run directory {directory}: no permission to write in {place}")
+        raise ConfigError(f"cannot write {what} {directory}: no permission to write in {place}")
 
 
 def _lock(descriptor: int, directory: Path) -> None:

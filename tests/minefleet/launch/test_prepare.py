@@ -141,6 +141,8 @@ def test_a_folder_that_is_a_file_cannot_hold_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"{tmp_path}/file is a file"):
         check_writable(tmp_path / "file" / "run")
+    with pytest.raises(ConfigError, match=rf"cannot write train_config\.save_path {tmp_path}/file/x"):
+        check_writable(tmp_path / "file" / "x", "train_config.save_path")
 
 
 def test_only_one_launcher_holds_a_run(tmp_path: Path) -> None:

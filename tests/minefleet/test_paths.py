@@ -1,0 +1,44 @@
+"""`path_map`: files that a configuration names where they lie on another machine."""
+
+from pathlib import Path
+
+import pytest
+
+from minefleet.cli.settings import split
+from minefleet.config.load import load
+from minefleet.config.paths import mapped, there
+from minefleet.errors import ConfigError
+from minefleet.run import LOCAL_KEYS
+
+MAP = {"/nfs": "/data", "/nfs/models": "/models"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/nfs/a/b", "/data/a/b"),
+        ("/nfs/models/2x.model", "/models/2x.model"),
+        ("/nfs", "/data"),
+        ("/nfs-shared/a", "/nfs-shared/a"),
+        ("output/a", "output/a"),
+    ],
+)
+def test_the_longest_beginning_of_whole_parts_is_replaced(path: str, expected: str) -> None:
+    assert mapped(path, MAP) == expected
+
+
+def test_what_is_not_there_is_refused_with_the_place_that_was_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"there is no {tmp_path}/x; --map-path OLD=NEW names another place"):
+        there("/nfs/x", {"/nfs": str(tmp_path)})
+
+
+def test_results_and_what_is_resumed_from_follow_the_map(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("train_config: {save_path: /nfs/out, resume: /nfs/models/10}\npath_map: {/nfs: /data}\n")
+    config = load(str(path), split([str(path)], [("/nfs/models", "/models")])[1])
+    assert config.path_map == {"/nfs": "/data", "/nfs/models": "/models"}
+    assert (config.train_config.save_path, config.train_config.resume) == ("/data/out", "/models/10")
+
+
+def test_machines_of_one_run_may_keep_files_in_places_of_their_own() -> None:
+    assert "path_map" in LOCAL_KEYS
