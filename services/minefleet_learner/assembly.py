@@ -58,7 +58,7 @@ def build_learner(
     device = next(updater.policy.parameters()).device
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
-    buffer = run.config.rollout_config.replay_buffer_config
+    rollout = run.config.rollout_config
     outlets = Outlets(
         run=run,
         feed=build_feed(
@@ -85,10 +85,10 @@ def build_learner(
     )
     probe = ParityProbe(
         updater.policy,
-        versions=buffer.max_staleness + 2,
+        versions=rollout.replay_buffer_config.max_staleness + 2,
         context_length=config.context_length,
         rounded=rounded,
-        bound=config.parity_bound or BOUNDS[run.config.rollout_config.worker_config.dtype],
+        bound=config.parity_bound or max(BOUNDS[dtype] for dtype in (rollout.worker_config.dtype, rollout.state_dtype)),
     )
     return Learner(
         Parts(
