@@ -89,6 +89,7 @@ def ship_all(pool: Executor, server: Server, clients: list[ReplayClient], fragme
             capacity=len(fragments),
             schema_fingerprint=server.run.schema.fingerprint,
             compression=server.run.config.rollout_config.replay_buffer_config.compression,
+            state_dtype=server.run.config.rollout_config.state_dtype,
             progress=lambda: replay_service_pb2.ActorProgress(actor=f"{prefix}-{number}"),
             sent=lambda: None,
         )

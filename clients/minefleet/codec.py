@@ -20,6 +20,7 @@ from minefleet.errors import CorruptError, RejectedError
 from minefleet.fragment import Fragment
 from minefleet.tree import Tree, flatten, join, unflatten
 from minefleet.v1 import fragment_pb2, tensor_pb2
+from minefleet.weights.encoding import from_bfloat16, to_bfloat16
 
 MAX_RAW_BYTES = 2**30
 """Largest fragment that is decoded, after unpacking."""
@@ -39,8 +40,11 @@ Buffer = Any
 _FIELDS = tuple(field.name for field in fields(Fragment))
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
+_STATE = "recurrent_state"
 LARGE = ("obs", "cut_obs", "recurrent_state")
 """Fields that `decode_half` leaves packed."""
+_DTYPES = NUMPY_DTYPES | {tensor_pb2.DTYPE_BFLOAT16: np.dtype("<u2")}
+"""What the elements are on the wire; NumPy has no bfloat16, which is the upper half of a float32."""
 _CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": tensor_pb2.CODEC_LZ4}
 
 
@@ -57,12 +61,16 @@ def encode(
     sequence: int,
     schema_fingerprint: str,
     compression: str = "zstd",
+    state_dtype: str = "float32",
     closes_stream: bool = False,
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
-    """Packs a fragment; observations are compressed, the rest is small."""
+    """Packs a fragment; observations are compressed, the rest is small.
+
+    `state_dtype` is what float32 in the recurrent state becomes: float32, bfloat16 or float16.
+    """
     specs, parts, raw_bytes = [], [], 0
-    for name, array in _arrays(fragment):
-        dtype = dtype_number(name, array.dtype)
+    for name, wide in _arrays(fragment):
+        dtype, array = _narrowed(name, wide, state_dtype)
         codec, part = _pack(array, dtype, _CODECS[compression] if name.startswith(_PACKED) else tensor_pb2.CODEC_NONE)
         specs.append(
             tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=len(part))
@@ -88,6 +96,8 @@ def encode(
 
 def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:
     """Unpacks what `encode` packed. Arrays that were not compressed are read-only views of the payload.
+
+    A recurrent state of fewer bits is float32 again.
 
     Raises:
         CorruptError: If the payload does not match its checksum.
@@ -136,7 +146,11 @@ def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPack
         wanted = leading.get(_field(spec.name))
         if wanted is not None and tuple(spec.shape[:1]) != (wanted,):
             raise RejectedError(f"tensor {spec.name} has shape {list(spec.shape)}, expected {wanted} rows")
-    large_bytes = sum(size for spec, size in zip(header.tensors, sizes, strict=True) if _field(spec.name) in LARGE)
+    large_bytes = sum(
+        2 * size if _is_narrow(spec) else size
+        for spec, size in zip(header.tensors, sizes, strict=True)
+        if _field(spec.name) in LARGE
+    )
     return HalfPacked(header=header, payload=payload, steps=steps, large_bytes=large_bytes)
 
 
@@ -162,6 +176,31 @@ def _arrays(fragment: Fragment) -> Iterable[tuple[str, NDArray[np.generic]]]:
             yield field, value
         else:
             yield from ((join(field, path), leaf) for path, leaf in flatten(value).items())
+
+
+def _narrowed(
+    name: str, array: NDArray[np.generic], state_dtype: str
+) -> tuple[tensor_pb2.Dtype.ValueType, NDArray[np.generic]]:
+    """An array as it travels, and its element type; what no bfloat16 can say stays float32."""
+    if _field(name) != _STATE or array.dtype != np.float32 or state_dtype == "float32":
+        return dtype_number(name, array.dtype), array
+    if state_dtype == "float16":
+        return tensor_pb2.DTYPE_FLOAT16, array.astype(np.float16)
+    bits = to_bfloat16(array)
+    return (tensor_pb2.DTYPE_FLOAT32, array) if bits is None else (tensor_pb2.DTYPE_BFLOAT16, bits)
+
+
+def _widened(spec: tensor_pb2.TensorSpec, array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Inverts `_narrowed`."""
+    if not _is_narrow(spec):
+        return array
+    return from_bfloat16(array.view(np.uint16)) if spec.dtype == tensor_pb2.DTYPE_BFLOAT16 else array.astype(np.float32)
+
+
+def _is_narrow(spec: tensor_pb2.TensorSpec) -> bool:
+    """Whether an array is float32 once it is unpacked, and has half the bytes before."""
+    is_half = spec.dtype == tensor_pb2.DTYPE_FLOAT16 and _field(spec.name) == _STATE
+    return is_half or spec.dtype == tensor_pb2.DTYPE_BFLOAT16
 
 
 def _field(name: str) -> str:
@@ -211,7 +250,7 @@ def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
 
 
 def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
-    dtype, shape = NUMPY_DTYPES.get(spec.dtype), spec.shape
+    dtype, shape = _DTYPES.get(spec.dtype), spec.shape
     if dtype is None or min(shape, default=0) < 0:
         raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(shape)}")
     return math.prod(shape) * dtype.itemsize
@@ -222,8 +261,8 @@ def _pack(
 ) -> tuple[tensor_pb2.Codec.ValueType, Buffer]:
     """Packs an array with a codec, or with none where that hardly helps. Returns the codec, too."""
     if codec == tensor_pb2.CODEC_NONE:
-        return codec, array.astype(NUMPY_DTYPES[dtype], copy=False).tobytes()
-    data = np.ascontiguousarray(array, NUMPY_DTYPES[dtype]).reshape(-1).view(np.uint8)
+        return codec, array.astype(_DTYPES[dtype], copy=False).tobytes()
+    data = np.ascontiguousarray(array, _DTYPES[dtype]).reshape(-1).view(np.uint8)
     return (codec, _squeeze(data, codec)) if _is_worth_packing(data, codec) else (tensor_pb2.CODEC_NONE, data.data)
 
 
@@ -251,7 +290,7 @@ def _unpack(spec: tensor_pb2.TensorSpec, part: memoryview, raw_bytes: int) -> ND
         raise RejectedError(f"tensor {spec.name} has the unknown codec {spec.codec}")
     if len(data) != raw_bytes:
         raise RejectedError(f"tensor {spec.name} holds {len(data)} bytes, its shape needs {raw_bytes}")
-    return np.frombuffer(data, NUMPY_DTYPES[spec.dtype]).reshape(tuple(spec.shape))
+    return _widened(spec, np.frombuffer(data, _DTYPES[spec.dtype]).reshape(tuple(spec.shape)))
 
 
 def _inflate(name: str, part: memoryview, raw_bytes: int) -> NDArray[np.uint8]:

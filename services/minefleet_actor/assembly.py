@@ -14,6 +14,7 @@ import torch
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
+from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import Architecture, architecture
 from minefleet.replay import ReplayClient
 from minefleet.run import Run, Shard
@@ -133,6 +134,7 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
         seed=seed,
         greedy=worker.greedy,
         noise_per_slot=worker.deterministic,
+        state_dtype=DTYPES[run.config.rollout_config.state_dtype],
         options=options_of(worker),
     )
 
@@ -191,6 +193,7 @@ def make_shipper(
         capacity=rollout.to_send_queue_size,
         schema_fingerprint=context.run.schema.fingerprint,
         compression=rollout.replay_buffer_config.compression,
+        state_dtype=rollout.state_dtype,
         progress=partial(metrics.progress, shard.index),
         sent=pool.wake,
     )

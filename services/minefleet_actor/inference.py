@@ -57,6 +57,7 @@ class Inference:
         device: Where to compute.
         seed: Of the sampling.
         greedy: Take the mode instead of a sample.
+        state_dtype: What the state before a fragment is rounded to.
         noise_per_slot: Give every slot noise of its own, so that what it does depends on nothing but what it sees.
         options: How to compute.
     """
@@ -72,6 +73,7 @@ class Inference:
         greedy: bool,
         largest: int = 0,
         noise_per_slot: bool = False,
+        state_dtype: torch.dtype = torch.float32,
         options: ForwardOptions | None = None,
     ) -> None:
         options = options or ForwardOptions()
@@ -82,6 +84,7 @@ class Inference:
         self._policy = policy.to(device).eval()
         self._device = device
         self._greedy = greedy
+        self._state_dtype = state_dtype
         self._generators = [
             torch.Generator(device).manual_seed(seed + slot) for slot in range(slots if noise_per_slot else 1)
         ]
@@ -118,7 +121,7 @@ class Inference:
             slots: [n], each at most once.
             obs: Tree of [S, ...]: what all slots see. Only the rows of `slots` are read.
             keeps: [n] bool; where False the slot's state stays as it was: its value is all that is wanted. None: True.
-            begins: [n] bool; where True the state before the step is wanted, too. None: False.
+            begins: [n] bool; where True a fragment begins: the state before the step is wanted, too. None: False.
         """
         count, version = len(slots), self.version
         keeps = np.ones(count, np.bool_) if keeps is None else keeps
@@ -126,7 +129,10 @@ class Inference:
         index, first = torch.from_numpy(computed).to(self._device), self._first[slots]
         fresh = torch.from_numpy(self._first[computed]).to(self._device)
         state = tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
-        before = {} if begins is None else self._before(slots[begins], state, rows[begins])
+        before: dict[int, Tree] = {}
+        if begins is not None:
+            state = self._rounded(state, rows[begins])
+            before = self._before(slots[begins], state, rows[begins])
         params, value, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
         at = slice(count) if computed is not self._every else torch.from_numpy(rows).to(self._device)
         params, value = _rows(params, at), value[at]
@@ -170,6 +176,20 @@ class Inference:
             for row, (slot, kept) in enumerate(zip(slots.tolist(), keeps.tolist(), strict=True))
         ]
         return tree_map(lambda *leaves: torch.cat(leaves), *rows)
+
+    def _rounded(self, state: Tree, rows: Slots) -> Tree:
+        """The state, in some rows rounded to what a fragment keeps of it, so that the learner starts alike."""
+        if self._state_dtype == torch.float32 or not len(rows):
+            return state
+        index, largest = torch.from_numpy(rows).to(self._device), torch.finfo(self._state_dtype).max
+
+        def rounded(leaf: Tensor) -> Tensor:
+            if leaf.dtype != torch.float32:
+                return leaf
+            kept = leaf[index].clamp(-largest, largest).to(self._state_dtype)
+            return leaf.index_copy(0, index, kept.to(leaf.dtype))
+
+        return tree_map(rounded, state)
 
     def _before(self, slots: Slots, state: Tree, rows: Slots) -> dict[int, Tree]:
         """Copies of some rows of the gathered state, by slot."""

@@ -51,6 +51,7 @@ class Shipper:
         capacity: int,
         schema_fingerprint: str,
         compression: str,
+        state_dtype: str,
         progress: Callable[[], replay_service_pb2.ActorProgress],
         sent: Callable[[], None],
     ) -> None:
@@ -58,6 +59,7 @@ class Shipper:
         self._capacity = capacity
         self._schema_fingerprint = schema_fingerprint
         self._compression = compression
+        self._state_dtype = state_dtype
         self._progress = progress
         self._sent = sent
         self._changed = threading.Condition()
@@ -166,5 +168,6 @@ class Shipper:
             sequence=parcel.sequence,
             schema_fingerprint=self._schema_fingerprint,
             compression=self._compression,
+            state_dtype=self._state_dtype,
             closes_stream=parcel.closes_stream,
         )

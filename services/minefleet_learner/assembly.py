@@ -61,7 +61,7 @@ def build_learner(
     device = next(updater.policy.parameters()).device
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
-    buffer = run.config.rollout_config.replay_buffer_config
+    rollout = run.config.rollout_config
     outlets = Outlets(
         run=run,
         feed=build_feed(
@@ -86,20 +86,12 @@ def build_learner(
         metrics=LearnerMetrics(context.registry),
         board=context.board,
     )
-    needed = BOUNDS[run.config.rollout_config.worker_config.dtype]
-    if config.parity_bound is not None and config.parity_bound < needed:
-        logger.warning(
-            "train_config.parity_bound=%g is below the %g that %s takes",
-            config.parity_bound,
-            needed,
-            f"worker_config.dtype={run.config.rollout_config.worker_config.dtype}",
-        )
     probe = ParityProbe(
         updater.policy,
-        versions=buffer.max_staleness + 2,
+        versions=rollout.replay_buffer_config.max_staleness + 2,
         context_length=config.context_length,
         rounded=rounded,
-        bound=config.parity_bound or needed,
+        bound=_parity_bound(run),
     )
     return Learner(
         Parts(
@@ -112,6 +104,15 @@ def build_learner(
             background=background,
         )
     )
+
+
+def _parity_bound(run: Run) -> float:
+    """The bound that is asked for, or that of the dtypes in use."""
+    rollout, asked = run.config.rollout_config, run.config.train_config.parity_bound
+    needed = max(BOUNDS[dtype] for dtype in (rollout.worker_config.dtype, rollout.state_dtype))
+    if asked is not None and asked < needed:
+        logger.warning("train_config.parity_bound=%g is below the %g that the actors' dtypes take", asked, needed)
+    return needed if asked is None else asked
 
 
 def build_follower(context: RoleContext) -> Follower:

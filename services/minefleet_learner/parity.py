@@ -42,7 +42,8 @@ MOST_VERSIONS = 8
 MOST_UNPROBED = 10
 """Iterations in a row without a step to compare, after which a log line says so."""
 BOUNDS = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.025}
-"""Largest difference by the dtype that actors compute in below the heads; the learner's side is always float32."""
+"""Largest difference by the dtype that actors compute in below the heads, or in which the state before a fragment is
+stored; the learner's side is always float32. The latter rounds what V(sₜ₊₁) of the fragment before comes from."""
 ULPS = 4
 """Roundings of float32 that a value goes through between normalised and reward units, both ways."""
 

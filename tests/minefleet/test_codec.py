@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,8 +41,18 @@ def make_fragment(length: int = 5, *, seed: int = 0, obs: Tree | None = None) ->
     )
 
 
-def packed(fragment: Fragment, compression: str = "zstd") -> tuple[fragment_pb2.FragmentHeader, bytes]:
-    return encode(fragment, run_id="r", stream="s-0", sequence=3, schema_fingerprint="f", compression=compression)
+def packed(
+    fragment: Fragment, compression: str = "zstd", state_dtype: str = "float32"
+) -> tuple[fragment_pb2.FragmentHeader, bytes]:
+    return encode(
+        fragment,
+        run_id="r",
+        stream="s-0",
+        sequence=3,
+        schema_fingerprint="f",
+        compression=compression,
+        state_dtype=state_dtype,
+    )
 
 
 def assert_equal(a: Fragment, b: Fragment) -> None:
@@ -173,3 +184,34 @@ def test_half_decoding_rejects_observations_of_another_length_without_unpacking_
     spec.shape[0], spec.shape[1] = spec.shape[0] * 2, spec.shape[1] // 2
     with pytest.raises(RejectedError, match=f"{name} has shape"):
         decode_half(header, payload)
+
+
+def rounded(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]], dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(array).to(dtype).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_state_of_fewer_bits_takes_half_the_bytes_and_comes_back_as_float32(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    keys = rng.normal(size=(7, 3)).astype(np.float32)
+    half = rng.normal(size=3).astype(np.float16)
+    state = {"keys": keys, "remembered": rng.random(7) < 0.5, "other": keys.astype(np.float64)}
+    fragment = replace(make_fragment(obs=np.stack([half] * 5)), recurrent_state=state)
+    name = str(dtype).removeprefix("torch.")
+    (header, payload), (wide, _) = packed(fragment, state_dtype=name), packed(fragment)
+    assert wide.raw_bytes - header.raw_bytes == keys.nbytes / 2
+    back = decode(header, payload)
+    kept = torch.from_numpy(back.recurrent_state["keys"])
+    assert torch.equal(kept, rounded(keys, dtype))
+    assert_equal(replace(back, recurrent_state={**back.recurrent_state, "keys": keys}), fragment)
+    opened = decode_half(header, payload)
+    assert np.array_equal(opened.recurrent_state["keys"], back.recurrent_state["keys"])
+    assert opened.large_bytes == decode_half(*packed(fragment)).large_bytes
+    again = packed(back, state_dtype=name)
+    assert_equal(decode(*again), back)
+
+
+def test_a_state_that_no_bfloat16_can_say_travels_as_it_is() -> None:
+    state = {"gru": np.array([1.1, np.inf], np.float32)}
+    fragment = replace(make_fragment(), recurrent_state=state)
+    assert_equal(decode(*packed(fragment, state_dtype="bfloat16")), fragment)

@@ -43,6 +43,8 @@ def policy_of(seed: int = 0) -> Policy:
 
 def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> Inference:
     noise_per_slot = bool(options.pop("noise_per_slot", False))
+    state_dtype = options.pop("state_dtype", torch.float32)
+    assert isinstance(state_dtype, torch.dtype)
     return Inference(
         policy_of(),
         SCHEMA,
@@ -51,6 +53,7 @@ def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> I
         seed=seed,
         greedy=greedy,
         noise_per_slot=noise_per_slot,
+        state_dtype=state_dtype,
         options=ForwardOptions(**options),  # type: ignore[arg-type]  # The tests name them.
     )
 
@@ -115,6 +118,33 @@ def test_the_state_before_a_step_is_that_after_the_one_before_and_the_initial_on
     other = inference.decide(EVERY, third, begins=begins).before
     assert not other[4]["gru"].any()
     assert (other[1]["gru"] != one[1]["gru"]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_fragment_begins_with_a_state_as_it_is_stored_and_others_go_on_with_theirs(dtype: torch.dtype) -> None:
+    acting, exact, learner = inference_of(state_dtype=dtype, greedy=True), inference_of(greedy=True), policy_of()
+    first, second = looks(2)
+    for inference in (acting, exact):
+        inference.decide(EVERY, first)
+    begins = EVERY == 4
+    decision, unrounded = acting.decide(EVERY, second, begins=begins), exact.decide(EVERY, second, begins=begins)
+    stored = torch.from_numpy(decision.before[4]["gru"])
+    assert torch.equal(stored, torch.from_numpy(unrounded.before[4]["gru"]).to(dtype).float())
+    obs = {key: torch.from_numpy(leaf[4:5]).unsqueeze(1) for key, leaf in second.items()}
+    with torch.no_grad():
+        output, _ = learner(obs, {"gru": stored.unsqueeze(0)}, torch.zeros(1, 1, dtype=torch.bool))
+    action = {key: torch.from_numpy(leaf[4:5]).unsqueeze(1) for key, leaf in decision.action.items()}
+    assert learner.action_head.logp(output.params, action).item() == pytest.approx(decision.logp[4], abs=1e-6)
+    assert row(decision, 4)["value"] != row(unrounded, 4)["value"]
+    assert_close(decision, unrounded, 3)
+
+
+def test_a_state_beyond_half_precision_stays_finite() -> None:
+    acting = inference_of(state_dtype=torch.float16)
+    acting.decide(EVERY, looks(1)[0])
+    acting._state["gru"].fill_(1e6)
+    before = acting.decide(EVERY, looks(2)[1], begins=np.ones(SLOTS, np.bool_)).before
+    assert (before[0]["gru"] == np.float32(65504)).all()
 
 
 def test_noise_per_slot_depends_on_nothing_that_others_do() -> None:

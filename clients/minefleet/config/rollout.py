@@ -173,6 +173,9 @@ class RolloutConfig:
     0 gives one thread and no cores of its own. Seeds: 1, a reservation in Ray's books there."""
     fragment_length: int = 64
     """Steps per fragment, >= 1. Seeds: 256."""
+    state_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format in which a policy's recurrent state before the first step of a fragment travels and is stored; the
+    others halve it. Actors act on from the state as it is stored, so that the learner starts from what was acted on."""
     to_send_queue_size: int = 8
     """Finished fragments that an actor buffers before it pauses, >= 1. Seeds: 1-8."""
     worker_config: WorkerConfig = field(default_factory=WorkerConfig)

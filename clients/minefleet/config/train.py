@@ -169,7 +169,8 @@ class TrainConfig:
     """Non-finite steps in a row after which the run stops, >= 1."""
     parity_bound: float | None = None
     """Largest difference between what an actor recorded and what the same weights say here, in ln π and in normalised
-    values, > 0; beyond it the run stops and says what to suspect. None takes the bound of `worker_config.dtype`."""
+    values, > 0; beyond it the run stops and says what to suspect. None takes the bound of
+    `worker_config.dtype` or `state_dtype`, the larger one."""
     rank_timeout_s: float = 600.0
     """Longest that ranks wait for each other while they train before they end and start again, seconds, > 0. How long
     fragments or a peer are waited for is not bounded by it."""

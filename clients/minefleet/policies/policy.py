@@ -59,6 +59,7 @@ class Policy(nn.Module, abc.ABC):
 
 @torch.no_grad()
 def zero_value_head(policy: Policy) -> None:
-    """Makes the value 0 in normalised units for every observation."""
+    """Makes the value 0 for every observation, in either unit: the statistics of the value are fresh ones, too."""
     policy.value_head.weight.zero_()
     policy.value_head.bias.zero_()
+    policy.value_norm.load_state_dict(ValueNorm().state_dict())

@@ -1,5 +1,6 @@
 """The sizes of a VPT network: of the published models, or as the keyword arguments in a `.model` file say."""
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
@@ -114,10 +115,10 @@ def from_kwargs(net: Mapping[str, Any], pi_head: Mapping[str, Any]) -> VPTArchit
     _refuse_others(net)
     norm = _section(net, "init_norm_kwargs")
     if norm.get("group_norm_groups") != 1 or norm.get("batch_norm", False):
-        raise ConfigError(f"init_norm_kwargs must be group_norm_groups=1 without batch_norm, got {dict(norm)}")
+        raise ConfigError(f"init_norm_kwargs must be group_norm_groups=1 without batch_norm, got {reprlib.repr(norm)}")
     pool = _section(net, "impala_kwargs")
     if pool.keys() - {"post_pool_groups"} or pool.get("post_pool_groups") not in (None, 1):
-        raise ConfigError(f"impala_kwargs may have post_pool_groups=1 and no more, got {dict(pool)}")
+        raise ConfigError(f"impala_kwargs may have post_pool_groups=1 and no more, got {reprlib.repr(pool)}")
     try:
         return VPTArchitecture(
             hidden_size=int(net["hidsize"]),
@@ -141,13 +142,13 @@ def _refuse_others(net: Mapping[str, Any]) -> None:
     for key, published in FIXED.items():
         value = net.get(key, published)
         if value != published and not (published in EMPTY and value in EMPTY):
-            raise ConfigError(f"{key} must be {published!r} as in all published VPT models, got {value!r}")
+            raise ConfigError(f"{key} must be {published!r} as in all published VPT models, got {reprlib.repr(value)}")
 
 
 def _section(net: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     section = net.get(key, {})
     if not isinstance(section, Mapping):
-        raise ConfigError(f"{key} must be a dict, got {section!r}")
+        raise ConfigError(f"{key} must be a dict, got {reprlib.repr(section)}")
     return section
 
 

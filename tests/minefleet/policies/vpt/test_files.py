@@ -166,6 +166,17 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, content: bytes)
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_a_small_model_that_would_be_an_endless_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    nested: list[Any] = []
+    for _ in range(60):
+        nested = [nested, nested]
+    path = tmp_path / "bomb.model"
+    path.write_bytes(pickle.dumps(model_file(net_kwargs() | {"init_norm_kwargs": {"batch_norm": nested}})))
+    with pytest.raises(ConfigError, match="init_norm_kwargs must be") as refused:
+        load_vpt_policy(path)
+    assert len(str(refused.value)) < 500
+
+
 def test_a_model_cut_anywhere_is_refused(model: Path) -> None:
     content = model.read_bytes()
     for size in range(0, len(content), 7):
