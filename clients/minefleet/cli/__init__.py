@@ -23,6 +23,7 @@ COMMANDS = {
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "vpt": "convert files of OpenAI's or MineStudio's VPT into ones from which no code can run",
     "config": "show a configuration, or resolve it as a run would",
+    "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
     "rerun-update": "repeat an update step that was not finite, and say what was first not finite",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
