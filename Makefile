@@ -4,9 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PROTOS := $(wildcard protos/minefleet/v1/*.proto)
+MINESTUDIO := .venv-minestudio
+MINESTUDIO_INSTALLED := $(MINESTUDIO)/.installed
 SERVICES := $(wildcard protos/minefleet/v1/*_service.proto)
 
-.PHONY: help install demo test check soak bench protos clean
+# Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
+export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
+
+.PHONY: help install minestudio demo test check soak bench protos clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +24,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+minestudio: $(MINESTUDIO_INSTALLED) ## Make .venv-minestudio, with which the tests drive the real MineStudio.
+
+$(MINESTUDIO_INSTALLED): deploy/minestudio/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo "MineStudio needs NumPy 1.26, which needs Python 3.11 or 3.12; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make minestudio PYTHON=python3.11"; exit 2; }
+	@test -x $(MINESTUDIO)/bin/python || $(PYTHON) -m venv $(MINESTUDIO)
+	$(MINESTUDIO)/bin/python -m pip install --quiet --requirement $<
+	$(MINESTUDIO)/bin/python -m pip install --quiet --no-deps minestudio==1.1.6
 	@touch $@
 
 demo: $(INSTALLED) ## Train Crafter for about three minutes and show what was learned.
@@ -46,5 +60,5 @@ bench: $(INSTALLED) ## Run all benchmarks.
 protos: $(INSTALLED) ## Generate clients/minefleet/v1 from protos/.
 	$(BIN)/python protos/generate.py
 
-clean: ## Remove .venv and caches.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## Remove the virtual environments and caches.
+	rm -rf $(VENV) $(MINESTUDIO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

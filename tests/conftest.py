@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,13 @@ from tests.engine.prepared import Prepared
 from tests.interpreters import minerl_python, minestudio_python
 
 COMMAND = (sys.executable, "-m", "minefleet")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Counts what was skipped, by its reason, however quiet the report is."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count} test{'s' * (count > 1)}: {reason}", yellow=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ folder whose files are links to the installed ones, and which has an `MCP-Reborn
 import subprocess
 from pathlib import Path
 
-from .prepared import TAG, Prepared, start_engine, write_script
+from .prepared import LOGS, TAG, Prepared, start_engine, write_script
 
 WHERE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
@@ -23,7 +23,7 @@ def prepare(python: str, directory: Path) -> Prepared:
     _link(installed / "minerl", packages / "minerl")
     _link(installed / "minerl" / "env", packages / "minerl" / "env")
     write_script(packages / "minerl" / "MCP-Reborn" / "launchClient.sh", start_engine())
-    return Prepared(python=overlay, variables={TAG: str(directory / "logs")})
+    return Prepared(python=overlay, variables={TAG: str(directory), LOGS: str(directory / "logs")})
 
 
 def _packages(python: str) -> Path:

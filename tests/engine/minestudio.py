@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from .prepared import TAG, Prepared, start_engine, write_script
+from .prepared import LOGS, TAG, Prepared, start_engine, write_script
 
 JAR = Path("engine", "build", "libs", "mcprec-6.13.jar")
 
@@ -23,6 +23,7 @@ def prepare(python: str, directory: Path) -> Prepared:
         variables={
             "PATH": f"{directory / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "MINESTUDIO_DIR": str(directory / "minestudio"),
-            TAG: str(directory / "logs"),
+            TAG: str(directory),
+            LOGS: str(directory / "logs"),
         },
     )

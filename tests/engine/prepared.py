@@ -13,8 +13,10 @@ import psutil
 PLACE = Path(__file__).parents[1]
 MODULE = "engine.engine"
 """The engine as its process imports it, with nothing of the fleet beside it."""
-TAG = "MALMO_MINECRAFT_OUTPUT_LOGDIR"
-"""Where both packages write their engines' logs: a folder of its own for each, by which its processes are known."""
+TAG = "STAND_IN_ENGINE"
+"""A folder of its own for each, by which its processes are known, whoever has started them."""
+LOGS = "MALMO_MINECRAFT_OUTPUT_LOGDIR"
+"""Where both packages write what their engines say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
