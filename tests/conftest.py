@@ -1,4 +1,4 @@
-"""What whole-fleet tests share: the command line as a process."""
+"""What tests of several areas share: the command line as a process, and engines of Minecraft to play over."""
 
 import json
 import signal
@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine import minerl, minestudio
+from tests.engine.prepared import Prepared
+from tests.interpreters import minerl_python, minestudio_python
 
 COMMAND = (sys.executable, "-m", "minefleet")
 
@@ -87,3 +90,19 @@ def evaluate() -> Callable[..., dict[str, Any]]:
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
     return run
+
+
+@pytest.fixture
+def minestudio_engine(tmp_path: Path) -> Iterator[Prepared]:
+    """MineStudio over the stand-in engine; skips the test where no interpreter has it."""
+    prepared = minestudio.prepare(minestudio_python(), tmp_path / "minestudio")
+    yield prepared
+    prepared.end()
+
+
+@pytest.fixture
+def minerl_engine(tmp_path: Path) -> Iterator[Prepared]:
+    """MineRL over the stand-in engine; skips the test where no interpreter has it."""
+    prepared = minerl.prepare(minerl_python(), tmp_path / "minerl")
+    yield prepared
+    prepared.end()

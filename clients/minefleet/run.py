@@ -36,7 +36,15 @@ from minefleet.v1 import status_service_pb2
 RUN_FILE = "run.yaml"
 WHOLE_CONFIG_FILE = "whole_config.txt"
 """What `start_trainer` was given of the configuration as its author wrote it."""
-LOCAL_KEYS = ("services", "logger_config", "stop", "eval_interval", "eval_episodes", "detach_rollout_manager")
+LOCAL_KEYS = (
+    "services",
+    "logger_config",
+    "stop",
+    "eval_interval",
+    "eval_episodes",
+    "detach_rollout_manager",
+    "path_map",
+)
 """Sections that may differ between roles: where they run and what they print, not what they compute."""
 
 

@@ -118,7 +118,7 @@ def make_policy(run: Run) -> Policy:
     if rollout.worker_config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    return build(run.config.policy, run.schema)
+    return build(run.config.policy, run.schema, run.config.path_map)
 
 
 def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference:

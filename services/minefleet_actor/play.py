@@ -108,7 +108,7 @@ def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, greedy: b
     slots = min(episodes, LARGEST_POOL)
     worker = WorkerConfig(num_envs=slots, envs_per_process=LARGEST_POOL // 2)
     inference = Inference(
-        build(run.config.policy, run.schema),
+        build(run.config.policy, run.schema, run.config.path_map),
         run.schema,
         slots,
         device=torch.device("cpu"),

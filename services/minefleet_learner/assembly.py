@@ -136,7 +136,7 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: S
     if setup is not None:
         policy, optimizer = setup()
     else:
-        policy = build(run.config.policy, run.schema).to(device)
+        policy = build(run.config.policy, run.schema, run.config.path_map).to(device)
         optimizer = build_optimizer(policy, config)
     policy.value_norm.enabled = config.use_normalized_vf
     reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None

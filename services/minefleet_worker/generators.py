@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minefleet_worker.errors import RefusedError
+from minefleet_worker.minecraft import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         RefusedError: If there is no such file.
     """
+    names.serve()
     path = path.resolve()
     if not path.is_file():
         raise RefusedError(f"there is no file {path}")

@@ -125,6 +125,8 @@ class HostedEnv:
         obs, reward, terminated, truncated, info = self._env.step(self._read())
         refuse_error(info)
         self._write(obs)
+        if self._config["time_limit"] == "terminated":
+            terminated, truncated = terminated or truncated, False
         self._note(_checked_reward(reward), terminated, truncated)
         return self._ending(info) if terminated or truncated else None
 

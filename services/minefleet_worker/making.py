@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_worker.errors import RefusedError
 from minefleet_worker.generators import load
+from minefleet_worker.minecraft import engine
 from minefleet_worker.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ OURS = "minefleet/"
 LIBRARIES = ("gymnasium", "gym")
 METHODS = ("reset", "step", "close", "observation_space", "action_space")
 GYM_WITH_RENDER_MODE = (0, 26)
+MINESTUDIO = "MinecraftSim"
+"""MineStudio's simulator: an environment of Gymnasium by its bases, and not by what it does."""
 
 
 def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
@@ -39,7 +42,7 @@ def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
         env = _registered(config, render_mode)
     else:
         raise RefusedError("give env.id or env.generator: both are empty")
-    return wrap(env if _is_new(env) else OldEnv(env), config["wrappers"])
+    return wrap(_adapted(env), config["wrappers"])
 
 
 class OldEnv:
@@ -84,8 +87,14 @@ class OldEnv:
         self._env.close()
 
 
-def _is_new(env: Any) -> bool:
-    return any(f"{cls.__module__}.{cls.__qualname__}" == "gymnasium.core.Env" for cls in type(env).__mro__)
+def _adapted(env: Any) -> Any:
+    """What has the interface of Gymnasium as it is, or made so."""
+    if any(cls.__name__ == MINESTUDIO for cls in type(env).__mro__):
+        from minefleet_worker.minecraft.minestudio import Simulator
+
+        return Simulator(env)
+    is_new = any(f"{cls.__module__}.{cls.__qualname__}" == "gymnasium.core.Env" for cls in type(env).__mro__)
+    return env if is_new else OldEnv(env)
 
 
 def _takes(method: Any, name: str) -> bool:
@@ -95,12 +104,21 @@ def _takes(method: Any, name: str) -> bool:
 
 
 def _generated(config: Mapping[str, Any]) -> Any:
-    env = load(config["generator"])(**config["kwargs"])
+    env = _called(config)
     missing = [name for name in METHODS if not hasattr(env, name)]
     if missing:
         made = f"{config['generator']} made a {type(env).__name__}"
         raise RefusedError(f"{made}, expected an environment: it has no {', '.join(missing)}")
     return env
+
+
+def _called(config: Mapping[str, Any]) -> Any:
+    """What the generator makes. It cannot ask whoever started the fleet: there is nothing to read from."""
+    try:
+        return load(config["generator"])(**config["kwargs"])
+    except EOFError as error:
+        what_to_do = engine.missing() or "it must not: nobody is there to answer"
+        raise RefusedError(f"{config['generator']} asks a question at the terminal; {what_to_do}") from error
 
 
 def _registered(config: Mapping[str, Any], render_mode: str | None) -> Any:

@@ -21,6 +21,7 @@ COMMANDS = {
     "env": "play an environment alone with random actions, and show how it fares",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
+    "vpt": "convert files of OpenAI's or MineStudio's VPT into ones from which no code can run",
     "config": "show a configuration, or resolve it as a run would",
     "rerun-update": "repeat an update step that was not finite, and say what was first not finite",
     "demo": "train Crafter for about three minutes and show what was learned",

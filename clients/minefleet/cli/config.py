@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints YAML."""
-    config, overrides = split(arguments.settings)
+    config, overrides = split(arguments.settings, arguments.map_path)
     loaded = load(required(config), overrides)
     data = to_dict(loaded)
     if arguments.action == "resolve":

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the trial."""
-    config, schema = find(arguments.settings)
+    config, schema = find(arguments.settings, arguments.map_path)
     seed = config.seed if arguments.seed is None else arguments.seed
     if schema is None and not arguments.here:
         print("looking at the environment's spaces ...", flush=True)
@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     os.execv(command[0], command)
 
 
-def find(settings: list[str]) -> tuple[FleetConfig, Schema | None]:
+def find(settings: list[str], path_map: list[tuple[str, str]]) -> tuple[FleetConfig, Schema | None]:
     """The configuration that CONFIG, or a run, and the overrides make; and the run's spaces, where they hold."""
-    name, overrides = split(settings)
+    name, overrides = split(settings, path_map)
     if not (Path(required(name)) / RUN_FILE).exists():
         return load(name, overrides), None
     run = read_run(Path(name))

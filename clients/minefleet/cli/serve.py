@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Joins the run and becomes the role."""
-    config, overrides = split(arguments.settings)
+    config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or RUNS / name_of(required(config))
     with reproducible([config, *overrides]):
         joined = join(load(required(config), overrides), directory)

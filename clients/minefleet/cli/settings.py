@@ -1,6 +1,8 @@
 """What several commands share: CONFIG with its overrides, and run directories."""
 
 import argparse
+import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -21,10 +23,22 @@ def add_settings(parser: argparse.ArgumentParser, *, or_run: bool = False) -> No
         metavar="CONFIG key=value",
         help=f"a preset ({', '.join(presets())}), a .yaml or a .py file{run}; then any keys to override, as in seed=3",
     )
+    parser.add_argument(
+        "--map-path",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="OLD=NEW",
+        help="paths below OLD, of weights and results, lie below NEW here; may be given several times",
+    )
 
 
-def split(settings: list[str]) -> tuple[str, list[str]]:
+def split(settings: list[str], path_map: Sequence[tuple[str, str]] = ()) -> tuple[str, list[str]]:
     """Parts CONFIG, empty if there is none, from the overrides.
+
+    Args:
+        settings: What stands for `CONFIG key=value`.
+        path_map: What `--map-path` says; it becomes an override, too.
 
     Raises:
         ConfigError: If there are several CONFIGs.
@@ -32,7 +46,18 @@ def split(settings: list[str]) -> tuple[str, list[str]]:
     configs = [item for item in settings if "=" not in item]
     if len(configs) > 1:
         raise ConfigError(f"give one CONFIG, got {' and '.join(configs)}; overrides are key=value")
-    return (configs or [""])[0], [item for item in settings if "=" in item]
+    overrides = [item for item in settings if "=" in item]
+    if path_map:
+        overrides.append(f"path_map={json.dumps(dict(path_map))}")
+    return (configs or [""])[0], overrides
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """OLD and NEW; NEW is taken from the current folder."""
+    old, equals, new = text.partition("=")
+    if not old or not equals or not new:
+        raise argparse.ArgumentTypeError(f"must be OLD=NEW, got {text!r}")
+    return old, str(Path(new).expanduser().absolute())
 
 
 def required(config: str) -> str:

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     train = train_serially if arguments.serial else train_fleet
     if arguments.resume is not None:
         return _resume(arguments, train)
-    config, overrides = split(arguments.settings)
+    config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or fresh_directory(required(config))
     loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []))
     check_serial(loaded, arguments)
@@ -167,7 +167,7 @@ def _resume(arguments: argparse.Namespace, train: Train) -> int:
     asked, settings = arguments.resume, list(arguments.settings)
     if "=" in asked:
         asked, settings = NEWEST, [asked, *settings]
-    config, overrides = split(settings)
+    config, overrides = split(settings, arguments.map_path)
     directory = Path(asked) if asked else arguments.run_dir or newest_run(name_of(config))
 
     def changed(previous: Run) -> FleetConfig:

@@ -1,7 +1,7 @@
 """Which environment to play, and through what."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from minefleet.config.checks import above, at_least
 from minefleet.errors import ConfigError
@@ -55,6 +55,9 @@ class EnvConfig:
     python: str = ""
     """Interpreter of the environment processes: a path, or a command to be found; empty means the fleet's own. Besides
     what the environment needs, Python 3.8 or newer with NumPy 1.19 or newer is enough."""
+    time_limit: Literal["truncated", "terminated"] = "truncated"
+    """What the end of an episode by a limit of time is: `truncated`, so that the value of the last observation stands
+    for what would have come; or `terminated`, as if nothing would, which is what MineStudio trains on."""
     wrappers: WrappersConfig = field(default_factory=WrappersConfig)
 
     def __post_init__(self) -> None:

@@ -114,6 +114,10 @@ class FleetConfig:
     """Evaluate every so many iterations, on environments of its own; 0 never."""
     eval_episodes: int = 10
     """Episodes per evaluation, >= 1."""
+    path_map: dict[str, str] = field(default_factory=dict)
+    """Where files lie on this machine: beginnings of paths, and what stands for them, as `--map-path OLD=NEW` adds. It
+    holds for what generators load by `load_vpt_policy`, and for `save_path`, `resume`, `video_output_dir` and the path
+    of `database_config` in CONFIG and overrides."""
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     rollout_config: RolloutConfig = field(default_factory=RolloutConfig)

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.module import read_module
+from minefleet.config.paths import map_paths
 from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 
@@ -50,7 +51,11 @@ def load(config: str, overrides: Sequence[str] = ()) -> FleetConfig:
     Raises:
         ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
     """
-    return merge(read(config), config, overrides)
+    data = read(config)
+    path_map = read_overrides(overrides).get("path_map", {})
+    if isinstance(path_map, dict) and isinstance(data.get("path_map", {}), dict):
+        map_paths(data, data.get("path_map", {}) | path_map)
+    return merge(data, config, overrides)
 
 
 def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
@@ -310,10 +315,19 @@ def _anchor_paths(data: Data, folder: Path) -> None:
         place, _, name = _get(data, section, key).rpartition(":")
         if place.endswith(".py"):
             (data[section] if section else data)[key] = f"{_absolute(place, folder)}:{name}"
+    _anchor_kwargs(data.get("policy"), folder)
     if "/" in _get(data, "env", "python"):
         data["env"]["python"] = _absolute(data["env"]["python"], folder)
     if _get(data, "train_config", "resume") not in ("", AUTO):
         data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
+
+
+def _anchor_kwargs(policy: Any, folder: Path) -> None:
+    kwargs = policy.get("kwargs") if isinstance(policy, dict) else None
+    if isinstance(kwargs, dict):
+        for key, value in kwargs.items():
+            if str(key).endswith("_path") and isinstance(value, str) and value:
+                kwargs[key] = _absolute(value, folder)
 
 
 def _absolute(place: str, folder: Path) -> str:

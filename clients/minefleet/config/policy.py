@@ -1,8 +1,10 @@
 """Which policy to train."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from minefleet.config.checks import at_least, one_of
+from minefleet.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,6 +14,9 @@ class PolicyConfig:
     generator: str = ""
     """`package.module:function` or `path/to/file.py:function` that makes a policy; it may take the schema.
     Empty for ours."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the generator. Relative paths under keys that end in `_path` are taken from where the
+    configuration lies."""
     hidden_size: int = 256
     """Features of the trunk, >= 1."""
     hidden_layers: int = 2
@@ -32,6 +37,8 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
+        if self.kwargs and not self.generator:
+            raise ConfigError(f"policy.kwargs are a generator's: give policy.generator, or leave out {self.kwargs}")
         at_least("policy.hidden_size", self.hidden_size, 1)
         at_least("policy.hidden_layers", self.hidden_layers, 1)
         at_least("policy.gru_size", self.gru_size, 0)

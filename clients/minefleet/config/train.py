@@ -126,7 +126,8 @@ class TrainConfig:
     """Cores that a reader takes, >= 0: what all readers of a rank take, rounded, is kept free of actors where those are
     pinned. Seeds: 0.1."""
     prefetch_batches: int = 1
-    """Iterations leased ahead while one trains: 0 or 1. Seeds: 2 (micro-batches there)."""
+    """Iterations leased ahead while one trains, >= 0: none, or one, which is also what more than 1 means. Seeds: 2, of
+    micro-batches."""
     decoded_bytes: int = 2**30
     """Unpacked observations and recurrent states that a rank keeps, bytes, >= 0, shared by the iteration in training
     and the one fetched ahead. An iteration that does not fit keeps its first fragments; the rest is unpacked again for
@@ -182,7 +183,7 @@ class TrainConfig:
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
             "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
-            "record_video_interval burn_in decoded_bytes num_cpus_per_reader"
+            "record_video_interval burn_in decoded_bytes num_cpus_per_reader prefetch_batches"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
         whole_or_share("train_config.num_gpus_per_worker", self.num_gpus_per_worker)
@@ -191,7 +192,7 @@ class TrainConfig:
             "vtrace_c_bar rank_timeout_s"
         ).split():
             above(f"train_config.{key}", getattr(self, key), 0)
-        for key in ("discount", "gae_lambda", "coef_rho_decay", "prefetch_batches"):
+        for key in ("discount", "gae_lambda", "coef_rho_decay"):
             within(f"train_config.{key}", getattr(self, key), 0, 1)
         if self.target_kl is not None:
             above("train_config.target_kl", self.target_kl, 0)

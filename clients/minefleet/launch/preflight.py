@@ -78,7 +78,7 @@ def answer(config: FleetConfig) -> Found:
     described = describe_environment(config)
     schema = Schema.from_dict(described["schema"])
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
-        policy = build(config.policy, schema)
+        policy = build(config.policy, schema, config.path_map)
     check_state(policy)
     with naming("the policy does not fit the environment's spaces"):
         _act_once(policy, schema)

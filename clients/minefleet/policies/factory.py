@@ -1,25 +1,34 @@
 """The policy of a configuration: ours, or one that a generator makes."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from minefleet import generators
 from minefleet.config import PolicyConfig
+from minefleet.config.paths import there
 from minefleet.errors import ConfigError
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.encoders import encoder
+from minefleet.policies.mine_policy import MinePolicyAdapter, is_mine_policy
 from minefleet.policies.policy import Policy
 from minefleet.schema import Schema
+from minefleet_worker.minecraft import names
 
 
-def build(config: PolicyConfig, schema: Schema) -> Policy:
-    """Makes the policy on the CPU, with fresh weights.
+def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | None = None) -> Policy:
+    """Makes the policy on the CPU, with fresh weights or those that its generator reads.
+
+    Args:
+        config: Which policy.
+        schema: What the environment shows and takes.
+        path_map: Where files lie that a generator asks `load_vpt_policy` for: `FleetConfig.path_map`.
 
     Raises:
         ConfigError: If the schema does not fit our policy, or the generator makes none.
     """
     if config.generator:
-        return _generated(config, schema)
+        return _generated(config, schema, path_map or {})
     return ActorCritic(
         schema,
         encoder(schema.obs, config),
@@ -31,28 +40,46 @@ def build(config: PolicyConfig, schema: Schema) -> Policy:
     )
 
 
-def _generated(config: PolicyConfig, schema: Schema) -> Policy:
+def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]) -> Policy:
     reference = config.generator
+    names.serve(partial(_load_vpt_policy, path_map))
     generator = generators.load(reference)
-    wanted = _required_arguments(generator)
+    wanted = _required_arguments(generator, config.kwargs)
     if wanted > 1:
         raise ConfigError(f"policy.generator={reference} needs {wanted} arguments; it may take the schema or nothing")
-    policy = generator(schema) if wanted else generator()
+    arguments = (schema,) if wanted else ()
+    try:
+        inspect.signature(generator).bind(*arguments, **config.kwargs)
+    except TypeError as error:
+        raise ConfigError(f"policy.kwargs do not fit policy.generator={reference}: {error}") from error
+    policy = generator(*arguments, **config.kwargs)
+    if is_mine_policy(policy):
+        policy = MinePolicyAdapter(policy, schema)
     if not isinstance(policy, Policy):
         raise ConfigError(
             f"policy.generator={reference} made a {type(policy).__qualname__}, "
-            "which is no minefleet.policies.Policy: subclass that or ActorCritic"
+            "which is no minefleet.policies.Policy, nor MineStudio's: subclass Policy or ActorCritic"
         )
     if config.normalize_obs and policy.obs_norm is None:
         raise ConfigError(
             f"policy.normalize_obs is true, and the policy of policy.generator={reference} has no obs_norm: "
             "give ActorCritic normalize_obs=True, or use an ObsNorm of your own in forward"
         )
-    return policy
+    return policy.cpu()
 
 
-def _required_arguments(function: Callable[..., object]) -> int:
-    """Counts the positional parameters without a default."""
+def _load_vpt_policy(path_map: Mapping[str, str], model_path: str | None, weights_path: str | None) -> Policy:
+    """What `load_vpt_policy` of MineStudio's configurations is here."""
+    from minefleet.policies.vpt import load_vpt_policy
+
+    if model_path is None:
+        raise ConfigError("load_vpt_policy needs a model_path: minefleet downloads nothing; fetch the files first")
+    return load_vpt_policy(there(model_path, path_map), None if weights_path is None else there(weights_path, path_map))
+
+
+def _required_arguments(function: Callable[..., object], given: Collection[str]) -> int:
+    """Counts the positional parameters that have no default and are not given by name."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters)
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    return sum(parameter.kind in positional and parameter.name not in given for parameter in required)

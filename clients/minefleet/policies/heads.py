@@ -60,11 +60,17 @@ class ActionHead(nn.Module, abc.ABC):
 
 
 class DiscreteHead(ActionHead):
-    """One category: logits [B, T, K], actions [B, T] int64."""
+    """One category: logits [B, T, K], actions [B, T] int64.
 
-    def __init__(self, features: int, categories: int) -> None:
+    Args:
+        features: Size of what it is given.
+        categories: K.
+        layer: Maps features to logits; None for a linear one.
+    """
+
+    def __init__(self, features: int, categories: int, layer: nn.Module | None = None) -> None:
         super().__init__()
-        self.linear = orthogonal(nn.Linear(features, categories), POLICY_GAIN)
+        self.linear = orthogonal(nn.Linear(features, categories), POLICY_GAIN) if layer is None else layer
 
     def forward(self, features: Tensor) -> Tree:
         """Logits [B, T, K]."""

@@ -1,6 +1,21 @@
-"""OpenAI's Video-Pre-Training network: https://arxiv.org/abs/2206.11795."""
+"""OpenAI's Video-Pre-Training network: https://arxiv.org/abs/2206.11795.
+
+policy:
+  generator: minefleet.policies.vpt:generate
+  kwargs: {model_path: 2x.model, weights_path: rl-from-early-game-2x.weights}
+"""
 
 from minefleet.policies.vpt.architecture import PRESETS, VPTArchitecture
+from minefleet.policies.vpt.files import load_vpt_policy, write_policy
+from minefleet.policies.vpt.generator import generate
 from minefleet.policies.vpt.policy import HierarchicalHead, VPTPolicy
 
-__all__ = ["PRESETS", "HierarchicalHead", "VPTArchitecture", "VPTPolicy"]
+__all__ = [
+    "PRESETS",
+    "HierarchicalHead",
+    "VPTArchitecture",
+    "VPTPolicy",
+    "generate",
+    "load_vpt_policy",
+    "write_policy",
+]

@@ -1,0 +1,72 @@
+"""Reads pickles of plain data. Nothing that they name is imported or called."""
+
+import io
+import pickle
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from minefleet.errors import ConfigError
+
+LARGEST_BYTES = 2**24
+"""A `.model` file has a few kilobytes."""
+
+PLAIN: dict[tuple[str, str], type] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    **{("builtins", kind.__name__): kind for kind in (dict, list, set, frozenset, tuple)},
+}
+"""What is made as it says."""
+HARMLESS = frozenset(
+    {
+        ("_codecs", "encode"),
+        ("argparse", "Namespace"),
+        ("builtins", "object"),
+        ("collections", "defaultdict"),
+        ("copyreg", "_reconstructor"),
+        ("types", "SimpleNamespace"),
+    }
+)
+"""Of the standard library, what pickles of objects name without harm."""
+
+
+class Unknown(dict[str, Any]):
+    """Stands for an object whose class is not imported: empty."""
+
+    def __new__(cls, *_: object, **__: object) -> "Unknown":
+        """Whatever the object would be made from."""
+        return super().__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def __setstate__(self, _: object) -> None:
+        """Whatever the object would hold."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type:
+        if (module, name) in PLAIN:
+            return PLAIN[module, name]
+        # Classes of the libraries that a model was trained with are expected; a part of Python is an attack.
+        if module.partition(".")[0] in sys.stdlib_module_names and (module, name) not in HARMLESS:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which plain data has no use for")
+        return Unknown
+
+
+def read_plain(path: Path) -> Any:
+    """Reads containers, numbers and texts; an object of any other class becomes an `Unknown`.
+
+    Raises:
+        ConfigError: If the file cannot be read, is no pickle, names functions of Python, or is unlikely large.
+    """
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ConfigError(f"{path} has more than {LARGEST_BYTES} bytes: it is no description of a model")
+        return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
+    except ConfigError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # A damaged pickle may fail in any way.
+        raise ConfigError(f"{path} is no description of a model: {error or type(error).__name__}") from error

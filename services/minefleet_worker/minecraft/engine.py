@@ -1,0 +1,23 @@
+"""What MineStudio needs besides itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+JAR = Path("engine", "build", "libs", "mcprec-6.13.jar")
+
+
+def missing() -> str:
+    """What to do about an engine that is not there; empty where it is, or nothing of MineStudio was asked for."""
+    if "minestudio.simulator" not in sys.modules:
+        return ""
+    folder = Path(os.environ.get("MINESTUDIO_DIR") or Path(tempfile.gettempdir(), "MineStudio"))
+    if (folder / JAR).is_file():
+        return ""
+    return (
+        f"MineStudio's engine is missing: there is no {folder / JAR}. Fetch it by `{sys.executable} -m "
+        "minestudio.simulator.entry -y`, or set MINESTUDIO_DIR to the folder that has it"
+    )

@@ -1,0 +1,111 @@
+"""MineStudio's simulator as an environment of Gymnasium, whatever its callbacks do.
+
+    action {"buttons", "camera"} ─▶ Simulator ─▶ MinecraftSim ─▶ callbacks, engine
+    {"image"}, two ends, plain info ◀─ Simulator ◀─ MinecraftSim ◀┘
+
+Known by the name of its class, so that MineStudio is imported by whoever makes one, and not here.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from minefleet_worker.errors import EnvError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+IMAGE = "image"
+KEPT = ("metrics", "task")
+"""Keys of `info` that callbacks may set for the fleet. The rest is the engine's and outlives its step."""
+TIME_LIMIT = "JudgeResetCallback"
+"""Ends episodes after `time_limit` steps."""
+
+
+class Simulator(gymnasium.Env[Any, Any]):
+    """A `MinecraftSim`.
+
+    The observation is {"image": uint8 [size, size, 3]}, the action {"buttons", "camera"} of categories, or MineStudio's
+    own dict where the simulator was made with `action_type="env"`.
+
+    Seeds: the world is the one that the simulator was made with (`seed=`). A seed at reset is for Python's and NumPy's
+    random numbers in this process, from which callbacks draw places, biomes and tasks.
+    """
+
+    def __init__(self, sim: Any) -> None:
+        shape = sim.observation_space[IMAGE].shape
+        if shape[0] != shape[1]:
+            raise RefusedError(
+                f"MineStudio takes obs_size for (width, height) and says (height, width): only squares are safe, "
+                f"got {tuple(sim.obs_size)}"
+            )
+        self._sim = sim
+        self._is_agent = sim.action_type == "agent"
+        self._limits = [each.time_limit for each in sim.callbacks if _is_a(each, TIME_LIMIT)]
+        self._steps = 0
+        self.observation_space = spaces.Dict({IMAGE: spaces.Box(0, 255, shape, np.uint8)})
+        self.action_space = sim.action_space
+        if self._is_agent:
+            choices = [(str(name), spaces.Discrete(int(part.nvec[0]))) for name, part in sim.action_space.items()]
+            self.action_space = spaces.Dict(choices)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode."""
+        del options
+        if seed is not None:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        obs, info = self._sim.reset()
+        self._steps = 0
+        return self._shown(obs), _plain(info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Takes a step.
+
+        Raises:
+            EnvError: If the engine has failed; MineStudio then returns an observation that it has made up.
+        """
+        given = {name: np.array([value]) for name, value in action.items()} if self._is_agent else dict(action)
+        obs, reward, terminated, truncated, info = self._sim.step(given)
+        self._steps += 1
+        plain = _plain(info)
+        ends = self._ends(bool(terminated), bool(truncated), info)
+        return self._shown(obs), float(reward), *ends, plain
+
+    def render(self) -> Any:
+        """The last image that was shown."""
+        return self._image
+
+    def close(self) -> None:
+        """Closes the simulator."""
+        self._sim.close()
+
+    def _shown(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        self._image = obs[IMAGE]
+        return {IMAGE: self._image}
+
+    def _ends(self, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Tells a limit of time from an end.
+
+        `JudgeResetCallback` terminates at its limit. The engine's own end sets both: that is a death, or a limit.
+        """
+        if terminated and truncated:
+            is_dead = float(np.max(info.get("health", 1.0))) <= 0
+            return is_dead, not is_dead
+        is_limit = terminated and self._steps in self._limits
+        return terminated and not is_limit, truncated or is_limit
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    if info.get("error"):
+        raise EnvError(f"the engine has failed: {info['error']}", "error")
+    return {key: info[key] for key in KEPT if key in info}
+
+
+def _is_a(value: Any, name: str) -> bool:
+    return any(cls.__name__ == name for cls in type(value).__mro__)
