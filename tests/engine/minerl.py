@@ -10,6 +10,8 @@ from pathlib import Path
 
 from .prepared import LOGS, TAG, Prepared, start_engine, write_script
 
+DISPLAY = ":0"
+"""The stand-in draws on none; who plays the real engine may ask for one."""
 WHERE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
@@ -23,7 +25,7 @@ def prepare(python: str, directory: Path) -> Prepared:
     _link(installed / "minerl", packages / "minerl")
     _link(installed / "minerl" / "env", packages / "minerl" / "env")
     write_script(packages / "minerl" / "MCP-Reborn" / "launchClient.sh", start_engine())
-    return Prepared(python=overlay, variables={TAG: str(directory), LOGS: str(directory / "logs")})
+    return Prepared(python=overlay, variables={TAG: str(directory), LOGS: str(directory / "logs"), "DISPLAY": DISPLAY})
 
 
 def _packages(python: str) -> Path:

@@ -32,7 +32,7 @@ class Prepared:
 
     def engines(self) -> list[psutil.Process]:
         """Engines that run or are stopped."""
-        return [process for process in self.processes() if MODULE in process.cmdline()]
+        return [process for process in self.processes() if _is_engine(process)]
 
     def processes(self) -> list[psutil.Process]:
         """All processes under these variables, whoever their parents are; not this one, nor zombies."""
@@ -51,6 +51,12 @@ class Prepared:
             theirs = process.environ().get(TAG) == self.variables[TAG]
             return theirs and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
         return False
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return MODULE in process.cmdline()
+    return False
 
 
 def write_script(path: Path, *lines: str) -> None:

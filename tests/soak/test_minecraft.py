@@ -4,9 +4,9 @@ Every picture carries a mark of the engine that drew it and of its tick, so that
 that each observation came from an engine, once and in its place: `tests/engine/marks.py`, `marked_trainer.py`.
 """
 
+import contextlib
 import json
 import math
-import os
 import random
 import signal
 import subprocess
@@ -26,6 +26,8 @@ Train = Callable[..., Fleet]
 ENGINE = Path(__file__).parents[1] / "engine"
 ENV_STEPS = 20_000
 HURT_EVERY_S = 4.0
+FAILURES = 10
+"""Episodes that must at least have been cut; what strikes starts and resets cuts none."""
 GONE_S = 60.0
 
 
@@ -52,13 +54,12 @@ def survive(
         monkeypatch.setenv(variable, value)
     fleet = train(str(configure(directory, prepared, env)))
     fleet.wait_for_env_steps(1)
-    hurt = hurt_until_the_end(fleet.process, prepared)
+    hurt_until_the_end(fleet.process, prepared)
     fleet.finish()
     last = fleet.rows()[-1]
     fragments = [json.loads(line) for line in (fleet.directory / "marks.jsonl").read_text().splitlines()]
     assert last["env_steps"] >= ENV_STEPS
-    assert hurt > 10
-    assert last["episode_failures"] > hurt / 3
+    assert last["episode_failures"] >= FAILURES
     assert all(math.isfinite(value) for value in last.values() if isinstance(value, float))
     assert sum(fragment["steps"] for fragment in fragments) == last["trained_steps"] > ENV_STEPS / 2
     assert list(faults_of(fragments)) == []
@@ -85,18 +86,15 @@ def configure(directory: Path, prepared: Prepared, env: dict[str, Any]) -> Path:
     return path
 
 
-def hurt_until_the_end(run: subprocess.Popen[str], prepared: Prepared) -> int:
-    """Kills or freezes an engine now and then until the run ends; says how many."""
-    chance, hurt = random.Random(0), 0
-    while True:
-        try:
+def hurt_until_the_end(run: subprocess.Popen[str], prepared: Prepared) -> None:
+    """Kills or freezes an engine now and then until the run ends."""
+    chance = random.Random(0)
+    while run.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(chance.expovariate(1 / HURT_EVERY_S))
-            return hurt
-        except subprocess.TimeoutExpired:
-            engines = prepared.engines()
-        if engines:
-            os.kill(chance.choice(engines).pid, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
-            hurt += 1
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if well := [engine for engine in prepared.engines() if engine.status() != psutil.STATUS_STOPPED]:
+                chance.choice(well).send_signal(chance.choice((signal.SIGKILL, signal.SIGSTOP)))
 
 
 def faults_of(fragments: list[dict[str, Any]]) -> Iterator[str]:
