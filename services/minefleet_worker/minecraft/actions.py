@@ -114,7 +114,8 @@ def camera_bins(degrees: Any) -> Ints:
         raise ValueError(f"the camera must turn by finite degrees, got {degrees.tolist()}")
     share = np.clip(degrees, -MAX_DEGREES, MAX_DEGREES) / MAX_DEGREES
     compressed = np.sign(share) * (np.log(1 + MU * np.abs(share)) / np.log(1 + MU)) * MAX_DEGREES
-    return np.round((compressed + MAX_DEGREES) / BIN_DEGREES).astype(np.int64)
+    bins: Ints = np.round((compressed + MAX_DEGREES) / BIN_DEGREES).astype(np.int64)
+    return bins
 
 
 def to_engine(action: Mapping[str, Any]) -> dict[str, Any]:
