@@ -23,6 +23,7 @@ import os
 import signal
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,11 +227,10 @@ class Counts:
 def _import_minerl() -> Any:
     """Imports MineRL, which registers its environments; returns its gym."""
     try:
+        version = metadata.version("minerl")
         importlib.import_module("minerl")
-        metadata = importlib.import_module("importlib.metadata")
     except ImportError as error:
         raise RefusedError(f"{sys.executable} has no MineRL ({error}); {GUIDE}") from error
-    version = str(metadata.version("minerl"))
     if not version.startswith(VERSION):
         raise RefusedError(f"{sys.executable} has MineRL {version}, which is another Minecraft than 1.0's; {GUIDE}")
     return importlib.import_module("gym")

@@ -31,7 +31,7 @@ def install(path: Path, does: str) -> Path:
 
 
 def test_a_display_is_started_once_and_named(path: Path) -> None:
-    pid = install(path, 'echo 42 >&"$2"; exec /bin/sleep 60')
+    pid = install(path, 'echo 42 > /dev/fd/"$2"; exec /bin/sleep 60')
     provide_display()
     assert os.environ["DISPLAY"] == ":42"
     server = psutil.Process(int(pid.read_text()))

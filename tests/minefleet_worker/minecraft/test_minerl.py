@@ -20,6 +20,7 @@ from minefleet.errors import ConfigError, EnvFailedError
 from minefleet.launch.preflight import describe_environment
 from minefleet.schema import Schema
 from minefleet_actor.pool import EnvPool, Kind, Ready
+from minefleet_worker import boot
 from minefleet_worker.minecraft.actions import NULL_CAMERA, from_engine
 
 GENERATOR = "minefleet_worker.minecraft.minerl:make"
@@ -77,12 +78,13 @@ def described(python: str, **kwargs: Any) -> dict[str, Any]:
 
 def run(python: str, code: str) -> Any:
     """Runs code in MineRL's interpreter; returns what it prints last, JSON."""
-    done = subprocess.run([python, "-c", PRELUDE + code], capture_output=True, text=True, check=False)
+    command = [python, "-c", PRELUDE + code]
+    done = subprocess.run(command, env=boot.environment(python), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def opened(prepared: Prepared, schema: Schema, kwargs: dict[str, Any]) -> "closing[EnvPool]":
+def opened(prepared: Prepared, schema: Schema, kwargs: dict[str, Any]) -> closing[EnvPool]:
     config = EnvConfig(generator=GENERATOR, python=prepared.python, kwargs=kwargs)
     pool = EnvPool(config, schema, WorkerConfig(num_envs=1), seed=5, actor_index=0)
     pool.start()
@@ -120,6 +122,7 @@ import cv2, gym, minerl, numpy as np
 random = np.random.RandomState(0)
 chosen = [{"buttons": random.randint(8641), "camera": random.randint(121)} for _ in range(40)]
 bare, ours = gym.make("MineRLBasaltFindCave-v0"), make("MineRLBasaltFindCave-v0")
+from minefleet_worker import boot
 from minefleet_worker.minecraft.actions import to_engine
 shown = []
 bare.seed(7)
