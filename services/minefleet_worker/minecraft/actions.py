@@ -124,8 +124,10 @@ def to_engine(action: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If a value is out of range.
     """
-    pressed, bins = to_factored(action["buttons"], action["camera"])
-    return dict(zip(BUTTONS, pressed.reshape(-1).tolist()), camera=camera_degrees(bins).reshape(-1))
+    buttons = _one("buttons", action["buttons"], NUM_BUTTONS)
+    camera = _one("camera", action["camera"], NUM_CAMERA)
+    degrees = _DEGREES[camera if _TURNS[buttons] else NULL_CAMERA]
+    return dict(zip(BUTTONS, _PRESSED[buttons].tolist()), camera=degrees.copy())
 
 
 def from_engine(action: Mapping[str, Any]) -> dict[str, int]:
@@ -148,6 +150,14 @@ def _counted(name: str, values: Any, count: int) -> Ints:
         raise ValueError(f"{name} must be from 0 to {count - 1}, got {wrong}")
     counted: Ints = array.astype(np.int64)
     return counted
+
+
+def _one(name: str, value: Any, count: int) -> int:
+    """A single value, an array of one included, without the price of arrays: it is paid in every step."""
+    number = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    if not isinstance(number, (int, np.integer)) or not 0 <= number < count:
+        raise ValueError(f"{name} must be an integer from 0 to {count - 1}, got {value}")
+    return int(number)
 
 
 def _unravelled(camera: Ints) -> Ints:
@@ -175,3 +185,5 @@ def _tables() -> tuple[Ints, NDArray[np.bool_]]:
 
 
 _PRESSED, _TURNS = _tables()
+_DEGREES = camera_degrees(_unravelled(np.arange(NUM_CAMERA)))
+"""[121, 2] float64, degrees of pitch and yaw."""

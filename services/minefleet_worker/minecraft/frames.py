@@ -29,6 +29,8 @@ def resizer(frame_size: Sequence[int]) -> Callable[[NDArray[Any]], NDArray[Any]]
         raise RefusedError(f"frames of Minecraft are resized by OpenCV, and {sys.executable} says: {error}") from error
     if len(frame_size) != 2 or not all(isinstance(side, int) and side > 0 for side in frame_size):
         raise RefusedError(f"frame_size must be [height, width], both >= 1, got {list(frame_size)}")
+    # Cores go to processes, not to threads in each of them.
+    cv2.setNumThreads(1)
     height, width = frame_size
     resize, linear = cv2.resize, cv2.INTER_LINEAR
     return lambda frame: resize(frame, (width, height), interpolation=linear)

@@ -95,6 +95,21 @@ def test_an_action_goes_to_the_engine_and_comes_back(buttons: int, camera: int) 
         assert again["camera"].tolist() == sent["camera"].tolist()
 
 
+def test_single_actions_mean_what_arrays_of_them_mean() -> None:
+    for buttons in range(actions.NUM_BUTTONS):
+        camera = buttons % actions.NUM_CAMERA
+        pressed, bins = actions.to_factored(buttons, camera)
+        sent = actions.to_engine({"buttons": np.int64(buttons), "camera": np.array([camera])})
+        assert [sent[key] for key in actions.BUTTONS] == pressed.tolist()
+        assert sent["camera"].tolist() == actions.camera_degrees(bins).tolist()
+
+
+@pytest.mark.parametrize("action", [{"buttons": 8641}, {"buttons": 0, "camera": 121}, {"buttons": 0.5}])
+def test_a_single_action_out_of_range_is_refused(action: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be an integer from 0 to (8640|120), got"):
+        actions.to_engine({"camera": 0, **action})
+
+
 def test_nothing_is_done_by_the_first_action_and_a_camera_at_rest() -> None:
     sent = actions.to_engine({"buttons": 0, "camera": actions.NULL_CAMERA})
     assert not any(sent[key] for key in actions.BUTTONS)
