@@ -9,11 +9,32 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 SEED = 7
-WARM_UP_STEPS = 50
+SLICE_STEPS = 20
+"""Steps that a side plays before it is the other's turn."""
 REWARD = {"event": "mine_block", "objects": ["oak_log"], "reward": 1.0}
+
+Action = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Side:
+    """An environment and the actions as it takes them."""
+
+    reset: Callable[[], Any]
+    step: Callable[[Action], Any]
+    prepared: Callable[[Action], Action]
+
+    def play(self, actions: list[Action]) -> float:
+        """Steps through actions; returns the seconds."""
+        ready = [self.prepared(action) for action in actions]
+        began_s = time.monotonic()
+        for action in ready:
+            self.step(action)
+        return time.monotonic() - began_s
 
 
 def main() -> None:
@@ -21,58 +42,48 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     sys.path.insert(0, services)
     sides = {"ours": ours(name), "bare": bare(name)}
-    for play in sides.values():
-        play(WARM_UP_STEPS)
-    figures = []
-    for number in range(rounds):
-        order = sorted(sides, reverse=number % 2 == 1)
-        measured = {side: sides[side](steps) for side in order}
-        figures.append({side: measured[side] for side in sides})
-    print(json.dumps(figures))
+    play_round(sides, SLICE_STEPS)
+    print(json.dumps([play_round(sides, steps) for _ in range(rounds)]))
 
 
-def chosen(steps: int) -> list[dict[str, int]]:
-    """The actions of a round, the same for both."""
+def play_round(sides: dict[str, Side], steps: int) -> dict[str, float]:
+    """Steps per second by side, over slices in turn."""
+    taken_s = dict.fromkeys(sides, 0.0)
+    actions = chosen(steps)
+    for side in sides.values():
+        side.reset()
+    for number, start in enumerate(range(0, steps, SLICE_STEPS)):
+        for name in sorted(sides, reverse=number % 2 == 1):
+            taken_s[name] += sides[name].play(actions[start : start + SLICE_STEPS])
+    return {name: steps / seconds for name, seconds in taken_s.items()}
+
+
+def chosen(steps: int) -> list[Action]:
+    """The actions of a round, the same for both. None opens the inventory."""
     numbers = random.Random(SEED)
     return [{"buttons": numbers.randrange(8640), "camera": numbers.randrange(121)} for _ in range(steps)]
 
 
-def ours(name: str) -> Callable[[int], float]:
+def ours(name: str) -> Side:
     from minefleet_worker.minecraft.minerl import make
 
     env = make(name, rewards=[REWARD], ends_at_death=False)
-    return player(lambda: env.reset(seed=SEED), env.step, lambda action: action)
+    return Side(lambda: env.reset(seed=SEED), env.step, lambda action: action)
 
 
-def bare(name: str) -> Callable[[int], float]:
+def bare(name: str) -> Side:
     import gym  # type: ignore[import-not-found]  # MineRL's interpreter has it.
 
     from minefleet_worker.minecraft.actions import to_engine
 
     env = gym.make(name)
-    noop = env.action_space.noop()
+    noop = env.action_space.no_op()
 
     def reset() -> None:
         env.seed(SEED)
         env.reset()
 
-    return player(reset, env.step, lambda action: {**noop, **to_engine(action)})
-
-
-def player(
-    reset: Callable[[], Any], step: Callable[[Any], Any], prepared: Callable[[dict[str, int]], Any]
-) -> Callable[[int], float]:
-    """A function that plays so many steps and returns steps per second."""
-
-    def play(steps: int) -> float:
-        actions = [prepared(action) for action in chosen(steps)]
-        reset()
-        began_s = time.monotonic()
-        for action in actions:
-            step(action)
-        return steps / (time.monotonic() - began_s)
-
-    return play
+    return Side(reset, env.step, lambda action: {**noop, **to_engine(action)})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ COMMANDS = {
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "config": "show a configuration, or resolve it as a run would",
+    "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
     "rerun-update": "repeat an update step that was not finite, and say what was first not finite",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
