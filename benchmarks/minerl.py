@@ -2,8 +2,8 @@
 
     MINERL_PYTHON=/path/to/python python benchmarks/minerl.py [--rounds 5] [--steps 200]
 
-Steps per second of one environment. Both sides live in one process, each with an engine of its own, press the same keys,
-and take turns every few steps, so that what else the machine does hits both.
+Steps per second of one environment. Both sides live in one process, each with an engine of its own, press the same
+keys, and take turns every few steps, so that what else the machine does hits both.
 
     ours    our adapter with the actions of VPT and a reward: it maps actions, resizes frames, and pays
     bare    what `gym.make` makes, with actions that are ready: the peer

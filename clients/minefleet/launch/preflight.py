@@ -7,7 +7,6 @@ as JSON.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from minefleet.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.lifeline import die_with_launcher
 from minefleet.run import from_dict, to_dict
 from minefleet.schema import Schema
-from minefleet_worker import boot
+from minefleet_worker import boot, kin
 from minefleet_worker.errors import in_one_line
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def describe_environment(config: FleetConfig) -> dict[str, Any]:
 
 
 def _run(python: str, question: dict[str, Any], file: IO[bytes], output: IO[bytes], timeout_s: float) -> int:
-    """Runs an environment process to its end, and then ends what it has left in its group."""
+    """Runs an environment process to its end. One that takes too long is killed with all that it has started."""
     arguments = ("describe", str(file.fileno()), str(os.getpid()), json.dumps(question))
     try:
         process = subprocess.Popen(
@@ -136,7 +135,7 @@ def _run(python: str, question: dict[str, Any], file: IO[bytes], output: IO[byte
         ) from error
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            kin.kill_tree(process.pid)
             process.wait()
 
 

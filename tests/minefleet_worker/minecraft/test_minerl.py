@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tests.conftest import Fleet
 from tests.engine.minerl import prepare
 from tests.engine.prepared import Prepared
 from tests.interpreters import minerl_python
@@ -24,6 +25,7 @@ from minefleet_worker import boot
 from minefleet_worker.minecraft.actions import NULL_CAMERA, from_engine
 
 GENERATOR = "minefleet_worker.minecraft.minerl:make"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "minerl_treechop.py"
 SERVICES = str(Path(__file__).parents[3] / "services")
 CAVE = {"id": "MineRLBasaltFindCave-v0"}
 SURVIVAL = {"id": "MineRLHumanSurvival-v0"}
@@ -40,8 +42,6 @@ sys.path.insert(0, {SERVICES!r})
 from minefleet_worker.errors import RefusedError
 from minefleet_worker.minecraft.minerl import make
 """
-
-Script = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -285,3 +285,17 @@ def test_an_engine_that_was_not_built_is_refused(prepared: Prepared) -> None:
 def test_an_interpreter_without_minerl_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no MineRL"):
         described("", **CAVE)
+
+
+def test_the_example_is_trained(prepared: Prepared, train: Callable[..., Fleet]) -> None:
+    small = (
+        "policy.conv_channels=[8,8,8]",
+        "policy.hidden_size=16",
+        "policy.gru_size=16",
+        "train_config.num_iterations=1",
+    )
+    worker = "rollout_config.worker_config"
+    keys = (f"{worker}.num_envs=2", f"{worker}.max_rss_bytes=0", "rollout_config.fragment_length=32", *small)
+    fleet = train(str(EXAMPLE), f"env.python={prepared.python}", *keys)
+    fleet.finish()
+    assert fleet.rows()[-1]["trained_steps"] >= 64
