@@ -56,7 +56,7 @@ def measure(python: str, name: str, rounds: int, steps: int) -> list[dict[str, f
         variables = prepared.environ(DISPLAY=":0")
         variables.pop("PYTHONPATH", None)
         try:
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, env=variables, cwd=directory, capture_output=True, text=True, check=False)
         finally:
             prepared.end()
     if done.returncode != 0:

@@ -72,7 +72,7 @@ def ours(name: str) -> Side:
 
 
 def bare(name: str) -> Side:
-    import gym  # type: ignore[import-not-found]  # MineRL's interpreter has it.
+    import gym  # MineRL's interpreter has it.
 
     from minefleet_worker.minecraft.actions import to_engine
 

@@ -36,7 +36,7 @@ from minefleet_worker.minecraft.frames import resizer
 from minefleet_worker.minecraft.rewards import Rewards, rules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 GUIDE = "docs/minecraft.md says how to install it"
 VERSION = "1."
@@ -141,7 +141,7 @@ class MineRLEnv:
         bare.seed(seed, seed_spaces=False)
         with self._noting_failures():
             raw = self._env.reset()
-        # Where the engine is gone while it is asked, MineRL waits for what the socket waits for.
+        # MineRL makes a socket per episode, whose own limit of four minutes is one for resets.
         bare.instances[0].client_socket.settimeout(self._step_timeout_s)
         self._steps = 0
         self._rewards.reset(raw[COUNTS])
@@ -190,7 +190,7 @@ class MineRLEnv:
             raise EnvError(f"the environment must be made anew: {self._failure}", "error")
 
     @contextlib.contextmanager
-    def _noting_failures(self) -> Any:
+    def _noting_failures(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -303,8 +303,11 @@ def _launched() -> Any:
 
 
 def _kill(instance: Any) -> None:
-    """Ends an engine with its group, of which MineRL makes it the leader."""
+    """Ends an engine with its group, of which MineRL makes it the leader, and has MineRL forget it."""
     instance.running = False
+    manager = importlib.import_module("minerl.env.malmo").InstanceManager
+    with contextlib.suppress(ValueError):
+        manager._instance_pool.remove(instance)
     process = instance.minecraft_process
     if process is None:
         return

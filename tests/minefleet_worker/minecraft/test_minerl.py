@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -78,8 +79,9 @@ def described(python: str, **kwargs: Any) -> dict[str, Any]:
 
 def run(python: str, code: str) -> Any:
     """Runs code in MineRL's interpreter; returns what it prints last, JSON."""
-    command = [python, "-c", PRELUDE + code]
-    done = subprocess.run(command, env=boot.environment(python), capture_output=True, text=True, check=False)
+    command, variables = [python, "-c", PRELUDE + code], boot.environment(python)
+    with tempfile.TemporaryDirectory() as folder:  # MineRL's own watchers leave files in the current one.
+        done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
