@@ -13,7 +13,7 @@ FILE = "marks.jsonl"
 
 
 class MarkedTrainer(PPOTrainer):
-    """Writes one line per fragment: its name, and of each observation whether it is a first one, and its mark."""
+    """Writes a line per fragment: steps, ends, and of each observation its mark and whether it is a first one."""
 
     def update(self, taken: Any) -> Any:
         """One iteration, its marks first."""
@@ -28,4 +28,9 @@ def _told(fragment: Batch) -> dict[str, Any]:
     seen = fragment.seen_mask[0]
     frames, firsts = fragment.seen["image"][0][seen].numpy(), fragment.seen_first[0][seen].tolist()
     read = [marks.read(frame) for frame in frames]
-    return {"name": fragment.names[0], "steps": int(fragment.mask.sum()), "seen": list(zip(firsts, read, strict=True))}
+    return {
+        "name": fragment.names[0],
+        "steps": int(fragment.mask.sum()),
+        "terminated": int(fragment.terminated.sum()),
+        "seen": list(zip(firsts, read, strict=True)),
+    }

@@ -98,9 +98,11 @@ def hurt_until_the_end(run: subprocess.Popen[str], prepared: Prepared) -> None:
 
 
 def faults_of(fragments: list[dict[str, Any]]) -> Iterator[str]:
-    """What must not be: a picture that no engine drew, one that is out of place, one that is there twice."""
+    """What must not be: a picture that no engine drew, one out of place, an end that only a failure can have made."""
     begun: set[tuple[int, int]] = set()
     for fragment in fragments:
+        if fragment["terminated"]:
+            yield f"{fragment['name']}: an episode was terminated, though nothing in these worlds does that"
         before: list[int] | None = None
         for number, (first, mark) in enumerate(fragment["seen"]):
             place = f"{fragment['name']} observation {number}"
