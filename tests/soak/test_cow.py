@@ -8,35 +8,36 @@ import pytest
 from tests.conftest import Fleet
 from tests.engine.prepared import Prepared
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
+Train = Callable[..., Fleet]
+Evaluate = Callable[..., dict[str, Any]]
 TASK = str(Path(__file__).with_name("cow.yaml"))
 EPISODES = 200
 
 
-def returns(
-    train: Callable[..., Fleet], evaluate: Callable[..., dict[str, Any]], python: str, *settings: str
-) -> tuple[float, float]:
-    """Mean returns of what a run ended with, and of a policy that acts at random in the same task."""
-    fleet = train(TASK, f"env.python={python}", "seed=1", *settings)
-    fleet.finish()
-    random = evaluate(fleet.directory, EPISODES, "--random")
-    return evaluate(fleet.directory, EPISODES, "--sample")["return_mean"], random["return_mean"]
+@pytest.fixture
+def hunt(
+    minestudio_engine: Prepared, train: Train, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[float, float]]:
+    """Trains; returns the mean returns of the last policy and of a fresh one, both drawing their actions."""
+    for variable, value in minestudio_engine.variables.items():
+        monkeypatch.setenv(variable, value)
+
+    def run(*settings: str) -> tuple[float, float]:
+        fleet = train(TASK, f"env.python={minestudio_engine.python}", "seed=1", *settings)
+        fleet.finish()
+        last, fresh = (evaluate(fleet.directory, EPISODES, how) for how in ("--sample", "--random"))
+        return last["return_mean"], fresh["return_mean"]
+
+    return run
 
 
-def test_a_tiny_vpt_learns_to_hit_a_cow(
-    train: Callable[..., Fleet], evaluate: Callable[..., dict[str, Any]], minestudio_engine: Prepared, monkeypatch: Any
-) -> None:
-    for name, value in minestudio_engine.variables.items():
-        monkeypatch.setenv(name, value)
-    trained, random = returns(train, evaluate, minestudio_engine.python)
+def test_a_tiny_vpt_learns_to_hit_a_cow(hunt: Callable[..., tuple[float, float]]) -> None:
+    trained, random = hunt()
     assert trained >= 3 * random > 0
 
 
-def test_without_pixels_there_is_nothing_to_learn(
-    train: Callable[..., Fleet], evaluate: Callable[..., dict[str, Any]], minestudio_engine: Prepared, monkeypatch: Any
-) -> None:
-    for name, value in minestudio_engine.variables.items():
-        monkeypatch.setenv(name, value)
-    trained, random = returns(train, evaluate, minestudio_engine.python, "env.kwargs.is_blank=true")
+def test_black_frames_teach_nothing(hunt: Callable[..., tuple[float, float]]) -> None:
+    trained, random = hunt("env.kwargs.is_blank=true")
     assert trained < 1.5 * random
