@@ -99,7 +99,12 @@ def kept(policy: VPTPolicy, image: Tensor, state: Tree) -> int:
     """Bytes that autograd keeps between a forward pass and its backward pass, without the weights."""
     weights = {parameter.untyped_storage()._cdata for parameter in policy.parameters()}
     saved: list[Tensor] = []
-    with saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
         output, _ = policy({"image": image}, state, torch.zeros(image.shape[:2], dtype=torch.bool))
         head = policy.action_head
         action = {name: torch.zeros(image.shape[:2], dtype=torch.int64) for name in head.names}
