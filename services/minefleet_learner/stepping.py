@@ -21,7 +21,7 @@ from minefleet_learner.amp import build_scaler
 from minefleet_learner.batch import Name
 from minefleet_learner.ppo import PPOLoss
 from minefleet_learner.ranks import Ranks
-from minefleet_learner.report import APPROX_KL, Tally
+from minefleet_learner.update_tally import APPROX_KL, UpdateTally
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Stepper:
         count: float,
         loss_of: Loss,
         names: list[Name],
-        tally: Tally,
+        tally: UpdateTally,
         kl_limit: float = math.inf,
         dump: Callable[[Sequence[Tensor]], None] = lambda _: None,
     ) -> bool:

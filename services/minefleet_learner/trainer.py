@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from minefleet.config import TrainConfig
 from minefleet.errors import GaveUpError
 from minefleet.v1 import status_service_pb2
+from minefleet_learner.report import UpdateReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from minefleet_learner.auxiliary import AuxiliaryLoss
     from minefleet_learner.batch import Batch
     from minefleet_learner.loop import Learner, Taken
-    from minefleet_learner.report import UpdateReport
     from minefleet_runtime.context import RoleContext
 
 
@@ -173,8 +173,6 @@ class BaseTrainer(ABC):
             new_version: Whether the weights become the next version. Otherwise nothing is published: actors go on with
                 the newest one, since a version that is out never changes.
         """
-        from minefleet_learner.report import UpdateReport
-
         if self._taken is None:
             raise RuntimeError("there is nothing to broadcast: fetch fragments first")
         self._learner.hand_over(self._taken, self.report or UpdateReport(), new_version=new_version)

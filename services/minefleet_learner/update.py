@@ -35,10 +35,11 @@ from minefleet_learner.objective import Objective, Prepared
 from minefleet_learner.ppo import PPOLoss, normalize
 from minefleet_learner.ranks import ALONE, Ranks, RanksError
 from minefleet_learner.reference import build_carrier
-from minefleet_learner.report import Before, Tally, UpdateReport, look_at
+from minefleet_learner.report import UpdateReport
 from minefleet_learner.schedule import Rates
 from minefleet_learner.snapshot import Arrays, digest, rng_arrays
 from minefleet_learner.stepping import Stepper
+from minefleet_learner.update_tally import Before, UpdateTally, look_at
 
 KL_SLACK = 1.5
 """How far beyond `target_kl` an optimizer step may be, as a factor."""
@@ -138,7 +139,7 @@ class Updater:
         """Takes the optimizer steps of all epochs; a rank without fragments takes them with the others' gradients."""
         names = [] if prepared is None else prepared.batch.names
         lengths = torch.zeros(0, dtype=torch.int64) if prepared is None else prepared.lengths.cpu()
-        tally, auxiliary = Tally(self.policy.action_head.names), Auxiliary(self.auxiliary_losses, lengths)
+        tally, auxiliary = UpdateTally(self.policy.action_head.names), Auxiliary(self.auxiliary_losses, lengths)
 
         def main_loss_of(rows: Tensor, count: float) -> PPOLoss:
             assert prepared is not None
@@ -168,10 +169,10 @@ class Updater:
 
     def repeat(
         self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates, look: Callable[[PPOLoss], None]
-    ) -> Tally:
+    ) -> UpdateTally:
         """Takes one step again, as `update` took it; its numbers are in what it returns. `look` is shown each loss."""
         self.policy.train(not self._set_rates(rates))
-        tally, lengths = Tally(self.policy.action_head.names), prepared.lengths.cpu()
+        tally, lengths = UpdateTally(self.policy.action_head.names), prepared.lengths.cpu()
         count = int(prepared.lengths.sum())
 
         def loss_of(rows: Tensor, of: float) -> PPOLoss:

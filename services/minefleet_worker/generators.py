@@ -32,7 +32,8 @@ def load(reference: str) -> Callable[..., Any]:
     module = load_file(Path(place)) if place.endswith(".py") else _load_module(place, reference)
     function = getattr(module, name, None)
     if not callable(function):
-        known = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        known = sorted(key for key, value in own.items() if callable(value) and not key.startswith("_"))
         raise RefusedError(f"{place} has no {name!r}; it has {', '.join(known) or 'none'}")
     return function  # type: ignore[no-any-return]  # A module's attributes have no type.
 

@@ -226,7 +226,7 @@ def test_a_trainer_is_found_by_file_and_name() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (f"{__file__}:Halvin", "no function 'Halvin'.*Halving"),
+        (f"{__file__}:Halvin", "has no 'Halvin'; it has .*Halving"),
         (f"{__file__}:Unfinished", "lacks setup_model_and_optimizer"),
         ("math:sqrt", "is a builtin_function_or_method, which is no subclass of minefleet_learner.BaseTrainer"),
         ("pathlib:Path", "is the class Path, which is no subclass"),

@@ -17,7 +17,7 @@ from minefleet.run import Run
 from minefleet.schema import Schema
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}
-RESULT = {**ROW, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}
+RESULT = {**ROW, "skipped_steps": 3, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}
 OVER = Outcome(ending=Ending(stopped_by="learner"), wall_s=12.34)
 
 
@@ -42,6 +42,7 @@ def test_a_run_ends_with_what_the_learner_says(run: Run) -> None:
         "episode_return_mean": 7.5,
         "env_steps": 400,
         "trained_steps": 200,
+        "skipped_steps": 3,
         "wall_s": 12.3,
         "checkpoint": str(checkpoint),
         "stopped_by": "env_steps",

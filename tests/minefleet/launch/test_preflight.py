@@ -64,7 +64,10 @@ def test_the_spaces_and_the_architecture_are_found_out() -> None:
     [
         (["env.id=CartPole-v99"], r"env\.id 'CartPole-v99': .* nearest are CartPole-v1"),
         (["env.id=", "env.generator=worlds.py:network"], r"obs.*Graph.*Box, Discrete, MultiDiscrete"),
-        (["env.id=", "env.generator=worlds.py:nothing"], "worlds.py has no function 'nothing'"),
+        (
+            ["env.id=", "env.generator=worlds.py:nothing"],
+            "worlds.py has no 'nothing'; it has Broken, Network, broken, network$",
+        ),
         (["policy.generator=policies.py:for_other_spaces"], "the policy does not fit the environment's spaces: "),
         (["policy.generator=policies.py:of_bfloat16"], r"is bfloat16, which cannot travel; keep it in float32"),
     ],

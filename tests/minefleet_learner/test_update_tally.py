@@ -9,7 +9,7 @@ from minefleet.fragment import Fragment
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import Estimates, Part
 from minefleet_learner.ranks import ALONE
-from minefleet_learner.report import Before, look_at
+from minefleet_learner.update_tally import Before, look_at
 
 
 @pytest.fixture
