@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.cli.settings import split
-from minefleet.config.load import load
+from minefleet.config.load import from_settings, load
 from minefleet.config.paths import mapped, there
 from minefleet.errors import ConfigError
 from minefleet.run import LOCAL_KEYS
@@ -38,6 +38,16 @@ def test_results_and_what_is_resumed_from_follow_the_map(tmp_path: Path) -> None
     config = load(str(path), split([str(path)], [("/nfs/models", "/models")])[1])
     assert config.path_map == {"/nfs": "/data", "/nfs/models": "/models"}
     assert (config.train_config.save_path, config.train_config.resume) == ("/data/out", "/models/10")
+
+
+def test_a_program_of_ones_own_is_mapped_as_a_file_is() -> None:
+    settings = {"train_config": {"save_path": "/nfs/out"}, "path_map": {"/nfs": "/data"}}
+    assert from_settings(settings, "cfg", {}).train_config.save_path == "/data/out"
+
+
+def test_what_the_command_line_says_is_said_of_this_machine() -> None:
+    config = load("cartpole", ["path_map={/nfs: /data}", "train_config.save_path=/nfs/out"])
+    assert config.train_config.save_path == "/nfs/out"
 
 
 def test_machines_of_one_run_may_keep_files_in_places_of_their_own() -> None:

@@ -116,8 +116,8 @@ class FleetConfig:
     """Episodes per evaluation, >= 1."""
     path_map: dict[str, str] = field(default_factory=dict)
     """Where files lie on this machine: beginnings of paths, and what stands for them, as `--map-path OLD=NEW` adds. It
-    holds for what generators load by `load_vpt_policy`, and for `save_path`, `resume`, `video_output_dir` and the path
-    of `database_config` in CONFIG and overrides."""
+    holds for what generators load by `load_vpt_policy`, and for `save_path`, `resume`, `video_output_dir`, the path of
+    `database_config`, and `model_path` and `weights_path` of `policy.kwargs` in CONFIG; not for what overrides say."""
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     rollout_config: RolloutConfig = field(default_factory=RolloutConfig)

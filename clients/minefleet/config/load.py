@@ -52,9 +52,7 @@ def load(config: str, overrides: Sequence[str] = ()) -> FleetConfig:
         ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
     """
     data = read(config)
-    path_map = read_overrides(overrides).get("path_map", {})
-    if isinstance(path_map, dict) and isinstance(data.get("path_map", {}), dict):
-        map_paths(data, data.get("path_map", {}) | path_map)
+    _map_paths(data, read_overrides(overrides).get("path_map", {}))
     return merge(data, config, overrides)
 
 
@@ -100,6 +98,7 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
     named = cast(Data, data)
     for section, reference in generators.items():
         _put(named, f"{section}.generator", reference)
+    _map_paths(named, {})
     _anchor_paths(named, Path.cwd())
     return merge(named, source, ())
 
@@ -153,6 +152,13 @@ def presets() -> list[str]:
 def to_yaml(config: FleetConfig) -> str:
     """Every key with its value."""
     return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _map_paths(data: Data, overrides: Any) -> None:
+    """Maps the data's paths by its own `path_map` and that of the overrides; wrong types are refused later."""
+    own = data.get("path_map", {})
+    if isinstance(own, dict) and isinstance(overrides, dict):
+        map_paths(data, own | overrides)
 
 
 def _with_wandb_keys(data: Data) -> Data:

@@ -108,11 +108,10 @@ def _action_head(pi_head: Any, schema: Schema, name: str) -> ActionHead:
 
 
 def _value_norm(normalizer: Any) -> ValueNorm:
-    """Denormalises as the normaliser does, where that has seen anything."""
+    """Denormalises as the normaliser does."""
     norm = ValueNorm()
-    if float(normalizer.debiasing_term) > 0:
-        mean, variance = normalizer.running_mean_var()
-        norm.mean.copy_(mean.squeeze())
-        norm.variance.copy_(variance.squeeze())
-        norm.weight.copy_(normalizer.debiasing_term)
+    mean, variance = normalizer.running_mean_var()
+    norm.mean.copy_(mean.squeeze())
+    norm.variance.copy_(variance.squeeze())
+    norm.weight.copy_(normalizer.debiasing_term)
     return norm
