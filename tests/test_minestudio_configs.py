@@ -22,11 +22,15 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "kill_cow.py"
 NFS, SCRATCH = "/nfs-shared/jarvisbase/pretrained", "/scratch/hekaichen"
 SMALL = (
     *("rollout_config.num_rollout_workers=1", "rollout_config.worker_config.num_envs=2"),
-    *("rollout_config.fragment_length=16", "train_config.context_length=8", "train_config.num_workers=1"),
+    *("rollout_config.fragment_length=64", "train_config.context_length=8", "train_config.num_workers=1"),
     *("train_config.batches_per_iteration=4", "train_config.gradient_accumulation=2"),
     "rollout_config.replay_buffer_config.database_config.num_shards=2",
 )
 """What two cores can do of it."""
+STEPS = 4 * 64
+"""Trained on in an iteration of that."""
+FILMED = 12
+"""Iterations within which an episode of 600 steps ends: two environments play half of what is trained on, twice."""
 QUICK = """
 from omegaconf import OmegaConf
 from minestudio.online.rollout.start_manager import start_rolloutmanager
@@ -70,8 +74,17 @@ def pretrained(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "foundation-model-2x.model").write_bytes(pickle.dumps(model_file(kwargs)))
     weights = their_weights(VPTPolicy(from_kwargs(kwargs, {"temperature": 2.0})))
-    torch.save(weights, folder / "foundation-model-2x.weights")
+    for name in ("foundation-model-2x", "bc-from-early-game-2x"):
+        torch.save(weights, folder / f"{name}.weights")
     return folder
+
+
+@pytest.fixture
+def playing(minestudio_engine: Prepared, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """MineStudio, whose engine is played, as the processes of a fleet find it."""
+    for name, value in minestudio_engine.variables.items():
+        monkeypatch.setenv(name, value)
+    return minestudio_engine
 
 
 def settings(config: FleetConfig) -> tuple[object, ...]:
@@ -107,25 +120,40 @@ def test_the_example_is_the_published_task_with_every_setting() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["gate", "gate_kl"])
 def test_a_published_configuration_trains_from_files_at_other_places_and_resumes(
     published: Callable[[str], Path],
     pretrained: Path,
-    minestudio_engine: Prepared,
+    playing: Prepared,
     train: Callable[..., Fleet],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
-    for name, value in minestudio_engine.variables.items():
-        monkeypatch.setenv(name, value)
     maps = ("--map-path", f"{NFS}={pretrained}", "--map-path", f"{SCRATCH}={tmp_path / 'scratch'}")
-    python = f"env.python={minestudio_engine.python}"
-    fleet = train(str(published("gate")), python, *maps, *SMALL, "train_config.num_iterations=2")
-    assert fleet.finish()["trained_steps"] == 2 * 4 * 16
-    kept = tmp_path / "scratch" / "workspace" / "MineStudio" / "minestudio" / "online" / "run" / "output" / "gate"
+    python = f"env.python={playing.python}"
+    fleet = train(str(published(name)), python, *maps, *SMALL, "train_config.num_iterations=2")
+    assert fleet.finish()["trained_steps"] == 2 * STEPS
+    kept = tmp_path / "scratch" / "workspace" / "MineStudio" / "minestudio" / "online" / "run" / "output" / name
     assert (kept / "latest").exists()
     resumed = train("--resume", str(fleet.directory), "train_config.num_iterations=3")
-    assert resumed.finish()["trained_steps"] == 3 * 4 * 16
-    assert minestudio_engine.engines() == []
+    assert resumed.finish()["trained_steps"] == 3 * STEPS
+    assert playing.engines() == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_the_example_trains_films_saves_and_resumes(
+    pretrained: Path, playing: Prepared, train: Callable[..., Fleet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = (str(EXAMPLE), f"env.python={playing.python}", "--map-path", f"pretrained={pretrained}", *SMALL)
+    fleet = train(*given, f"train_config.num_iterations={FILMED}")
+    assert fleet.finish()["trained_steps"] == FILMED * STEPS
+    assert (tmp_path / "output" / "latest").exists()
+    assert list((tmp_path / "output" / "videos").rglob("*.mp4"))
+    resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={FILMED + 1}")
+    assert resumed.finish()["trained_steps"] == (FILMED + 1) * STEPS
+    assert playing.engines() == []
 
 
 def test_a_missing_engine_is_told_in_one_line(published: Callable[[str], Path], tmp_path: Path) -> None:

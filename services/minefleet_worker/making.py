@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_worker.errors import RefusedError
 from minefleet_worker.generators import load
-from minefleet_worker.minecraft import engine
+from minefleet_worker.minecraft import minestudio_engine
 from minefleet_worker.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _called(config: Mapping[str, Any]) -> Any:
     try:
         return load(config["generator"])(**config["kwargs"])
     except EOFError as error:
-        what_to_do = engine.missing() or "it must not: nobody is there to answer"
+        what_to_do = minestudio_engine.missing() or "it must not: nobody is there to answer"
         raise RefusedError(f"{config['generator']} asks a question at the terminal; {what_to_do}") from error
 
 

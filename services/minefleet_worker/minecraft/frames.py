@@ -32,5 +32,11 @@ def resizer(frame_size: Sequence[int]) -> Callable[[NDArray[Any]], NDArray[Any]]
     # Cores go to processes, not to threads in each of them.
     cv2.setNumThreads(1)
     height, width = frame_size
-    resize, linear = cv2.resize, cv2.INTER_LINEAR
-    return lambda frame: resize(frame, (width, height), interpolation=linear)
+
+    def resize(frame: NDArray[Any]) -> NDArray[Any]:
+        # MineRL's frames are views with their rows backwards, which OpenCV would copy whole. Turning what is resized
+        # comes to the same: exactly for 360 rows made 128, elsewhere but for the rounding of single values.
+        rows = -1 if frame.strides[0] < 0 else 1
+        return cv2.resize(frame[::rows], (width, height), interpolation=cv2.INTER_LINEAR)[::rows]  # type: ignore[no-any-return]
+
+    return resize

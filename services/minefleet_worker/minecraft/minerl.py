@@ -9,22 +9,14 @@ MineRL parses all observables of an environment in each step, which costs more t
 environment is changed before it is made, so that those that nobody asked for are neither sent nor parsed.
 
 What MineRL returns when its engine is gone (a made-up observation, and `error` in info) never leaves this module: it
-raises, and so does every later call. The engine is started here without MineRL's watcher, a daemon per engine: whatever
-has become of an environment process, its guard ends what it has started.
+raises, and so does every later call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import importlib
-import os
-import signal
-import sys
-import tempfile
-from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,21 +25,14 @@ from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, to_engine
 from minefleet_worker.minecraft.display import provide_display
 from minefleet_worker.minecraft.frames import resizer
+from minefleet_worker.minecraft.minerl_engine import import_minerl, kill, launched
+from minefleet_worker.minecraft.minerl_spec import COUNTS, POV, known_events, prune, registered, start_with
 from minefleet_worker.minecraft.rewards import Rewards, rules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-GUIDE = "docs/minecraft.md says how to install it"
-VERSION = "1."
-LAUNCHER = "launchClient.sh"
-POV = "pov"
-COUNTS = "minefleet_counts"
 ACTIONS = ("vpt", "minerl")
-LOG_FOLDER = "MALMO_MINECRAFT_OUTPUT_LOGDIR"
-"""MineRL's own variable: the folder for the engines' output, below which it makes `logs`."""
-TOLD_LINES = 3
-"""Lines of the output of an engine that did not start that are passed on."""
 
 
 def make(
@@ -83,19 +68,19 @@ def make(
     Raises:
         RefusedError: If MineRL, its engine or a display is missing, or an argument is none that it knows.
     """
-    gym = _import_minerl()
+    gym = import_minerl()
     if actions not in ACTIONS:
         raise RefusedError(f"actions must be one of {', '.join(ACTIONS)}, got {actions!r}")
-    spec = copy.copy(_registered(gym, id))
-    payer = Rewards(rules_of(rewards, _known_events() if rewards else {}))
-    _prune(spec, observables, payer.events)
-    _start_with(spec, biome, inventory, ends_at_death=ends_at_death)
+    spec = copy.copy(registered(gym, id))
+    payer = Rewards(rules_of(rewards, known_events() if rewards else {}))
+    prune(spec, observables, payer.events)
+    start_with(spec, biome, inventory, ends_at_death=ends_at_death)
     spec.resolution = tuple(resolution)
     spec.reset()
     resize = resizer(frame_size)
     provide_display()
     env = spec.make()
-    env.unwrapped.instances.append(_launched())
+    env.unwrapped.instances.append(launched())
     limit = min((steps for steps in (time_limit, spec.max_episode_steps or 0) if steps), default=0)
     return MineRLEnv(env, resize, frame_size, observables, payer, actions == "vpt", limit, step_timeout_s)
 
@@ -174,7 +159,7 @@ class MineRLEnv:
         bare = self._env.unwrapped
         for instance in bare.instances:
             bare._TO_MOVE_clean_connection(instance)
-            _kill(instance)
+            kill(instance)
         bare.instances.clear()
 
     def _obs(self, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,124 +181,6 @@ class MineRLEnv:
         except BaseException as error:
             self._failure = f"{type(error).__name__}: {error}"
             raise
-
-
-class Counts:
-    """Has the engine send what it counts, and hands on some of it without a look at the other thousands of numbers.
-
-    To MineRL it is one more handler of observations. It also sees to it that there is a picture, in whose place MineRL
-    would show a black one.
-    """
-
-    def __init__(self, events: Iterable[str], space: Any) -> None:
-        self._events = events
-        self.space = space
-
-    def to_string(self) -> str:
-        """Its key among the observations."""
-        return COUNTS
-
-    def xml(self) -> str:
-        """What the mission says of it: nothing where no event is wanted."""
-        return "<ObservationFromFullStats/>" if self._events else ""
-
-    def from_hero(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """The counts by event and object."""
-        if not info[POV]:
-            raise EnvError("Minecraft sent no picture", "error")
-        return {event: info.get(event, {}) for event in self._events}
-
-
-def _import_minerl() -> Any:
-    """Imports MineRL, which registers its environments; returns its gym."""
-    try:
-        version = metadata.version("minerl")
-        importlib.import_module("minerl")
-    except ImportError as error:
-        raise RefusedError(f"{sys.executable} has no MineRL ({error}); {GUIDE}") from error
-    if not version.startswith(VERSION):
-        raise RefusedError(f"{sys.executable} has MineRL {version}, which is another Minecraft than 1.0's; {GUIDE}")
-    return importlib.import_module("gym")
-
-
-def _registered(gym: Any, name: str) -> Any:
-    """The specification that MineRL has registered under a name."""
-    specs = gym.envs.registry.env_specs
-    if name not in specs or "env_spec" not in specs[name].kwargs:
-        known = [each for each, spec in specs.items() if "env_spec" in spec.kwargs]
-        nearest = difflib.get_close_matches(name, known) or sorted(known)
-        raise RefusedError(f"MineRL has no environment {name!r}; the nearest are {', '.join(nearest)}")
-    return specs[name].kwargs["env_spec"]
-
-
-def _known_events() -> dict[str, set[str]]:
-    known: dict[str, set[str]] = {}
-    for event, name in importlib.import_module("minerl.herobraine.hero.mc").ALL_STAT_KEYS:
-        known.setdefault(event, set()).add(name)
-    return known
-
-
-def _prune(spec: Any, observables: Sequence[str], events: Sequence[str]) -> None:
-    """Leaves the frame, what is asked for, and the counts of the events; and no monitors, which nobody reads."""
-    known = {handler.to_string() for handler in spec.observables} - {POV}
-    for name in observables:
-        if name not in known:
-            raise RefusedError(f"{spec.name} has no observable {name!r}; it has {', '.join(sorted(known)) or 'none'}")
-    all_of_them = spec.create_observables
-    spaces = importlib.import_module("minerl.herobraine.hero.spaces")
-    counts = Counts(events, spaces.Dict({}))
-    wanted = (POV, *observables)
-    spec.create_observables = lambda: [*(each for each in all_of_them() if each.to_string() in wanted), counts]
-    spec.create_monitors = list
-
-
-def _start_with(spec: Any, biome: str, inventory: Sequence[Mapping[str, Any]], *, ends_at_death: bool) -> None:
-    handlers = importlib.import_module("minerl.herobraine.hero.handlers")
-    start = importlib.import_module("minerl.herobraine.hero.handlers.agent.start")
-    more = [start.DoneOnDeath()] if ends_at_death else []
-    if biome:
-        more.append(start.PreferredSpawnBiome(biome))
-    if inventory:
-        more.append(handlers.SimpleInventoryAgentStart([dict(stack) for stack in inventory]))
-    as_before = spec.create_agent_start
-    # Of handlers of one kind the last one counts.
-    spec.create_agent_start = lambda: [*as_before(), *more]
-
-
-def _launched() -> Any:
-    """Starts an engine, and waits until it is ready."""
-    malmo = importlib.import_module("minerl.env.malmo")
-    launcher = Path(malmo.InstanceManager.MINECRAFT_DIR) / LAUNCHER
-    if not launcher.is_file():
-        raise RefusedError(f"MineRL's engine is not built: there is no {launcher.resolve()}; {GUIDE}")
-    os.environ.setdefault(LOG_FOLDER, str(Path(tempfile.gettempdir()) / f"minerl-{os.getuid()}"))
-    instance = malmo.InstanceManager.get_instance(os.getpid())
-    try:
-        # To MineRL, an engine that is a daemon needs no watcher; one that is not replaceable stays dead.
-        instance.launch(daemonize=True, replaceable=False)
-    except BaseException as error:
-        _kill(instance)
-        if not isinstance(error, EOFError):
-            raise
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        said = "; ".join(lines[-1 - TOLD_LINES : -1]) or "nothing"
-        raise EnvError(f"Minecraft ended at its start. It said: {said}. See `minefleet doctor`", "exit") from error
-    instance.had_to_clean = False
-    return instance
-
-
-def _kill(instance: Any) -> None:
-    """Ends an engine with its group, of which MineRL makes it the leader, and has MineRL forget it."""
-    instance.running = False
-    manager = importlib.import_module("minerl.env.malmo").InstanceManager
-    with contextlib.suppress(ValueError):
-        manager._instance_pool.remove(instance)
-    process = instance.minecraft_process
-    if process is None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _as_said(space: Any, value: Any) -> Any:

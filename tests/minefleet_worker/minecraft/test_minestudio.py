@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.making import make
-from minefleet_worker.minecraft import engine
+from minefleet_worker.minecraft import minestudio_engine
 from minefleet_worker.spaces import schema_of
 from minefleet_worker.wrapping import OFF
 
@@ -183,4 +183,4 @@ def test_a_generator_that_asks_at_the_terminal_is_refused(monkeypatch: pytest.Mo
 
 
 def test_no_engine_is_missed_where_nothing_of_minestudio_was_asked_for() -> None:
-    assert engine.missing() == ""
+    assert minestudio_engine.missing() == ""

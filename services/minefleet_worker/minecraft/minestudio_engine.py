@@ -1,4 +1,4 @@
-"""What MineStudio needs besides itself."""
+"""The engine of MineStudio, which its wheel does not have."""
 
 from __future__ import annotations
 
