@@ -29,8 +29,9 @@ SMALL = (
 """What two cores can do of it."""
 STEPS = 4 * 64
 """Trained on in an iteration of that."""
-FILMED = 12
-"""Iterations within which an episode of 600 steps ends: two environments play half of what is trained on, twice."""
+FILMED = 20
+"""Iterations within which two episodes of 600 steps end, the second of them filmed from its first step on: what two
+environments play is trained on almost twice."""
 QUICK = """
 from omegaconf import OmegaConf
 from minestudio.online.rollout.start_manager import start_rolloutmanager
@@ -136,23 +137,25 @@ def test_a_published_configuration_trains_from_files_at_other_places_and_resumes
     kept = tmp_path / "scratch" / "workspace" / "MineStudio" / "minestudio" / "online" / "run" / "output" / name
     assert (kept / "latest").exists()
     resumed = train("--resume", str(fleet.directory), "train_config.num_iterations=3")
-    assert resumed.finish()["trained_steps"] == 3 * STEPS
+    assert resumed.finish()["trained_steps"] > 2 * STEPS  # What was under way at the end are shorter fragments.
+    assert [row["iteration"] for row in resumed.rows()] == [1, 2, 3]
     assert playing.engines() == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_example_trains_films_saves_and_resumes(
-    pretrained: Path, playing: Prepared, train: Callable[..., Fleet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pretrained: Path, playing: Prepared, train: Callable[..., Fleet]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     given = (str(EXAMPLE), f"env.python={playing.python}", "--map-path", f"pretrained={pretrained}", *SMALL)
     fleet = train(*given, f"train_config.num_iterations={FILMED}")
     assert fleet.finish()["trained_steps"] == FILMED * STEPS
-    assert (tmp_path / "output" / "latest").exists()
-    assert list((tmp_path / "output" / "videos").rglob("*.mp4"))
+    output = fleet.directory / "output"
+    assert (output / "latest").exists()
+    assert list((output / "videos").rglob("*.mp4"))
     resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={FILMED + 1}")
-    assert resumed.finish()["trained_steps"] == (FILMED + 1) * STEPS
+    assert resumed.finish()["trained_steps"] > FILMED * STEPS
+    assert [row["iteration"] for row in resumed.rows()] == [*range(1, FILMED + 2)]
     assert playing.engines() == []
 
 
