@@ -26,8 +26,17 @@ from minefleet.launch.machine import count_gpus
 from minefleet_worker import boot
 
 GUIDE = "docs/minecraft.md"
+OURS = "minefleet_worker.minecraft.minerl:"
+"""Generators that need MineRL."""
+QUOTED = 100
+"""Characters of what a program said that are repeated."""
+NEEDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "minerl": {"gym": ("gym",), "OpenCV": ("opencv-python", "opencv-python-headless")},
+}
+"""What a Minecraft package is used with, by any of the names under which it is installed."""
 ANSWER_S = 60.0
 """Longest that a program may take to say its version, seconds."""
+JAVA_ANSWERS_S = 20.0
 NEEDED = ("torch", "gymnasium", "numpy", "grpcio")
 MINERL, MINESTUDIO = "minerl", "minestudio"
 LIMITS: Mapping[str, Mapping[str, tuple[int, int]]] = {
@@ -97,6 +106,9 @@ def examine(config: FleetConfig, directory: Path, shared_memory: Path = SHM) -> 
         yield looked
         return
     yield from _interpreter(looked)
+    if config.env.generator.startswith(OURS) and MINERL not in looked["packages"]:
+        text = f"{looked['name']} has none, and the environment wants it: name an interpreter that has by env.python"
+        yield Finding(level=Level.PROBLEM, subject=MINERL, text=text)
     if not {MINERL, MINESTUDIO} & set(looked["packages"]):
         return
     yield _java()
@@ -105,7 +117,7 @@ def examine(config: FleetConfig, directory: Path, shared_memory: Path = SHM) -> 
         yield _engine(MINERL, Path(looked["minerl"]) / "MCP-Reborn", "build it with MineRL's own setup")
     if MINESTUDIO in looked["packages"]:
         place = os.environ.get("MINESTUDIO_DIR") or str(Path(tempfile.gettempdir()) / "MineStudio")
-        fetch = "fetch it with `python -m minestudio.simulator.entry -y`, and set MINESTUDIO_DIR"
+        fetch = f"fetch it with `{looked['name']} -m minestudio.simulator.entry -y`, and set MINESTUDIO_DIR"
         yield _engine(MINESTUDIO, Path(place) / "engine", fetch)
 
 
@@ -122,7 +134,7 @@ def look_into(python: str) -> dict[str, Any] | Finding:
         return dict(json.loads(said.splitlines()[-1]), name=name, subject=subject)
     except (IndexError, ValueError):
         last = (said.strip().splitlines() or ["nothing"])[-1]
-        text = f"{name} is no Python {'.'.join(map(str, boot.OLDEST))} or newer: it said {last}"
+        text = f"{name} is no Python {'.'.join(map(str, boot.OLDEST))} or newer: it said {last[:QUOTED]}"
         return Finding(level=Level.PROBLEM, subject=subject, text=text)
 
 
@@ -208,6 +220,11 @@ def _interpreter(looked: Mapping[str, Any]) -> Iterator[Finding]:
     if packages.get(MINERL, "1").split(".")[0] == "0":
         text = f"{packages[MINERL]} is another Minecraft; install 1.0 from its repository: {GUIDE}"
         yield Finding(level=Level.PROBLEM, subject=MINERL, text=text)
+    for package, needs in NEEDS.items():
+        for name, names in needs.items():
+            if package in packages and not packages.keys() & set(names):
+                text = f"lacks {name}; install {names[-1]} there"
+                yield Finding(level=Level.PROBLEM, subject=package, text=text)
     for package, limits in LIMITS.items():
         for name, limit in limits.items():
             if package in packages and name in packages and _numbers(packages[name]) >= limit:
@@ -216,7 +233,11 @@ def _interpreter(looked: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _java() -> Finding:
-    said = _ask(["java", "-version"], os.environ)
+    said = _ask(["java", "-version"], os.environ, JAVA_ANSWERS_S)
+    if isinstance(said, TimeoutError):
+        return Finding(
+            level=Level.PROBLEM, subject="java", text=f"{shutil.which('java')} does not answer: {said.strerror}"
+        )
     if isinstance(said, OSError):
         text = f"there is none; Minecraft needs Java {JAVA}: {GUIDE}"
         return Finding(level=Level.PROBLEM, subject="java", text=text)
@@ -251,7 +272,7 @@ def _engine(package: str, folder: Path, advice: str) -> Finding:
     return Finding(level=Level.PROBLEM, subject=f"{package}'s engine", text=text)
 
 
-def _ask(command: list[str], variables: Mapping[str, str]) -> str | OSError:
+def _ask(command: list[str], variables: Mapping[str, str], timeout_s: float = ANSWER_S) -> str | OSError:
     """All that a program says; the error where it does not start, or does not end."""
     try:
         done = subprocess.run(
@@ -262,13 +283,13 @@ def _ask(command: list[str], variables: Mapping[str, str]) -> str | OSError:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=ANSWER_S,
+            timeout=timeout_s,
             check=False,
         )
     except OSError as error:
         return error
     except subprocess.TimeoutExpired:
-        return TimeoutError(0, f"it said nothing for {ANSWER_S:g} s")
+        return TimeoutError(0, f"it said nothing for {timeout_s:g} s")
     return done.stdout
 
 

@@ -114,8 +114,15 @@ def _generated(config: Mapping[str, Any]) -> Any:
 
 def _called(config: Mapping[str, Any]) -> Any:
     """What the generator makes. It cannot ask whoever started the fleet: there is nothing to read from."""
+    generator, kwargs = load(config["generator"]), config["kwargs"]
     try:
-        return load(config["generator"])(**config["kwargs"])
+        inspect.signature(generator).bind(**kwargs)
+    except TypeError as error:
+        raise RefusedError(f"env.kwargs do not fit {config['generator']}: {error}") from error
+    except ValueError:  # What is made in C shows no signature.
+        pass
+    try:
+        return generator(**kwargs)
     except EOFError as error:
         what_to_do = minestudio_engine.missing() or "it must not: nobody is there to answer"
         raise RefusedError(f"{config['generator']} asks a question at the terminal; {what_to_do}") from error

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from minefleet.config import FleetConfig
-from minefleet.config.load import merge
+from minefleet.config.load import load, merge
 from minefleet.doctor import Finding, Level, examine
 
-MINERL = {"numpy": "1.23.5", "gym": "0.23.1", "minerl": "1.0.0"}
+MINERL = {"numpy": "1.23.5", "gym": "0.23.1", "opencv-python": "4.8.0", "minerl": "1.0.0"}
 MINESTUDIO = {"numpy": "1.26.4", "gym": "0.26.2", "minestudio": "1.1.6"}
 JAVA_8 = 'openjdk version "1.8.0_392"'
 JAR = Path("build", "libs", "mcprec-6.13.jar")
@@ -124,12 +124,26 @@ def test_an_engine_is_looked_for_where_its_package_does(
         (MINERL | {"gym": "0.26.2"}, "minerl", "gym 0.26.2; install one below 0.24"),
         (MINESTUDIO | {"numpy": "2.0.1"}, "minestudio", "numpy 2.0.1; install one below 2.0"),
         ({"gym": "0.23.1"}, "env.python", "has no NumPy"),
+        ({name: MINERL[name] for name in MINERL if name != "gym"}, "minerl", "lacks gym"),
+        ({name: MINERL[name] for name in MINERL if "opencv" not in name}, "minerl", "lacks OpenCV; install opencv"),
     ],
 )
 def test_packages_that_do_not_work_together_are_named(
     path: Path, packages: dict[str, str], subject: str, part: str
 ) -> None:
     only(found(subject, config(interpreter(path, packages))), Level.PROBLEM, part)
+
+
+def test_an_environment_of_minerl_in_an_interpreter_without_it_is_a_problem(path: Path) -> None:
+    settings = load("minecraft-vpt", [f"env.python={interpreter(path, {'numpy': '1.23.5'})}"])
+    only(found("minerl", settings), Level.PROBLEM, "name an interpreter that has by env.python")
+
+
+def test_a_java_that_does_not_answer_is_not_called_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(path, "java", "")
+    (path / "java").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    monkeypatch.setattr("minefleet.doctor.JAVA_ANSWERS_S", 0.1)
+    only(found("java", config(interpreter(path, MINERL))), Level.PROBLEM, "does not answer")
 
 
 def test_an_interpreter_that_is_none_is_a_problem(path: Path) -> None:

@@ -40,6 +40,16 @@ def test_results_and_what_is_resumed_from_follow_the_map(tmp_path: Path) -> None
     assert (config.train_config.save_path, config.train_config.resume) == ("/data/out", "/models/10")
 
 
+def test_relative_paths_are_mapped_before_they_are_made_absolute(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "policy: {generator: 'somewhere:make', kwargs: {model_path: pretrained/2x.model}}\npath_map: {output: kept}\n"
+    )
+    config = load(str(path), split([str(path)], [("pretrained", "/data")])[1])
+    assert config.policy.kwargs["model_path"] == "/data/2x.model"
+    assert config.path_map == {"output": str(tmp_path / "kept"), "pretrained": "/data"}
+
+
 def test_a_program_of_ones_own_is_mapped_as_a_file_is() -> None:
     settings = {"train_config": {"save_path": "/nfs/out"}, "path_map": {"/nfs": "/data"}}
     assert from_settings(settings, "cfg", {}).train_config.save_path == "/data/out"

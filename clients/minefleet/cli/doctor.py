@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a line per finding; 1 if one of them is a problem."""
-    name, overrides = split(arguments.settings)
+    name, overrides = split(arguments.settings, arguments.map_path)
     if name.endswith(".py"):
         raise ConfigError(f"{name} is a program, and doctor runs none; give its keys, as in env.python=PATH")
     config = load(name, overrides) if name else merge({}, "the defaults", overrides)

@@ -4,6 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
+from minefleet.errors import ConfigError
+
 ACTIONS = {
     "convert": "write MODEL and WEIGHTS into OUT: architecture.json and model.safetensors, from which no code can run"
 }
@@ -24,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     from minefleet.policies.vpt.architecture import PRESETS
     from minefleet.policies.vpt.files import make_policy, read_architecture, write_policy
 
+    if arguments.model not in PRESETS and not Path(arguments.model).exists():
+        raise ConfigError(f"there is no {arguments.model}; MODEL is a file, or one of {', '.join(PRESETS)}")
     architecture = PRESETS.get(arguments.model) or read_architecture(arguments.model)
     policy = make_policy(architecture, arguments.weights)
     model_bytes = write_policy(policy, arguments.out)

@@ -51,9 +51,7 @@ def load(config: str, overrides: Sequence[str] = ()) -> FleetConfig:
     Raises:
         ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
     """
-    data = read(config)
-    _map_paths(data, read_overrides(overrides).get("path_map", {}))
-    return merge(data, config, overrides)
+    return merge(read(config, read_overrides(overrides).get("path_map", {})), config, overrides)
 
 
 def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
@@ -98,28 +96,29 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
     named = cast(Data, data)
     for section, reference in generators.items():
         _put(named, f"{section}.generator", reference)
-    _map_paths(named, {})
-    _anchor_paths(named, Path.cwd())
+    _settle_paths(named, Path.cwd(), {})
     return merge(named, source, ())
 
 
-def read(config: str) -> Data:
-    """Reads what CONFIG names, unchecked.
+def read(config: str, path_map: Any = None) -> Data:
+    """Reads what CONFIG names, unchecked, with its paths as they are on this machine.
+
+    Args:
+        config: A preset or a file.
+        path_map: What adds to the `path_map` of CONFIG.
 
     Raises:
         ConfigError: If it does not exist, or is no mapping.
     """
     path = Path(config)
     if path.suffix == ".py":
-        data = read_module(path)
-        _anchor_paths(data, path.absolute().parent)
-        return data
+        return _settle_paths(read_module(path), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
-        return _read_yaml(path.read_text, path, path.absolute().parent)
+        return _settle_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
     preset = resources.files("minefleet") / "presets" / f"{config}.yaml"
     if not preset.is_file():
         raise ConfigError(_unknown_preset(config))
-    return _read_yaml(preset.read_text, path, Path.cwd())
+    return _settle_paths(_read_yaml(preset.read_text, path), Path.cwd(), path_map)
 
 
 def read_overrides(overrides: Sequence[str]) -> Data:
@@ -152,13 +151,6 @@ def presets() -> list[str]:
 def to_yaml(config: FleetConfig) -> str:
     """Every key with its value."""
     return OmegaConf.to_yaml(OmegaConf.structured(config))
-
-
-def _map_paths(data: Data, overrides: Any) -> None:
-    """Maps the data's paths by its own `path_map` and that of the overrides; wrong types are refused later."""
-    own = data.get("path_map", {})
-    if isinstance(own, dict) and isinstance(overrides, dict):
-        map_paths(data, own | overrides)
 
 
 def _with_wandb_keys(data: Data) -> Data:
@@ -266,7 +258,7 @@ def _unknown_preset(name: str) -> str:
     return f"unknown preset {name!r}; {hint}. CONFIG may also be a .yaml or .py file"
 
 
-def _read_yaml(read_text: Any, path: Path, folder: Path) -> Data:
+def _read_yaml(read_text: Any, path: Path) -> Data:
     try:
         data = OmegaConf.to_container(OmegaConf.create(read_text()))
     except OSError as error:
@@ -277,9 +269,7 @@ def _read_yaml(read_text: Any, path: Path, folder: Path) -> Data:
         raise ConfigError(f"{path} is no configuration: {_first_line(error)}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ConfigError(f"{path} must hold keys and values, as in `seed: 1`")
-    named = cast(Data, data)
-    _anchor_paths(named, folder)
-    return named
+    return cast(Data, data)
 
 
 def _place(error: yaml.YAMLError) -> str:
@@ -321,11 +311,28 @@ def _anchor_paths(data: Data, folder: Path) -> None:
         place, _, name = _get(data, section, key).rpartition(":")
         if place.endswith(".py"):
             (data[section] if section else data)[key] = f"{_absolute(place, folder)}:{name}"
+    _anchor_map(data, folder)
     _anchor_kwargs(data.get("policy"), folder)
     if "/" in _get(data, "env", "python"):
         data["env"]["python"] = _absolute(data["env"]["python"], folder)
     if _get(data, "train_config", "resume") not in ("", AUTO):
         data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
+
+
+def _settle_paths(data: Data, folder: Path, path_map: Any) -> Data:
+    """Maps paths by the data's own `path_map` and what is added to it, then anchors them."""
+    own, more = data.get("path_map") or {}, path_map or {}
+    if isinstance(own, dict) and isinstance(more, dict):
+        _anchor_map(data, folder)
+        map_paths(data, data.get("path_map", {}) | more)
+    _anchor_paths(data, folder)
+    return data
+
+
+def _anchor_map(data: Data, folder: Path) -> None:
+    """Makes the places that paths are mapped to absolute."""
+    if isinstance(data.get("path_map"), dict):
+        data["path_map"] = {old: _absolute(str(new), folder) for old, new in data["path_map"].items()}
 
 
 def _anchor_kwargs(policy: Any, folder: Path) -> None:

@@ -151,7 +151,9 @@ def check_vacant(run: Run) -> None:
         if holder:
             raise ConfigError(f"{store} holds run {holder}; give another directory")
     if newest(run.checkpoints) is not None:
-        raise ConfigError(f"{run.checkpoints} holds another run's checkpoints; give another directory")
+        raise ConfigError(
+            f"{run.checkpoints} holds another run's checkpoints; give another directory as train_config.save_path"
+        )
 
 
 def check_resume(config: TrainConfig) -> str | None:

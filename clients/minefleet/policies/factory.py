@@ -12,6 +12,8 @@ from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.encoders import encoder
 from minefleet.policies.mine_policy import MinePolicyAdapter, is_mine_policy
 from minefleet.policies.policy import Policy
+from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
+from minefleet.policies.vpt.generator import check_fits
 from minefleet.schema import Schema
 from minefleet_worker.minecraft import names
 
@@ -55,6 +57,8 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
     policy = generator(*arguments, **config.kwargs)
     if is_mine_policy(policy):
         policy = MinePolicyAdapter(policy, schema)
+    if isinstance(policy, VPTPolicy):
+        check_fits(policy, schema)
     if not isinstance(policy, Policy):
         raise ConfigError(
             f"policy.generator={reference} made a {type(policy).__qualname__}, "
@@ -70,8 +74,6 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
 
 def _load_vpt_policy(path_map: Mapping[str, str], model_path: str | None, weights_path: str | None) -> Policy:
     """What `load_vpt_policy` of MineStudio's configurations is here."""
-    from minefleet.policies.vpt import load_vpt_policy
-
     if model_path is None:
         raise ConfigError("load_vpt_policy needs a model_path: minefleet downloads nothing; fetch the files first")
     return load_vpt_policy(there(model_path, path_map), None if weights_path is None else there(weights_path, path_map))

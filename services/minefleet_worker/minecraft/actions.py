@@ -124,8 +124,8 @@ def to_engine(action: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If a value is out of range.
     """
-    buttons = _one("buttons", action["buttons"], NUM_BUTTONS)
-    camera = _one("camera", action["camera"], NUM_CAMERA)
+    buttons = one("buttons", action["buttons"], NUM_BUTTONS)
+    camera = one("camera", action["camera"], NUM_CAMERA)
     degrees = _DEGREES[camera if _TURNS[buttons] else NULL_CAMERA]
     return dict(zip(BUTTONS, _PRESSED[buttons].tolist()), camera=degrees.copy())
 
@@ -152,8 +152,12 @@ def _counted(name: str, values: Any, count: int) -> Ints:
     return counted
 
 
-def _one(name: str, value: Any, count: int) -> int:
-    """A single value, an array of one included, without the price of arrays: it is paid in every step."""
+def one(name: str, value: Any, count: int) -> int:
+    """A single value, an array of one included, without the price of arrays: it is paid in every step.
+
+    Raises:
+        ValueError: If it is no integer, or not below `count`.
+    """
     number = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
     if not isinstance(number, (int, np.integer)) or not 0 <= number < count:
         raise ValueError(f"{name} must be an integer from 0 to {count - 1}, got {value}")

@@ -27,8 +27,12 @@ def resizer(frame_size: Sequence[int]) -> Callable[[NDArray[Any]], NDArray[Any]]
         cv2 = importlib.import_module("cv2")
     except ImportError as error:
         raise RefusedError(f"frames of Minecraft are resized by OpenCV, and {sys.executable} says: {error}") from error
-    if len(frame_size) != 2 or not all(isinstance(side, int) and side > 0 for side in frame_size):
-        raise RefusedError(f"frame_size must be [height, width], both >= 1, got {list(frame_size)}")
+    if (
+        not isinstance(frame_size, (list, tuple))
+        or len(frame_size) != 2
+        or not all(isinstance(side, int) and side > 0 for side in frame_size)
+    ):
+        raise RefusedError(f"frame_size must be [height, width], both >= 1, got {frame_size!r}")
     # Cores go to processes, not to threads in each of them.
     cv2.setNumThreads(1)
     height, width = frame_size

@@ -30,7 +30,9 @@ from minefleet_worker.minecraft.minerl_spec import COUNTS, POV, known_events, pr
 from minefleet_worker.minecraft.rewards import Rewards, rules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 ACTIONS = ("vpt", "minerl")
 
@@ -81,8 +83,17 @@ def make(
     provide_display()
     env = spec.make()
     env.unwrapped.instances.append(launched())
-    limit = min((steps for steps in (time_limit, spec.max_episode_steps or 0) if steps), default=0)
-    return MineRLEnv(env, resize, frame_size, observables, payer, actions == "vpt", limit, step_timeout_s)
+    return MineRLEnv(
+        env,
+        resize=resize,
+        frame_size=frame_size,
+        observables=observables,
+        rewards=payer,
+        takes_vpt=actions == "vpt",
+        own_limit=spec.max_episode_steps or 0,
+        time_limit=time_limit,
+        step_timeout_s=step_timeout_s,
+    )
 
 
 class MineRLEnv:
@@ -91,11 +102,13 @@ class MineRLEnv:
     def __init__(
         self,
         env: Any,
-        resize: Any,
+        *,
+        resize: Callable[[NDArray[Any]], NDArray[Any]],
         frame_size: Sequence[int],
         observables: Sequence[str],
         rewards: Rewards,
         takes_vpt: bool,
+        own_limit: int,
         time_limit: int,
         step_timeout_s: float,
     ) -> None:
@@ -106,6 +119,7 @@ class MineRLEnv:
         self._rewards = rewards
         self._takes_vpt = takes_vpt
         self._noop = dict(env.action_space.no_op())
+        self._own_limit = own_limit
         self._time_limit = time_limit
         self._step_timeout_s = step_timeout_s
         self._steps = 0
@@ -128,6 +142,8 @@ class MineRLEnv:
             raw = self._env.reset()
         # MineRL makes a socket per episode, whose own limit of four minutes is one for resets.
         bare.instances[0].client_socket.settimeout(self._step_timeout_s)
+        # The wrapper of MineRLObtainDiamondShovel counts on from one episode to the next.
+        self._env.num_steps = 0
         self._steps = 0
         self._rewards.reset(raw[COUNTS])
         return self._obs(raw), {}
@@ -145,10 +161,12 @@ class MineRLEnv:
             if info.get("error"):
                 raise EnvError(f"Minecraft is gone or does not answer: {info['error']}", "error")
         self._steps += 1
-        truncated = 0 < self._time_limit <= self._steps
+        # Of what ends an episode at MineRL's own limit, nobody can say whether it was the limit.
+        is_over = 0 < self._own_limit <= self._steps
+        terminated = done and not is_over
+        truncated = not terminated and (is_over or 0 < self._time_limit <= self._steps)
         paid = self._rewards.pay(raw[COUNTS]) if self._rewards.events else float(reward)
-        ended = done or truncated
-        return self._obs(raw), paid, done and not truncated, truncated, self._last_info() if ended else {}
+        return self._obs(raw), paid, terminated, truncated, self._last_info() if terminated or truncated else {}
 
     def render(self) -> Any:
         """The last frame as the engine drew it."""

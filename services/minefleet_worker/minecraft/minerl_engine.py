@@ -16,15 +16,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from minefleet_worker.errors import EnvError, RefusedError
+from minefleet_worker.errors import RefusedError
+from minefleet_worker.minecraft.last_words import ended_at_start
 
 GUIDE = "docs/minecraft.md says how to install it"
 VERSION = "1."
 LAUNCHER = "launchClient.sh"
 LOG_FOLDER = "MALMO_MINECRAFT_OUTPUT_LOGDIR"
 """MineRL's own variable: the folder for the engines' output, below which it makes `logs`."""
-TOLD_LINES = 3
-"""Lines of the output of an engine that did not start that are passed on."""
 
 
 def import_minerl() -> Any:
@@ -37,7 +36,9 @@ def import_minerl() -> Any:
         version = metadata.version("minerl")
         importlib.import_module("minerl")
     except ImportError as error:
-        raise RefusedError(f"{sys.executable} has no MineRL ({error}); {GUIDE}") from error
+        raise RefusedError(
+            f"{sys.executable} has no MineRL ({error}): name one that has it by env.python; {GUIDE}"
+        ) from error
     if not version.startswith(VERSION):
         raise RefusedError(f"{sys.executable} has MineRL {version}, which is another Minecraft than 1.0's; {GUIDE}")
     return importlib.import_module("gym")
@@ -63,9 +64,7 @@ def launched() -> Any:
         kill(instance)
         if not isinstance(error, EOFError):
             raise
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        said = "; ".join(lines[-1 - TOLD_LINES : -1]) or "nothing"
-        raise EnvError(f"Minecraft ended at its start. It said: {said}. See `minefleet doctor`", "exit") from error
+        raise ended_at_start(error) from error
     instance.had_to_clean = False
     return instance
 

@@ -40,6 +40,9 @@ def known_events() -> dict[str, set[str]]:
 def prune(spec: Any, observables: Sequence[str], events: Sequence[str]) -> None:
     """Leaves the frame, what is asked for, and the counts of the events; and no monitors, which nobody reads.
 
+    An environment that comes in wrappers of its own keeps all its observables: they may read them, as those of
+    MineRLObtainDiamondShovel do.
+
     Raises:
         RefusedError: If the environment does not have what is asked for.
     """
@@ -50,13 +53,23 @@ def prune(spec: Any, observables: Sequence[str], events: Sequence[str]) -> None:
     all_of_them = spec.create_observables
     spaces = importlib.import_module("minerl.herobraine.hero.spaces")
     counts = Counts(events, spaces.Dict({}))
-    wanted = (POV, *observables)
+    has_wrappers = spec._entry_point(fake=False) != spec.U_SINGLE_AGENT_ENTRYPOINT
+    wanted = {POV, *observables, *(known if has_wrappers else ())}
     spec.create_observables = lambda: [*(each for each in all_of_them() if each.to_string() in wanted), counts]
     spec.create_monitors = list
 
 
 def start_with(spec: Any, biome: str, inventory: Sequence[Mapping[str, Any]], *, ends_at_death: bool) -> None:
-    """Has episodes begin in a biome and with an inventory, where these are not empty."""
+    """Has episodes begin in a biome and with an inventory, where these are not empty.
+
+    Raises:
+        RefusedError: If Minecraft has no such item; names the nearest.
+    """
+    items = importlib.import_module("minerl.herobraine.hero.mc").ALL_ITEMS
+    for stack in inventory:
+        if stack.get("type") not in items:
+            nearest = difflib.get_close_matches(str(stack.get("type")), items) or items[:5]
+            raise RefusedError(f"Minecraft has no item {stack.get('type')!r}; the nearest are {', '.join(nearest)}")
     handlers = importlib.import_module("minerl.herobraine.hero.handlers")
     start = importlib.import_module("minerl.herobraine.hero.handlers.agent.start")
     more = [start.DoneOnDeath()] if ends_at_death else []

@@ -17,6 +17,8 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from minefleet_worker.errors import EnvError, RefusedError
+from minefleet_worker.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, one
+from minefleet_worker.minecraft.last_words import ended_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 IMAGE = "image"
 KEPT = ("metrics", "task")
 """Keys of `info` that callbacks may set for the fleet. The rest is the engine's and outlives its step."""
+AGENT = (("buttons", NUM_BUTTONS), ("camera", NUM_CAMERA))
+"""The action of an agent, and its categories."""
 TIME_LIMIT = "JudgeResetCallback"
 """Ends episodes after `time_limit` steps."""
 
@@ -56,13 +60,20 @@ class Simulator(gymnasium.Env[Any, Any]):
             self.action_space = spaces.Dict(choices)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode."""
+        """Starts an episode.
+
+        Raises:
+            EnvError: If the engine ends at its start; tells what it said.
+        """
         del options
         if seed is not None:
             random.seed(seed)
             np.random.seed(seed % 2**32)
             self._sim.np_random = seeding.np_random(seed)[0]
-        obs, info = self._sim.reset()
+        try:
+            obs, info = self._sim.reset()
+        except EOFError as error:
+            raise ended_at_start(error) from error
         self._steps = 0
         return self._shown(obs), _plain(info)
 
@@ -71,9 +82,12 @@ class Simulator(gymnasium.Env[Any, Any]):
 
         Raises:
             EnvError: If the engine has failed; MineStudio then returns an observation that it has made up.
+            ValueError: If a category is out of range; MineStudio takes -1 for the inventory.
         """
-        given = {name: np.array([value]) for name, value in action.items()} if self._is_agent else dict(action)
-        obs, reward, terminated, truncated, info = self._sim.step(given)
+        given = (
+            {name: np.array([one(name, action[name], count)]) for name, count in AGENT} if self._is_agent else action
+        )
+        obs, reward, terminated, truncated, info = self._sim.step(dict(given))
         self._steps += 1
         plain = _plain(info)
         ends = self._ends(bool(terminated), bool(truncated), info)
@@ -96,10 +110,10 @@ class Simulator(gymnasium.Env[Any, Any]):
 
         `JudgeResetCallback` terminates at its limit. The engine's own end sets both: that is a death, or a limit.
         """
+        is_dead = float(np.max(info.get("health", 1.0))) <= 0
         if terminated and truncated:
-            is_dead = float(np.max(info.get("health", 1.0))) <= 0
             return is_dead, not is_dead
-        is_limit = terminated and self._steps in self._limits
+        is_limit = terminated and self._steps in self._limits and not is_dead
         return terminated and not is_limit, truncated or is_limit
 
 

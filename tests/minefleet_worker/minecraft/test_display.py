@@ -1,6 +1,7 @@
 """A display for engines: where it comes from, and that there is none without it."""
 
 import os
+import signal
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,17 @@ def test_a_display_is_started_once_and_named(path: Path) -> None:
     assert not pid.exists()
     server.kill()
     server.wait()
+
+
+def test_a_display_that_has_died_is_replaced(path: Path) -> None:
+    pid = install(path, 'echo 43 > /dev/fd/"$2"; exec /bin/sleep 60')
+    provide_display()
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    os.waitid(os.P_PID, int(pid.read_text()), os.WEXITED | os.WNOWAIT)
+    install(path, 'echo 44 > /dev/fd/"$2"; exec /bin/sleep 60')
+    provide_display()
+    assert os.environ["DISPLAY"] == ":44"
+    os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 def test_a_display_that_is_set_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,53 @@ def test_what_is_mined_is_paid_and_counted_and_a_time_limit_truncates(prepared: 
         assert ready.endings[0].metrics == {"dig": 2.0}
 
 
+def test_a_death_at_the_last_step_of_a_time_limit_is_a_death(prepared: Prepared) -> None:
+    code = """
+env = make("MineRLHumanSurvival-v0", time_limit=2)
+env.reset(seed=3)
+noop = {"buttons": 0, "camera": 60}
+env.step(noop)
+inner = env._env.step
+env._env.step = lambda action: (lambda obs, reward, done, info: (obs, reward, True, info))(*inner(action))
+print(json.dumps(env.step(noop)[2:4]))
+env.close()
+"""
+    assert run(prepared.python, code) == [True, False]
+
+
+def test_every_environment_that_minerl_registers_is_played(prepared: Prepared) -> None:
+    code = """
+import gym, minerl
+names = [name for name, spec in gym.envs.registry.env_specs.items() if "env_spec" in spec.kwargs and "Fake" not in name]
+played = []
+for name in names:
+    env = make(name)
+    for _ in range(2):
+        env.reset(seed=3)
+        ends = [env.step({"buttons": 0, "camera": 60})[2:4] for _ in range(3)]
+        played.append(ends == [(False, False)] * 3)
+    env.close()
+print(json.dumps([len(names) > 5, all(played), "MineRLObtainDiamondShovel-v0" in names]))
+"""
+    assert run(prepared.python, code) == [True, True, True]
+
+
+def test_the_steps_of_an_episode_are_counted_anew(prepared: Prepared) -> None:
+    code = """
+import gym, minerl
+gym.envs.registry.env_specs["MineRLObtainDiamondShovel-v0"].kwargs["env_spec"].max_episode_steps = 4
+env = make("MineRLObtainDiamondShovel-v0")
+lengths = []
+for _ in range(3):
+    env.reset(seed=3)
+    ends = [env.step({"buttons": 0, "camera": 60})[2:4] for _ in range(4)]
+    lengths.append(ends == [(False, False)] * 3 + [(False, True)])
+env.close()
+print(json.dumps(lengths))
+"""
+    assert run(prepared.python, code) == [True, True, True]
+
+
 def test_an_episode_follows_from_its_seed(prepared: Prepared) -> None:
     code = """
 env = make("MineRLBasaltFindCave-v0")
@@ -264,6 +311,8 @@ def test_an_argument_that_is_none_is_refused(prepared: Prepared) -> None:
         "actions must be one of vpt, minerl, got 'keys'": CAVE | {"actions": "keys"},
         "has no observable 'inventory'; it has none": CAVE | {"observables": ["inventory"]},
         "frame_size must be [height, width]": CAVE | {"frame_size": [128]},
+        "both >= 1, got 128": CAVE | {"frame_size": 128},
+        "no item 'iron_swrd'; the nearest are iron_sword": SURVIVAL | {"inventory": [{"type": "iron_swrd"}]},
         "'gras_block' is not an object of mine_block": CAVE | {"rewards": [DIG | {"objects": ["gras_block"]}]},
     }
     code = f"""

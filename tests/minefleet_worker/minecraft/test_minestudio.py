@@ -109,6 +109,28 @@ def test_actions_arrive_as_arrays_of_one_and_ours_are_not_touched() -> None:
     assert {name: array.item() for name, array in env._sim.taken[0].items()} == action
 
 
+@pytest.mark.parametrize(
+    "action", [{"buttons": -1, "camera": 60}, {"buttons": 8641, "camera": 60}, {"buttons": 5, "camera": -1}]
+)
+def test_an_action_out_of_range_is_refused_by_name(action: dict[str, int]) -> None:
+    env = made()
+    env.reset()
+    with pytest.raises(ValueError, match=r"(buttons|camera) must be an integer from 0 to (8640|120), got"):
+        env.step(action)
+    assert env._sim.taken == []
+
+
+def test_an_engine_that_ends_at_its_start_says_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = made()
+
+    def reset() -> None:
+        raise EOFError("1\n2\n\n3\n java: not found\n\nMinecraft process finished unexpectedly.")
+
+    monkeypatch.setattr(env._sim, "reset", reset)
+    with pytest.raises(EnvError, match=r"It said: 2; 3; java: not found\. See `minefleet doctor`"):
+        env.reset()
+
+
 def test_the_simulators_own_actions_pass_as_they_are() -> None:
     env = made(kind="env")
     action = {"attack": 1, "camera": np.zeros(2, np.float32)}
@@ -143,6 +165,7 @@ def test_nothing_of_the_engine_is_in_the_info_but_metrics_and_task_of_callbacks_
         ({"limit": 3, "end": {2: {"terminated": True}}}, 2, (True, False)),
         ({"end": {2: {"terminated": True, "truncated": True}}}, 2, (False, True)),
         ({"end": {2: {"terminated": True, "truncated": True, "health": np.array(0.0)}}}, 2, (True, False)),
+        ({"limit": 2, "end": {2: {"terminated": True, "health": np.array(0.0)}}}, 2, (True, False)),
     ],
 )
 def test_limits_of_time_truncate_and_deaths_and_what_callbacks_judge_terminate(

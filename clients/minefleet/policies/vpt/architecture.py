@@ -1,5 +1,6 @@
 """The sizes of a VPT network: of the published models, or as the keyword arguments in a `.model` file say."""
 
+import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,6 +28,18 @@ FIXED: Mapping[str, object] = MappingProxyType(
     }
 )
 """Keyword arguments of OpenAI's `MinecraftPolicy` that all published models agree on, and what they are there."""
+LARGEST: Mapping[str, int] = MappingProxyType(
+    {
+        "hidden_size": 2**15,
+        "heads": 2**10,
+        "blocks": 2**8,
+        "dense_size": 2**15,
+        "memory": 2**14,
+        "pointwise_ratio": 2**6,
+    }
+)
+"""Far above any network that was trained; above it, a damaged file."""
+LARGEST_SIDE = 2**11
 EMPTY: tuple[object, ...] = (None, False, {}, ())
 
 
@@ -63,17 +76,19 @@ class VPTArchitecture:
 
     def __post_init__(self) -> None:
         """Rejects what makes no network."""
-        for name in ("hidden_size", "heads", "blocks", "dense_size", "memory", "pointwise_ratio"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"a VPT network's {name} must be >= 1, got {getattr(self, name)}")
+        for name, largest in LARGEST.items():
+            if not 1 <= getattr(self, name) <= largest:
+                raise ConfigError(f"a VPT network's {name} must be from 1 to {largest}, got {getattr(self, name)}")
         if self.hidden_size % self.heads:
             raise ConfigError(f"a VPT network's {self.heads} heads must divide its hidden_size, got {self.hidden_size}")
-        if not self.temperature > 0:
-            raise ConfigError(f"a VPT network's temperature must be > 0, got {self.temperature}")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ConfigError(f"a VPT network's temperature must be > 0 and finite, got {self.temperature}")
         for name in ("channels", "image_shape"):
             sizes = getattr(self, name)
-            if len(sizes) != 3 or min(sizes) < 1:
-                raise ConfigError(f"a VPT network's {name} must be three numbers >= 1, got {list(sizes)}")
+            if len(sizes) != 3 or min(sizes) < 1 or max(sizes) > LARGEST_SIDE:
+                raise ConfigError(
+                    f"a VPT network's {name} must be three numbers from 1 to {LARGEST_SIDE}, got {list(sizes)}"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -86,7 +101,9 @@ class VPTArchitecture:
         Raises:
             ConfigError: If a field is unknown, missing, or of another type.
         """
-        return changed(PRESETS["1x"], {"hidden_size": 0, "heads": 0, **data})
+        if missing := [field.name for field in fields(cls) if field.name not in data]:
+            raise ConfigError(f"a VPT network's {', '.join(missing)} is missing")
+        return changed(PRESETS["1x"], data)
 
 
 def changed(architecture: VPTArchitecture, changes: Mapping[str, Any]) -> VPTArchitecture:
@@ -134,7 +151,7 @@ def from_kwargs(net: Mapping[str, Any], pi_head: Mapping[str, Any]) -> VPTArchit
         )
     except KeyError as error:
         raise ConfigError(f"the network's arguments lack {error.args[0]!r}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(f"the network's arguments are none of VPT's: {error}") from error
 
 

@@ -9,6 +9,9 @@
 """
 
 import json
+import re
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,18 @@ from minefleet.policies.vpt.architecture import VPTArchitecture, from_kwargs
 from minefleet.policies.vpt.names import our_weights
 from minefleet.policies.vpt.pickles import read_plain
 from minefleet.policies.vpt.policy import VPTPolicy
+from minefleet.policies.vpt.unfolding import TooLargeError, check_unfolding
 from minefleet.policies.weights import architecture as described
 from minefleet.policies.weights import differences, to_numpy
 from minefleet.tensor_file import row_of, write_tensors
 
 ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1
+LEGACY_PICKLES = 5
+"""Before the tensors, in torch's format before 1.6, which is no archive."""
+LARGEST_PICKLE_BYTES = 2**26
+GLOBAL = re.compile(r"GLOBAL (\S+)")
+"""How torch names what a file of weights may not name."""
 MOST_WORDS = 300
 """Length of what a message quotes."""
 
@@ -131,6 +140,12 @@ def _check_fit(policy: VPTPolicy, weights: Mapping[str, Tensor], path: Path) -> 
     theirs = {name: (dtype, tuple(weights[name].shape)) for name, (dtype, _) in ours.items() if name in weights}
     if theirs != ours:
         raise ConfigError(f"{path} does not fit the network: {_shortened(differences(ours, theirs))}")
+    for name in ours:
+        tensor = weights[name]
+        if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.is_floating_point():
+            raise ConfigError(f"{path} does not fit the network: {name} is no plain tensor of floating-point numbers")
+        if tensor.is_meta or not bool(torch.isfinite(tensor).all()):
+            raise ConfigError(f"{path} does not fit the network: {name} has values that are not finite")
 
 
 def _converted_architecture(path: Path) -> VPTArchitecture:
@@ -139,19 +154,38 @@ def _converted_architecture(path: Path) -> VPTArchitecture:
         if content["format"] != FORMAT:
             raise ConfigError(f"its format is {content['format']!r}, not {FORMAT}")
         return VPTArchitecture.from_dict(content["architecture"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{path} describes no VPT network: {_quoted(error)}") from error
 
 
 def _read_torch(path: Path) -> Any:
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no file")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        _check_pickles(path)
+        with warnings.catch_warnings(action="ignore"):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # A damaged file may fail in any way.
-        raise ConfigError(
-            f"{path} cannot be loaded as weights alone, it is damaged or holds more: {_quoted(error)}"
-        ) from error
+        named = GLOBAL.search(str(error))
+        what = f"it names {named[1]}, and nothing of it was run" if named else f"it is damaged: {_quoted(error)}"
+        raise ConfigError(f"{path} cannot be loaded as weights alone, {what}") from error
+
+
+def _check_pickles(path: Path) -> None:
+    """Looks at what torch will unpickle, by its own unpickler."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            for _ in range(LEGACY_PICKLES):
+                check_unfolding(file)
+        return
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.filename.endswith(".pkl"):
+                if entry.file_size > LARGEST_PICKLE_BYTES:
+                    raise TooLargeError(f"its {entry.filename} has {entry.file_size} bytes")
+                check_unfolding(archive.read(entry))
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

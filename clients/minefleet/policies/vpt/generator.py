@@ -42,13 +42,22 @@ def generate(
         policy = load_vpt_policy(model_path, weights_path or None)
     else:
         policy = make_policy(_sized(size, image, architecture or {}), weights_path or None)
-    wanted = policy.architecture.image_shape
+    check_fits(policy, schema)
+    return policy
+
+
+def check_fits(policy: VPTPolicy, schema: Schema) -> None:
+    """Refuses an environment that this VPT cannot play.
+
+    Raises:
+        ConfigError: Says what differs.
+    """
+    image, wanted = _check_schema(schema), policy.architecture.image_shape
     if wanted != image.shape:
         raise ConfigError(
             f"this VPT sees images of {list(wanted)}, and the environment's are {list(image.shape)}: "
-            f"set env.wrappers.resize=[{wanted[0]},{wanted[1]}]"
+            f"have it show {wanted[0]} × {wanted[1]}, or set env.wrappers.resize=[{wanted[0]},{wanted[1]}]"
         )
-    return policy
 
 
 def _sized(size: str, image: Leaf, changes: Mapping[str, Any]) -> VPTArchitecture:

@@ -3,13 +3,16 @@
 import io
 import pickle
 import sys
+import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from minefleet.errors import ConfigError
+from minefleet.policies.vpt.unfolding import check_unfolding
 
-LARGEST_BYTES = 2**24
+LARGEST_BYTES = 2**20
 """A `.model` file has a few kilobytes."""
 
 PLAIN: dict[tuple[str, str], type] = {
@@ -46,10 +49,13 @@ class Unknown(dict[str, Any]):
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type:
+        # Protocols before the third call Python's own parts by the names of Python 2.
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         if (module, name) in PLAIN:
             return PLAIN[module, name]
         # Classes of the libraries that a model was trained with are expected; a part of Python is an attack.
-        if module.partition(".")[0] in sys.stdlib_module_names and (module, name) not in HARMLESS:
+        package = module.partition(".")[0]
+        if not package or (package in sys.stdlib_module_names and (module, name) not in HARMLESS):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which plain data has no use for")
         return Unknown
 
@@ -60,13 +66,27 @@ def read_plain(path: Path) -> Any:
     Raises:
         ConfigError: If the file cannot be read, is no pickle, names functions of Python, or is unlikely large.
     """
+    content = _read(path)
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise ConfigError(f"{path} has more than {LARGEST_BYTES} bytes: it is no description of a model")
-        return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
-    except ConfigError:
-        raise
+        check_unfolding(content)
+        return _PlainUnpickler(io.BytesIO(content)).load()
+    except Exception as error:  # A damaged pickle may fail in any way.
+        said = str(error).partition("\n")[0] or type(error).__name__
+        if zipfile.is_zipfile(path):
+            said = "it is a file of weights"
+        raise ConfigError(f"{path} is no description of a model: {said}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # A damaged pickle may fail in any way.
-        raise ConfigError(f"{path} is no description of a model: {error or type(error).__name__}") from error
+    if len(content) > LARGEST_BYTES:
+        raise ConfigError(
+            f"{path} has more than {LARGEST_BYTES} bytes: it is no description of a model; are they weights?"
+        )
+    return content

@@ -41,7 +41,7 @@ def test_arguments_that_nothing_reads_are_ignored() -> None:
         ({"init_norm_kwargs": 3}, "init_norm_kwargs must be a dict"),
         ({"impala_kwargs": {"pool": False}}, "impala_kwargs may have post_pool_groups=1"),
         ({"attention_heads": 7}, "7 heads must divide its hidden_size, got 64"),
-        ({"timesteps": 256}, "memory must be >= 1, got 0"),
+        ({"timesteps": 256}, "memory must be from 1 to 16384, got 0"),
         ({"hidsize": "wide"}, "none of VPT's"),
         ({"img_shape": [128, 128]}, "none of VPT's"),
     ],
