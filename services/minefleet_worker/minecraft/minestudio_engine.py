@@ -10,14 +10,18 @@ from pathlib import Path
 JAR = Path("engine", "build", "libs", "mcprec-6.13.jar")
 
 
+def jar() -> Path:
+    """Where the engine lies, or should."""
+    return Path(os.environ.get("MINESTUDIO_DIR") or Path(tempfile.gettempdir(), "MineStudio")) / JAR
+
+
 def missing() -> str:
     """What to do about an engine that is not there; empty where it is, or nothing of MineStudio was asked for."""
     if "minestudio.simulator" not in sys.modules:
         return ""
-    folder = Path(os.environ.get("MINESTUDIO_DIR") or Path(tempfile.gettempdir(), "MineStudio"))
-    if (folder / JAR).is_file():
+    if jar().is_file():
         return ""
     return (
-        f"MineStudio's engine is missing: there is no {folder / JAR}. Fetch it by `{sys.executable} -m "
+        f"MineStudio's engine is missing: there is no {jar()}. Fetch it by `{sys.executable} -m "
         "minestudio.simulator.entry -y`, or set MINESTUDIO_DIR to the folder that has it"
     )
