@@ -30,7 +30,7 @@ from minefleet.config.train import AUTO
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.launch.child import role_command
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
-from minefleet.launch.supervisor import Ending, Supervisor, supervisor
+from minefleet.launch.supervisor import Ending, Supervisor, is_rank, supervisor
 from minefleet.lifeline import tied
 from minefleet.reproduce import reproducible
 from minefleet.run import RUN_FILE, Run, read_run, to_dict
@@ -109,7 +109,9 @@ def train_fleet(run: Run) -> Outcome:
     curve, stall = Curve(run.directory, progress.say), Stall(run.directory, progress.say)
 
     def tick() -> None:
-        stall.tick(iterated=progress.tick(_roles(fleet)))
+        iterated = progress.tick(_roles(fleet))
+        is_training = any(is_rank(child) and child.is_alive for child in fleet.children)
+        stall.tick(iterated=iterated or not is_training)
         curve.tick()
 
     fleet = supervisor(run, tell=progress.say, tick=tick)
