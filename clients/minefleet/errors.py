@@ -15,6 +15,7 @@ FleetError
 ├── UnavailableError       the peer does not answer or is draining
 ├── DeadlineError          the deadline passed
 ├── AuthError              not allowed
+│   └── StrangerError      the caller does not show who it is
 └── InternalError          a bug in the peer
 """
 
@@ -99,6 +100,10 @@ class AuthError(FleetError):
     """The peer does not let this caller do this."""
 
 
+class StrangerError(AuthError):
+    """The caller does not show who it is."""
+
+
 class InternalError(FleetError):
     """A bug in the peer; its log has the details."""
 
@@ -119,7 +124,7 @@ _BY_STATUS: dict[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.INTERNAL: InternalError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DATA_LOSS: CorruptError,
-    grpc.StatusCode.UNAUTHENTICATED: AuthError,
+    grpc.StatusCode.UNAUTHENTICATED: StrangerError,
 }
 
 

@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from minefleet.credentials import NOTHING, Credentials
 from minefleet.errors import ContractError, DeadlineError, NotFoundError, UnavailableError, translated
 from minefleet.rpc import CALL_TIMEOUT_S, Retrier, bundled, connect, shake_hands
 from minefleet.v1 import parameters_service_pb2 as pb
@@ -65,6 +66,7 @@ class ParametersClient:
     Args:
         address: `host:port`.
         identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
+        credentials: What to show, and to ask for.
         watcher: Names this process in metrics and claims.
         architecture: Of the policy that shall run what is watched; parameters refuses one that it does not hold.
         rounded: Names of the float32 tensors that are published as bfloat16; all others stay exact.
@@ -78,6 +80,7 @@ class ParametersClient:
         address: str,
         *,
         identity: status_service_pb2.Identity | None = None,
+        credentials: Credentials = NOTHING,
         watcher: str = "",
         architecture: Architecture = NO_ARCHITECTURE,
         rounded: Collection[str] = (),
@@ -93,7 +96,7 @@ class ParametersClient:
         self._retrier = Retrier(
             peer=f"parameters at {address}", stopping=self._stopping, patience_s=patience_s, report=report
         )
-        self._channel = connect(address)
+        self._channel = connect(address, "parameters", credentials)
         self._stub = parameters_service_pb2_grpc.ParametersServiceStub(self._channel)
         self._publish_call = publish_call(self._channel)
         self._fetch_call = fetch_call(self._channel)

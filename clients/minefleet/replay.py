@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from minefleet.credentials import NOTHING, Credentials
 from minefleet.departures import Departure
 from minefleet.errors import InternalError, UnavailableError, translated
 from minefleet.rpc import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
@@ -137,6 +138,7 @@ class ReplayClient:
         address: str,
         *,
         identity: status_service_pb2.Identity | None = None,
+        credentials: Credentials = NOTHING,
         position: Position = NOWHERE,
         stopping: threading.Event | None = None,
         patience_s: float | None = None,
@@ -147,6 +149,7 @@ class ReplayClient:
         Args:
             address: `host:port`.
             identity: Who calls; the two introduce themselves before the first call. None for tools that only look.
+            credentials: What to show, and to ask for.
             position: Goes along with every call; assign a new one whenever it changes.
             stopping: Set when this process is asked to stop: calls that wait for replay then raise `StoppedError`.
             patience_s: Give up after so long, seconds; None never.
@@ -155,7 +158,7 @@ class ReplayClient:
         self.position = position
         self._identity = identity
         self._acquainted = identity is None
-        self._channel = connect(address)
+        self._channel = connect(address, "replay", credentials)
         self._stub = replay_service_pb2_grpc.ReplayServiceStub(self._channel)
         self._retry = Retrier(
             peer=f"replay at {address}", stopping=stopping or threading.Event(), patience_s=patience_s, report=report

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import grpc
 
+from minefleet.credentials import NOTHING, Credentials
 from minefleet.errors import DeadlineError, FleetError, OverloadedError, UnavailableError, translated
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
@@ -68,9 +69,9 @@ class StoppedError(FleetError):
     """This process was asked to stop while it waited for a peer."""
 
 
-def connect(address: str) -> grpc.Channel:
-    """Opens a channel to `host:port` with our options. Nothing is sent yet."""
-    return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+def connect(address: str, peer: str, credentials: Credentials = NOTHING) -> grpc.Channel:
+    """Opens a channel to a role at `host:port` with our options. Nothing is sent yet."""
+    return credentials.channel(address, peer, CLIENT_OPTIONS)
 
 
 def pieces(payload: bytes) -> Iterator[bytes]:

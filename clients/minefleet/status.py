@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from minefleet.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.errors import ConfigError, FleetError, translated
 from minefleet.rpc import connect
-from minefleet.run import RUN_FILE
+from minefleet.run import RUN_FILE, read_run
 from minefleet.tail import MetricsTail
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
@@ -62,29 +64,31 @@ class RunStatus:
 
 
 def look(directory: Path) -> RunStatus:
-    """Asks every role of a run.
+    """Asks every role of a run, as its operator.
 
     Raises:
-        ConfigError: If there is no run in the directory.
+        ConfigError: If there is no run in the directory, or the operator's certificate or token cannot be read.
     """
     if not (directory / RUN_FILE).exists():
         raise ConfigError(f"there is no run in {directory}")
+    credentials = read_credentials(read_run(directory).config.services.security, OPERATOR)
     cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
-        roles = list(pool.map(ask, cards))
+        roles = list(pool.map(partial(ask, credentials=credentials), cards))
     with MetricsTail(directory / "metrics.jsonl") as tail:
         rows = tail.read()
     metrics = rows[-1] if rows else {}
     return RunStatus(run_dir=str(directory), roles=roles, metrics=metrics, limit=limit_of(metrics) if roles else "")
 
 
-def ask(card: Mapping[str, Any]) -> RoleStatus:
+def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
     """Asks the role that left this card."""
     known = RoleStatus(**{key: card[key] for key in ("name", "pid", "address", "metrics_address")})
     if not known.address:
         return replace(known, state="starting", detail="no port is open yet")
     try:
-        with connect(known.address) as channel, translated():
+        peer = card["role"].removeprefix("ROLE_").lower()
+        with connect(known.address, peer, credentials) as channel, translated():
             stub = status_service_pb2_grpc.StatusServiceStub(channel)
             answer = stub.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S)
     except FleetError as error:

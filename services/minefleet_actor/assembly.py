@@ -245,6 +245,7 @@ def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event)
     return ReplayClient(
         shard.endpoint.address,
         identity=identity(context.run),
+        credentials=context.credentials,
         stopping=stopping,
         report=context.board.waiting,
     )
@@ -257,6 +258,7 @@ def parameters_client(
     return ParametersClient(
         context.run.config.services.parameters.address,
         identity=identity(context.run),
+        credentials=context.credentials,
         watcher=name,
         architecture=architecture,
         stopping=context.stopping,

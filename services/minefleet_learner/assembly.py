@@ -71,6 +71,7 @@ def build_learner(
         parameters=ParametersClient(
             run.config.services.parameters.address,
             identity=run.identity(context.role),
+            credentials=context.credentials,
             watcher=context.name,
             rounded=rounded,
             stopping=context.stopping,
@@ -176,6 +177,7 @@ def build_replay(context: RoleContext) -> Shards:
             replay=ReplayClient(
                 shard.endpoint.address,
                 identity=run.identity(context.role),
+                credentials=context.credentials,
                 stopping=context.stopping,
                 report=context.board.waiting,
             ),

@@ -23,6 +23,7 @@ from minefleet.errors import (
     NotFoundError,
     OverloadedError,
     RejectedError,
+    StrangerError,
     UnavailableError,
 )
 from minefleet.rpc import StoppedError
@@ -44,6 +45,7 @@ STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
     StoppedError: grpc.StatusCode.UNAVAILABLE,
     DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     AuthError: grpc.StatusCode.PERMISSION_DENIED,
+    StrangerError: grpc.StatusCode.UNAUTHENTICATED,
     InternalError: grpc.StatusCode.INTERNAL,
     GaveUpError: grpc.StatusCode.INTERNAL,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from minefleet.credentials import NOTHING, Credentials
 from minefleet.files import write_whole
 from minefleet.run import Run
 from minefleet.v1 import status_service_pb2
@@ -115,6 +116,8 @@ class RoleContext:
     """Command-line arguments that the role added itself."""
     metrics_address: str = ""
     """Where /metrics is served; empty when it is not."""
+    credentials: Credentials = NOTHING
+    """What this process shows its peers, and asks of them."""
 
     @property
     def section(self) -> str:

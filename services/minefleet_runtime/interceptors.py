@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from minefleet.errors import RejectedError
 from minefleet_runtime.abort import status_of
+from minefleet_runtime.access import Access
 from minefleet_runtime.metrics import Rpc, RpcMetrics
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -27,8 +28,9 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 class RpcInterceptor(grpc.ServerInterceptor):
     """For sync servers."""
 
-    def __init__(self, metrics: RpcMetrics) -> None:
+    def __init__(self, metrics: RpcMetrics, access: Access) -> None:
         self._metrics = metrics
+        self._access = access
 
     def intercept_service(
         self,
@@ -59,6 +61,7 @@ class RpcInterceptor(grpc.ServerInterceptor):
     def _answering(self, rpc: Rpc, context: Any) -> Iterator[None]:
         with self._metrics.observe(rpc) as outcome:
             try:
+                self._access.check(str(rpc), context)
                 yield
                 outcome.code = _code(context)
             except (grpc.RpcError, GeneratorExit):
@@ -76,8 +79,9 @@ class RpcInterceptor(grpc.ServerInterceptor):
 class AioRpcInterceptor(grpc.aio.ServerInterceptor):
     """For aio servers."""
 
-    def __init__(self, metrics: RpcMetrics) -> None:
+    def __init__(self, metrics: RpcMetrics, access: Access) -> None:
         self._metrics = metrics
+        self._access = access
 
     async def intercept_service(
         self,
@@ -110,6 +114,7 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
     async def _answering(self, rpc: Rpc, context: Any) -> AsyncIterator[None]:
         with self._metrics.observe(rpc) as outcome:
             try:
+                self._access.check(str(rpc), context)
                 yield
                 outcome.code = _code(context)
             except (grpc.RpcError, GeneratorExit, asyncio.CancelledError):

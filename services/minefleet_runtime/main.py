@@ -9,6 +9,7 @@ from pathlib import Path
 
 import prometheus_client
 
+from minefleet.credentials import read_credentials
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
 from minefleet.lifeline import die_with_launcher
 from minefleet.rpc import StoppedError
@@ -65,6 +66,11 @@ def role_name(role: status_service_pb2.Role.ValueType, index: int = 0) -> str:
     """A role's name in its run: "replay", "actor-0"."""
     name = status_service_pb2.Role.Name(role).removeprefix("ROLE_").lower()
     return f"{name}-{index}" if role == status_service_pb2.ROLE_ACTOR else name
+
+
+def certified_role(role: status_service_pb2.Role.ValueType) -> str:
+    """Whose certificate a role shows."""
+    return status_service_pb2.Role.Name(role).removeprefix("ROLE_").lower()
 
 
 def _parse(
@@ -125,6 +131,7 @@ def _run(
             registry=registry,
             arguments=arguments,
             metrics_address=address,
+            credentials=read_credentials(run.config.services.security, certified_role(role)),
         )
         stop_on_signal(context.stopping)
         context.announce("")

@@ -5,7 +5,9 @@ are refused with UNAVAILABLE; calls in flight may finish within `services.drain_
 """
 
 import asyncio
+import ipaddress
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from minefleet.errors import ConfigError
 from minefleet.rpc import FRAMES, KEEPALIVE, MESSAGE_BYTES
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
+from minefleet_runtime.access import Access
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.interceptors import AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
@@ -81,7 +84,7 @@ def serving(
     pool = futures.ThreadPoolExecutor(max_workers, thread_name_prefix=f"{context.name}-rpc")
     server = grpc.server(
         pool,
-        interceptors=[RpcInterceptor(rpc_metrics(context.registry))],
+        interceptors=[RpcInterceptor(rpc_metrics(context.registry), Access(context.credentials))],
         options=SERVER_OPTIONS,
         maximum_concurrent_rpcs=CALLS_PER_WORKER * max_workers,
     )
@@ -91,7 +94,7 @@ def serving(
     status = StatusServicer(context.run.identity(context.role), context.board)
     status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
     register(server)
-    bound = _bind(server, address, context.section)
+    bound = _bind(server, address, context)
     server.start()
     readiness.set("", SERVING)
     context.announce(bound)
@@ -115,14 +118,15 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
         ConfigError: If the address cannot be bound.
     """
     allow_open_files()
-    server = grpc.aio.server(interceptors=[AioRpcInterceptor(rpc_metrics(context.registry))], options=SERVER_OPTIONS)
+    interceptor = AioRpcInterceptor(rpc_metrics(context.registry), Access(context.credentials))
+    server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
     readiness = health.aio.HealthServicer()
     await readiness.set("", NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
     status = AioStatusServicer(context.run.identity(context.role), context.board)
     status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
     register(server)
-    bound = _bind(server, address, context.section)
+    bound = _bind(server, address, context)
     await server.start()
     await readiness.set("", SERVING)
     context.announce(bound)
@@ -137,13 +141,29 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
         logger.info("%s has drained", context.name)
 
 
-def _bind(server: grpc.Server | grpc.aio.Server, address: str, section: str) -> str:
-    host = address.rpartition(":")[0]
+def _bind(server: grpc.Server | grpc.aio.Server, address: str, context: RoleContext) -> str:
+    host, own = address.rpartition(":")[0], context.credentials
+    if not (is_loopback(host) or own.protects or own.insecure):
+        raise ConfigError(
+            f"{context.section}.address={address} lets other machines call, and nothing asks who does: make certificates "
+            "(`minefleet certs init DIR`, services.security.certificates=DIR), give a token "
+            "(services.security.token_file=FILE), or say services.security.insecure=true"
+        )
+    trust = own.server()
     try:
-        port = server.add_insecure_port(address)
+        port = server.add_insecure_port(address) if trust is None else server.add_secure_port(address, trust)
     except RuntimeError as error:
         raise ConfigError(
-            f"{section}.address: cannot listen on {address}: it is in use or not this machine's. "
+            f"{context.section}.address: cannot listen on {address}: it is in use or not this machine's. "
             "Port 0 takes a free one"
         ) from error
     return f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; names that do not resolve are left to the bind."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None)
+    except OSError:
+        return True
+    return all(ipaddress.ip_address(each[4][0]).is_loopback for each in found)

@@ -21,6 +21,7 @@ COMMANDS = {
     "env": "play an environment alone with random actions, and show how it fares",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
+    "certs": "make certificates by which the roles of a fleet know each other: init, issue",
     "vpt": "convert files of OpenAI's or MineStudio's VPT into ones from which no code can run",
     "config": "show a configuration, or resolve it as a run would",
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",

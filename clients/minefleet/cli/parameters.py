@@ -15,6 +15,7 @@ from minefleet.cli.evaluate import positive
 from minefleet.cli.parameters_view import RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.tools import Report, start_tool
+from minefleet.credentials import OPERATOR, read_credentials
 from minefleet.errors import ConfigError, DeadlineError, UnavailableError
 from minefleet.exported import export
 from minefleet.files import disk_bytes
@@ -105,7 +106,8 @@ def _version(word: str) -> int:
 def _ask(asked: Asked) -> tuple[Report, int] | None:
     """Asks parameters itself; None where it does not run."""
     place = parameters_place(asked.run)
-    with closing(ParametersClient(place.address, patience_s=0.0)) as client:
+    credentials = read_credentials(asked.run.config.services.security, OPERATOR)
+    with closing(ParametersClient(place.address, credentials=credentials, patience_s=0.0)) as client:
         try:
             answer = client.describe()
         except (UnavailableError, DeadlineError):

@@ -11,6 +11,7 @@ from minefleet.cli.evaluate import positive
 from minefleet.cli.replay_view import BUCKETS, RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.tools import Report, start_tool
+from minefleet.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.errors import ConfigError, DeadlineError, NotFoundError, UnavailableError
 from minefleet.files import disk_bytes
 from minefleet.launch.prepare import stored_run
@@ -97,7 +98,8 @@ def _look(run_: Run, arguments: argparse.Namespace) -> tuple[Report, int]:
 
 
 def _look_at(run_: Run, place: Place, arguments: argparse.Namespace) -> tuple[Report, int]:
-    found = _ask(place, arguments) if arguments.action in ONLINE else None
+    security = run_.config.services.security
+    found = _ask(place, arguments, read_credentials(security, OPERATOR)) if arguments.action in ONLINE else None
     code = 0
     if found is None:
         report, code = _start_tool(run_, arguments, ["--place", place.name])
@@ -108,9 +110,9 @@ def _look_at(run_: Run, place: Place, arguments: argparse.Namespace) -> tuple[Re
     return found, code
 
 
-def _ask(place: Place, arguments: argparse.Namespace) -> Report | None:
+def _ask(place: Place, arguments: argparse.Namespace, credentials: Credentials) -> Report | None:
     """Asks replay itself; None where it does not run."""
-    with ReplayClient(place.address, patience_s=0.0) as client:
+    with ReplayClient(place.address, credentials=credentials, patience_s=0.0) as client:
         try:
             answer = client.describe()
             is_ours = answer.identity.role == status_service_pb2.ROLE_REPLAY

@@ -6,6 +6,7 @@ from typing import Any
 from minefleet.config.checks import above, at_least, divides
 from minefleet.config.env import EnvConfig
 from minefleet.config.policy import PolicyConfig
+from minefleet.config.security import SecurityConfig
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.train import TrainConfig
 from minefleet.errors import ConfigError
@@ -68,6 +69,7 @@ class ServicesConfig:
     learner: EndpointConfig = field(default_factory=EndpointConfig)
     drain_s: float = 10.0
     """Longest drain after SIGTERM, seconds, > 0."""
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

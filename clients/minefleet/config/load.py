@@ -312,6 +312,11 @@ def _anchor_paths(data: Data, folder: Path) -> None:
         if place.endswith(".py"):
             (data[section] if section else data)[key] = f"{_absolute(place, folder)}:{name}"
     _anchor_map(data, folder)
+    services = data.get("services")
+    security = services.get("security") if isinstance(services, dict) else None
+    for key in ("certificates", "token_file"):
+        if isinstance(security, dict) and security.get(key):
+            security[key] = _absolute(str(security[key]), folder)
     _anchor_kwargs(data.get("policy"), folder)
     if "/" in _get(data, "env", "python"):
         data["env"]["python"] = _absolute(data["env"]["python"], folder)

@@ -1,0 +1,113 @@
+"""The fleet's own certificate authority: makes it once, and certificates of roles as often as one likes."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from minefleet.credentials import CA_FILE, CERTIFICATE_FILE, DOMAIN, KEY_FILE, ROLES
+from minefleet.errors import ConfigError
+from minefleet.files import write_durably
+
+CA_KEY_FILE = "ca.key"
+CA_DAYS = 3650
+DAYS = 365
+EARLIER = timedelta(minutes=5)
+"""How much earlier than now a certificate begins, for clocks that are behind."""
+
+
+def init(directory: Path, *, days: int = DAYS) -> list[Path]:
+    """Makes an authority, and a certificate for each role. Returns the roles' folders.
+
+    Raises:
+        ConfigError: If there is an authority already, or the folder cannot be written.
+    """
+    if (directory / CA_KEY_FILE).exists():
+        raise ConfigError(f"{directory} has an authority already; `minefleet certs issue` makes certificates of it")
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key, name = ec.generate_private_key(ec.SECP256R1()), _named("minefleet")
+    root = (
+        _builder(name, name, key.public_key(), CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    write_durably(directory / CA_FILE, root.public_bytes(Encoding.PEM))
+    _write_key(directory / CA_KEY_FILE, key)
+    return [issue(directory, role, days=days) for role in ROLES]
+
+
+def issue(directory: Path, role: str, *, out: Path | None = None, days: int = DAYS) -> Path:
+    """Makes a certificate for a role. Returns its folder, by default the role's in the authority's.
+
+    Raises:
+        ConfigError: If there is no authority, or the folder cannot be written.
+    """
+    try:
+        root = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
+        signer = load_pem_private_key((directory / CA_KEY_FILE).read_bytes(), None)
+    except OSError as error:
+        raise ConfigError(f"{directory} has no authority ({error.strerror}): `minefleet certs init` makes one") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the authority in {directory} is damaged: {error}") from error
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    certificate = (
+        _builder(_named(role), root.subject, key.public_key(), days)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(role + DOMAIN)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    folder = out or directory / role
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_durably(folder / CA_FILE, root.public_bytes(Encoding.PEM))
+    _write_key(folder / KEY_FILE, key)
+    write_durably(folder / CERTIFICATE_FILE, certificate.public_bytes(Encoding.PEM))
+    return folder
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Writes a key that only its owner can read, from its first byte on."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

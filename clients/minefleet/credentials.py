@@ -1,0 +1,170 @@
+"""What a process shows its peers, and what it asks of them: certificates, a token, or, within one machine, nothing.
+
+    certificates/
+      ca.pem, ca.key            the fleet's own authority; the key stays with the operator
+      actor/{ca,cert,key}.pem   what a role needs: one folder for each
+      learner/ ...
+
+A certificate says a role, not a host: its name is `actor.minefleet`, `replay.minefleet`, ... A client asks for the role
+that it wants to talk to, wherever that lives, and a server lets a role do what `minefleet_runtime.access` allows it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from minefleet.config.security import SecurityConfig
+from minefleet.errors import ConfigError
+
+OPERATOR = "operator"
+"""Whoever runs the command line."""
+ROLES = ("actor", "learner", OPERATOR, "parameters", "replay")
+"""Who certificates are for."""
+DOMAIN = ".minefleet"
+CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
+SHORTEST_TOKEN = 16
+"""Characters of a token."""
+TOKEN_KEY = "authorization"
+"""Of the metadata that a token travels as: `Bearer TOKEN`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A role's certificate and key, and whose signature it trusts, as PEM."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What there is of either; nothing of both is for one machine."""
+
+    pair: KeyPair | None = None
+    token: str = field(default="", repr=False)
+    insecure: bool = False
+
+    @property
+    def protects(self) -> bool:
+        """Whether callers must show anything."""
+        return self.pair is not None or bool(self.token)
+
+    def channel(self, address: str, peer: str, options: Sequence[tuple[str, object]]) -> grpc.Channel:
+        """Opens a channel to a role."""
+        if self.pair is None:
+            channel = grpc.insecure_channel(address, options=options)
+        else:
+            trust = grpc.ssl_channel_credentials(self.pair.authority, self.pair.key, self.pair.certificate)
+            name = ("grpc.ssl_target_name_override", peer + DOMAIN)
+            channel = grpc.secure_channel(address, trust, options=(*options, name))
+        return grpc.intercept_channel(channel, _Token(self.token)) if self.token else channel
+
+    def server(self) -> grpc.ServerCredentials | None:
+        """What a server listens with; None for an open port."""
+        if self.pair is None:
+            return None
+        own = [(self.pair.key, self.pair.certificate)]
+        return grpc.ssl_server_credentials(own, self.pair.authority, require_client_auth=True)
+
+
+NOTHING = Credentials()
+
+
+def read_credentials(config: SecurityConfig, role: str) -> Credentials:
+    """Reads what the configuration names for a role.
+
+    Raises:
+        ConfigError: If a file is missing, empty or damaged, or the certificate is another role's, of another authority,
+            or not valid now.
+    """
+    pair = _read_pair(Path(config.certificates) / role, role) if config.certificates else None
+    token = _read_token(Path(config.token_file)) if config.token_file else ""
+    return Credentials(pair=pair, token=token, insecure=config.insecure)
+
+
+def role_of(certificate: x509.Certificate) -> str:
+    """The role that a certificate says; empty where it says none."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ""
+    return role_among(names.get_values_for_type(x509.DNSName))
+
+
+def role_among(names: Sequence[str]) -> str:
+    """The role among the names of a certificate; empty where there is not exactly one."""
+    roles = [name.removesuffix(DOMAIN) for name in names if name.endswith(DOMAIN)]
+    return roles[0] if len(roles) == 1 and roles[0] in ROLES else ""
+
+
+def _read_pair(folder: Path, role: str) -> KeyPair:
+    authority, certificate, key = (_read(folder / name) for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
+    try:
+        root, own = x509.load_pem_x509_certificate(authority), x509.load_pem_x509_certificate(certificate)
+        public = load_pem_private_key(key, None).public_key()
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{folder} holds no certificate and key of `minefleet certs`: {error}") from error
+    if role_of(own) != role:
+        raise ConfigError(f"{folder / CERTIFICATE_FILE} is for {role_of(own) or 'no role'}, and this is the {role}")
+    if _encoded(public) != _encoded(own.public_key()):
+        raise ConfigError(f"{folder / KEY_FILE} is not the key of {folder / CERTIFICATE_FILE}")
+    try:
+        own.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise ConfigError(f"{folder / CERTIFICATE_FILE} is not signed by {folder / CA_FILE}") from error
+    for name, each in ((CERTIFICATE_FILE, own), (CA_FILE, root)):
+        if not each.not_valid_before_utc <= datetime.now(UTC) <= each.not_valid_after_utc:
+            raise ConfigError(
+                f"{folder / name} is valid from {each.not_valid_before_utc:%Y-%m-%d} to "
+                f"{each.not_valid_after_utc:%Y-%m-%d}, not now: `minefleet certs issue` makes a new one"
+            )
+    return KeyPair(authority=authority, certificate=certificate, key=key)
+
+
+def _read_token(path: Path) -> str:
+    token = _read(path).decode(errors="replace").strip()
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"{path} must hold one word of at least {SHORTEST_TOKEN} ASCII characters")
+    return token
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if not content:
+        raise ConfigError(f"{path} is empty")
+    return content
+
+
+def _encoded(key: object) -> bytes:
+    encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
+    return encoded
+
+
+class _Token(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[misc]
+):
+    """Shows the token with every call. gRPC's own call credentials refuse to travel unencrypted."""
+
+    def __init__(self, token: str) -> None:
+        self._shown = (TOKEN_KEY, f"Bearer {token}")
+
+    def intercept_unary_unary(self, continuation, details, request):  # type: ignore[no-untyped-def]
+        return continuation(self._with_token(details), request)
+
+    intercept_unary_stream = intercept_unary_unary
+    intercept_stream_unary = intercept_unary_unary
+
+    def _with_token(self, details):  # type: ignore[no-untyped-def]
+        return details._replace(metadata=[*(details.metadata or ()), self._shown])
