@@ -52,7 +52,9 @@ def issue(directory: Path, role: str, *, out: Path | None = None, days: int = DA
         root = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
         signer = load_pem_private_key((directory / CA_KEY_FILE).read_bytes(), None)
     except OSError as error:
-        raise ConfigError(f"{directory} has no authority ({error.strerror}): `minefleet certs init` makes one") from error
+        raise ConfigError(
+            f"{directory} has no authority ({error.strerror}): `minefleet certs init` makes one"
+        ) from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the authority in {directory} is damaged: {error}") from error
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -78,7 +80,9 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

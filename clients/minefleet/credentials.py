@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import grpc
 from cryptography import x509
@@ -150,21 +151,19 @@ def _encoded(key: object) -> bytes:
     return encoded
 
 
-class _Token(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
-    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
-    grpc.StreamUnaryClientInterceptor,  # type: ignore[misc]
-):
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamUnaryClientInterceptor):
     """Shows the token with every call. gRPC's own call credentials refuse to travel unencrypted."""
 
     def __init__(self, token: str) -> None:
         self._shown = (TOKEN_KEY, f"Bearer {token}")
 
-    def intercept_unary_unary(self, continuation, details, request):  # type: ignore[no-untyped-def]
-        return continuation(self._with_token(details), request)
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """The call, with the token."""
+        metadata = [*(client_call_details.metadata or ()), self._shown]
+        return continuation(client_call_details._replace(metadata=metadata), request)
 
     intercept_unary_stream = intercept_unary_unary
-    intercept_stream_unary = intercept_unary_unary
 
-    def _with_token(self, details):  # type: ignore[no-untyped-def]
-        return details._replace(metadata=[*(details.metadata or ()), self._shown])
+    def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        """Likewise."""
+        return self.intercept_unary_unary(continuation, client_call_details, request_iterator)

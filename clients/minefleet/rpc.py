@@ -69,8 +69,8 @@ class StoppedError(FleetError):
     """This process was asked to stop while it waited for a peer."""
 
 
-def connect(address: str, peer: str, credentials: Credentials = NOTHING) -> grpc.Channel:
-    """Opens a channel to a role at `host:port` with our options. Nothing is sent yet."""
+def connect(address: str, peer: str = "", credentials: Credentials = NOTHING) -> grpc.Channel:
+    """Opens a channel to `host:port` with our options, to a role that its certificate must say. Nothing is sent yet."""
     return credentials.channel(address, peer, CLIENT_OPTIONS)
 
 

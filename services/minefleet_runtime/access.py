@@ -1,7 +1,7 @@
 """Who may call what.
 
-A caller is known by the role in its certificate. One that shows the token, where no certificates are asked for, may call
-everything; so may anybody where nothing is asked for, which is for one machine.
+A caller is known by the role in its certificate. One that shows the token, where no certificates are asked for, may
+call everything; so may anybody where nothing is asked for, which is for one machine.
 """
 
 import hmac

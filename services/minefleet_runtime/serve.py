@@ -145,8 +145,8 @@ def _bind(server: grpc.Server | grpc.aio.Server, address: str, context: RoleCont
     host, own = address.rpartition(":")[0], context.credentials
     if not (is_loopback(host) or own.protects or own.insecure):
         raise ConfigError(
-            f"{context.section}.address={address} lets other machines call, and nothing asks who does: make certificates "
-            "(`minefleet certs init DIR`, services.security.certificates=DIR), give a token "
+            f"{context.section}.address={address} lets other machines call, and nothing asks who does: make "
+            "certificates (`minefleet certs init DIR`, services.security.certificates=DIR), give a token "
             "(services.security.token_file=FILE), or say services.security.insecure=true"
         )
     trust = own.server()

@@ -16,11 +16,13 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
+from minefleet.credentials import NOTHING
 from minefleet.parameters import ParametersClient
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_parameters.wishes import WishBook
+from minefleet_runtime.access import Access
 from minefleet_runtime.context import StatusBoard
 from minefleet_runtime.interceptors import AioRpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
@@ -72,7 +74,7 @@ def running(directory: Path, keep: int = 8, address: str = "127.0.0.1:0") -> Ite
                 service = ParametersService(store, WishBook(clock), parameters_metrics(registry), StatusBoard())
                 service.start()
                 server = grpc.aio.server(
-                    interceptors=[AioRpcInterceptor(rpc_metrics(registry))], options=SERVER_OPTIONS
+                    interceptors=[AioRpcInterceptor(rpc_metrics(registry), Access(NOTHING))], options=SERVER_OPTIONS
                 )
                 add_to_server(service, server)
                 port = server.add_insecure_port(address)

@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "init: make an authority, and a certificate for each role; issue: make a new certificate for a role"
     parser.add_argument("action", choices=("init", "issue"), help=what)
     parser.add_argument("directory", type=Path, metavar="DIR", help="where the authority lies")
-    parser.add_argument("role", nargs="?", default="", metavar="ROLE", help="actor, learner, operator, parameters or replay")
+    parser.add_argument(
+        "role", nargs="?", default="", metavar="ROLE", help="for `issue`: actor, learner, operator, ..."
+    )
     parser.add_argument("--days", type=int, default=DAYS, help=f"how long certificates are valid (default: {DAYS})")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where `issue` writes (default: DIR/ROLE)")
 

@@ -6,8 +6,8 @@ from typing import Any
 from minefleet.config.checks import above, at_least, divides
 from minefleet.config.env import EnvConfig
 from minefleet.config.policy import PolicyConfig
-from minefleet.config.security import SecurityConfig
 from minefleet.config.rollout import RolloutConfig
+from minefleet.config.security import SecurityConfig
 from minefleet.config.train import TrainConfig
 from minefleet.errors import ConfigError
 
