@@ -1,0 +1,290 @@
+"""Who may call what, by real connections: certificates, tokens, and neither."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from minefleet import certs
+from minefleet.config.security import SecurityConfig
+from minefleet.credentials import ROLES, Credentials, KeyPair, read_credentials
+from minefleet.errors import ConfigError
+from minefleet.rpc import connect
+from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc, status_service_pb2, status_service_pb2_grpc
+from minefleet_runtime.access import ALLOWED
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.serve import is_loopback, serving
+
+TIMEOUT_S = 10.0
+TOKEN = "a-token-of-many-letters"
+PROTOS = Path(__file__).parents[2] / "protos" / "minefleet" / "v1"
+
+Serving = Callable[[Credentials], AbstractContextManager[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and a certificate for each role."""
+    path = tmp_path_factory.mktemp("certificates") / "ca"
+    certs.init(path)
+    return path
+
+
+@pytest.fixture
+def entered() -> list[str]:
+    """The calls that have reached a handler."""
+    return []
+
+
+@pytest.fixture
+def served(context: RoleContext, entered: list[str]) -> Serving:
+    """Serves replay's methods on a port, for callers who show what the credentials ask for."""
+
+    class Servicer(replay_service_pb2_grpc.ReplayServiceServicer):
+        def Lease(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC names it.
+            entered.append("Lease")
+            return replay_service_pb2.LeaseResponse()
+
+        def Append(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802  # gRPC names it.
+            entered.append("Append")
+            return replay_service_pb2.AppendResponse()
+
+        def Read(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802  # gRPC names it.
+            entered.append("Read")
+            yield replay_service_pb2.ReadResponse()
+
+    @contextmanager
+    def serve(credentials: Credentials) -> Iterator[str]:
+        def register(server: grpc.Server) -> None:
+            replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(Servicer(), server)  # type: ignore[abstract]
+
+        with serving(replace(context, credentials=credentials), "127.0.0.1:0", register) as address:
+            yield address
+
+    return serve
+
+
+def of(folder: Path, role: str) -> Credentials:
+    return read_credentials(SecurityConfig(certificates=str(folder)), role)
+
+
+def with_token(tmp_path: Path, token: str = TOKEN) -> Credentials:
+    path = tmp_path / f"token-{len(token)}"
+    path.write_text(f"{token}\n")
+    return read_credentials(SecurityConfig(token_file=str(path)), "replay")
+
+
+def calls(channel: grpc.Channel) -> dict[str, Callable[[], object]]:
+    stub = replay_service_pb2_grpc.ReplayServiceStub(channel)
+    status = status_service_pb2_grpc.StatusServiceStub(channel)
+    return {
+        "Lease": lambda: stub.Lease(replay_service_pb2.LeaseRequest(), timeout=TIMEOUT_S),
+        "Append": lambda: stub.Append(iter([]), timeout=TIMEOUT_S),
+        "Read": lambda: list(stub.Read(replay_service_pb2.ReadRequest(), timeout=TIMEOUT_S)),
+        "Describe": lambda: status.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S),
+    }
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    """How a call ends."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def codes(address: str, credentials: Credentials, peer: str = "replay") -> dict[str, str]:
+    with connect(address, peer, credentials) as channel:
+        return {name: code_of(call).name for name, call in calls(channel).items()}
+
+
+def all_of(code: str) -> dict[str, str]:
+    return dict.fromkeys(("Lease", "Append", "Read", "Describe"), code)
+
+
+@pytest.mark.parametrize(
+    ("role", "denied"),
+    [
+        ("learner", {"Append"}),
+        ("actor", {"Lease", "Read"}),
+        ("operator", {"Lease", "Append", "Read"}),
+        ("parameters", {"Lease", "Append", "Read"}),
+        ("replay", {"Lease", "Append", "Read"}),
+    ],
+)
+def test_a_role_may_call_what_its_part_is(
+    served: Serving, folder: Path, entered: list[str], role: str, denied: set[str]
+) -> None:
+    with served(of(folder, "replay")) as address:
+        found = codes(address, of(folder, role))
+    assert found == all_of("OK") | dict.fromkeys(denied, "PERMISSION_DENIED")
+    assert set(entered) == {"Lease", "Append", "Read"} - denied
+
+
+def test_who_shows_no_certificate_or_another_authoritys_or_an_old_one_reaches_nothing(
+    served: Serving, folder: Path, entered: list[str], tmp_path: Path
+) -> None:
+    certs.init(tmp_path / "other")
+    own, other = of(folder, "learner"), of(tmp_path / "other", "learner")
+    assert own.pair is not None and other.pair is not None
+    mixed = Credentials(pair=replace(other.pair, authority=own.pair.authority))
+    with served(of(folder, "replay")) as address:
+        for credentials in (Credentials(), other, mixed, expired(folder, tmp_path)):
+            assert codes(address, credentials) == all_of("UNAVAILABLE")
+        bare = grpc.secure_channel(
+            address,
+            grpc.ssl_channel_credentials(own.pair.authority),
+            options=(("grpc.ssl_target_name_override", "replay.minefleet"),),
+        )
+        with bare as channel:
+            assert code_of(calls(channel)["Lease"]) is grpc.StatusCode.UNAVAILABLE
+        assert entered == []
+        assert codes(address, own)["Lease"] == "OK"
+
+
+def expired(folder: Path, tmp_path: Path) -> Credentials:
+    """A learner's certificate of the right authority, which was valid until a minute ago."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certs, "EARLIER", timedelta(days=2, minutes=1))
+        patch.setattr(certs, "timedelta", lambda days: timedelta(days=days, minutes=-1) - timedelta(days=days))
+        out = certs.issue(folder, "learner", out=tmp_path / "expired", days=1)
+    certificate = (out / "cert.pem").read_bytes()
+    assert x509.load_pem_x509_certificate(certificate).not_valid_after_utc < datetime.now(UTC)
+    with pytest.raises(ConfigError, match=r"is valid from .*, not now: `minefleet certs issue` makes a new one"):
+        read_credentials(SecurityConfig(certificates=str(renamed(out, "learner"))), "learner")
+    pair = of(folder, "learner").pair
+    assert pair is not None
+    return Credentials(pair=KeyPair(pair.authority, certificate, (out / "key.pem").read_bytes()))
+
+
+def renamed(out: Path, role: str) -> Path:
+    """The folder that holds a role's folder."""
+    target = out.parent / "of-roles" / role
+    target.parent.mkdir(exist_ok=True)
+    if not target.exists():
+        target.symlink_to(out)
+    return target.parent
+
+
+def test_a_server_of_another_role_is_not_talked_to(served: Serving, folder: Path, entered: list[str]) -> None:
+    with served(of(folder, "actor")) as address:
+        assert codes(address, of(folder, "learner"), peer="replay") == all_of("UNAVAILABLE")
+    assert entered == []
+
+
+def test_a_certificate_reaches_no_server_without_one(served: Serving, folder: Path) -> None:
+    with served(Credentials()) as address:
+        assert codes(address, of(folder, "learner")) == all_of("UNAVAILABLE")
+
+
+@pytest.mark.parametrize("token", ["a-token-of-many-letter", "another-token-of-many", TOKEN + "s"])
+def test_a_wrong_token_or_none_reaches_nothing(served: Serving, entered: list[str], tmp_path: Path, token: str) -> None:
+    with served(with_token(tmp_path)) as address:
+        assert codes(address, Credentials()) == all_of("UNAUTHENTICATED")
+        assert codes(address, with_token(tmp_path, token)) == all_of("UNAUTHENTICATED")
+        assert entered == []
+        assert codes(address, with_token(tmp_path)) == all_of("OK")
+
+
+def test_certificates_and_a_token_are_both_asked_for(served: Serving, folder: Path, tmp_path: Path) -> None:
+    both = replace(of(folder, "learner"), token=TOKEN)
+    with served(replace(of(folder, "replay"), token=TOKEN)) as address:
+        assert codes(address, of(folder, "learner")) == all_of("UNAUTHENTICATED")
+        assert codes(address, with_token(tmp_path)) == all_of("UNAVAILABLE")
+        assert codes(address, both)["Lease"] == "OK"
+
+
+def test_a_probe_needs_no_token(served: Serving, tmp_path: Path) -> None:
+    with served(with_token(tmp_path)) as address, grpc.insecure_channel(address) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_every_method_of_the_contract_says_who_may_call_it() -> None:
+    methods = set()
+    for path in PROTOS.glob("*_service.proto"):
+        words = [line.split() for line in path.read_text().splitlines()]
+        service = next(line[1] for line in words if line[:1] == ["service"])
+        methods |= {f"minefleet.v1.{service}/{line[1].partition('(')[0]}" for line in words if line[:1] == ["rpc"]}
+    assert set(ALLOWED) == methods
+    assert all(roles <= set(ROLES) for roles in ALLOWED.values())
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("0.0.0.0", False), ("[::]", False)],
+)
+def test_addresses_of_this_machine_are_known(host: str, is_ours: bool) -> None:
+    assert is_loopback(host) is is_ours
+
+
+def test_an_open_address_is_refused_unless_callers_are_asked_or_it_is_wanted(
+    context: RoleContext, folder: Path, tmp_path: Path
+) -> None:
+    refused = pytest.raises(ConfigError, match=r"services\.replay.*lets other machines call.*minefleet certs init")
+    with refused, serving(context, "0.0.0.0:0"):
+        pass
+    for credentials in (of(folder, "replay"), with_token(tmp_path), Credentials(insecure=True)):
+        with serving(replace(context, credentials=credentials, registry=CollectorRegistry()), "0.0.0.0:0") as address:
+            assert address
+
+
+def test_keys_are_their_owners_and_what_does_not_fit_is_said(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "ca.key", *folder.glob("*/key.pem")):
+        assert path.stat().st_mode & 0o777 == 0o600
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    (wrong / "learner").symlink_to(folder / "actor")
+    with pytest.raises(ConfigError, match=r"cert\.pem is for actor, and this is the learner"):
+        of(wrong, "learner")
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere/learner/ca\.pem: No such file"):
+        of(tmp_path / "nowhere", "learner")
+    for name, part in (
+        ("cert.pem", "holds no certificate"),
+        ("key.pem", "holds no certificate"),
+        ("ca.pem", "is empty"),
+    ):
+        damaged = certs.issue(folder, "replay", out=tmp_path / name / "replay")
+        (damaged / name).write_bytes(b"" if name == "ca.pem" else b"damaged")
+        with pytest.raises(ConfigError, match=part):
+            of(damaged.parent, "replay")
+    swapped = certs.issue(folder, "replay", out=tmp_path / "swapped" / "replay")
+    (swapped / "key.pem").write_bytes((folder / "replay" / "key.pem").read_bytes())
+    with pytest.raises(ConfigError, match=r"key\.pem is not the key of"):
+        of(swapped.parent, "replay")
+    foreign = certs.init(tmp_path / "foreign")[ROLES.index("replay")]
+    (foreign / "ca.pem").write_bytes((folder / "ca.pem").read_bytes())
+    with pytest.raises(ConfigError, match=r"is not signed by"):
+        of(foreign.parent, "replay")
+
+
+@pytest.mark.parametrize("content", ["", "short", "two words of many letters", "ümlaute-in-einem-wort"])
+def test_a_token_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"token (is empty|must hold one word)"):
+        read_credentials(SecurityConfig(token_file=str(path)), "actor")
+
+
+def test_openssl_finds_no_fault(folder: Path) -> None:
+    for role in ROLES:
+        command = [
+            "openssl",
+            "verify",
+            "-x509_strict",
+            "-CAfile",
+            str(folder / "ca.pem"),
+            str(folder / role / "cert.pem"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
