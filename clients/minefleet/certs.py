@@ -1,6 +1,8 @@
 """The fleet's own certificate authority: makes it once, and certificates of roles as often as one likes."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,14 +23,29 @@ EARLIER = timedelta(minutes=5)
 """How much earlier than now a certificate begins, for clocks that are behind."""
 
 
-def init(directory: Path, *, days: int = DAYS) -> list[Path]:
+def init(directory: Path, *, days: int = DAYS, keep_authority: bool = False) -> list[Path]:
     """Makes an authority, and a certificate for each role. Returns the roles' folders.
 
+    Args:
+        directory: Where to.
+        days: How long the roles' certificates are valid.
+        keep_authority: Take the authority that is there, if one is: what roles have shown so far stays valid.
+
     Raises:
-        ConfigError: If there is an authority already, or the folder cannot be written.
+        ConfigError: If there is an authority already that is not to be kept, or the folder cannot be written.
     """
-    if (directory / CA_KEY_FILE).exists():
-        raise ConfigError(f"{directory} has an authority already; `minefleet certs issue` makes certificates of it")
+    if not (directory / CA_KEY_FILE).exists():
+        with _writing(directory):
+            _make_authority(directory)
+    elif not keep_authority:
+        raise ConfigError(
+            f"{directory} has an authority already; `minefleet certs issue` makes a certificate of it, "
+            "--keep-authority all of them"
+        )
+    return [issue(directory, role, days=days) for role in ROLES]
+
+
+def _make_authority(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     key, name = ec.generate_private_key(ec.SECP256R1()), _named("minefleet")
     root = (
@@ -40,7 +57,6 @@ def init(directory: Path, *, days: int = DAYS) -> list[Path]:
     )
     write_durably(directory / CA_FILE, root.public_bytes(Encoding.PEM))
     _write_key(directory / CA_KEY_FILE, key)
-    return [issue(directory, role, days=days) for role in ROLES]
 
 
 def issue(directory: Path, role: str, *, out: Path | None = None, days: int = DAYS) -> Path:
@@ -72,10 +88,11 @@ def issue(directory: Path, role: str, *, out: Path | None = None, days: int = DA
         .sign(signer, hashes.SHA256())
     )
     folder = out or directory / role
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_durably(folder / CA_FILE, root.public_bytes(Encoding.PEM))
-    _write_key(folder / KEY_FILE, key)
-    write_durably(folder / CERTIFICATE_FILE, certificate.public_bytes(Encoding.PEM))
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_durably(folder / CA_FILE, root.public_bytes(Encoding.PEM))
+        _write_key(folder / KEY_FILE, key)
+        write_durably(folder / CERTIFICATE_FILE, certificate.public_bytes(Encoding.PEM))
     return folder
 
 
@@ -113,8 +130,19 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Writes a key that only its owner can read, from its first byte on."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Writes a key whole, that only its owner can read from its first byte on."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write certificates to {directory}: {error.strerror}") from error

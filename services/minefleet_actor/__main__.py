@@ -14,7 +14,7 @@ def body(context: RoleContext) -> None:
     from minefleet_actor.role import act, prepare
     from minefleet_runtime.serve import serving
 
-    with serving(context, "127.0.0.1:0"):
+    with serving(context, context.run.config.services.actor.address):
         act(context, prepare(context))
 
 

@@ -41,4 +41,4 @@ def body(context: RoleContext) -> None:
 
 
 if __name__ == "__main__":
-    run_role(status_service_pb2.ROLE_ACTOR, body, name="evaluator")
+    run_role(status_service_pb2.ROLE_ACTOR, body, name="evaluator", has_free_ports=True)

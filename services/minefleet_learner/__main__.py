@@ -1,6 +1,6 @@
 """The learner role: `python -m minefleet_learner --run-dir DIR`, alone or as one of the ranks that torchrun starts."""
 
-from minefleet.launch.ranks import rank_here
+from minefleet.launch.ranks import local_rank_here, rank_here
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
@@ -23,11 +23,12 @@ def body(context: RoleContext) -> None:
 def follow(context: RoleContext) -> None:
     """Trains with rank 0 until that says that it is over, or is gone."""
     from contextlib import closing
+    from dataclasses import replace
 
     from minefleet_learner.assembly import build_follower
     from minefleet_runtime.serve import serving
 
-    with closing(build_follower(context)) as follower, serving(context, "127.0.0.1:0"):
+    with closing(build_follower(context)) as follower, serving(replace(context, listen=""), "127.0.0.1:0"):
         context.board.set(status_service_pb2.STATE_RUNNING, "follows rank 0")
         follower.follow()
 
@@ -36,7 +37,8 @@ def main() -> None:
     """Becomes the rank that the environment says."""
     rank = rank_here()
     name = f"learner-{rank}" if rank else None
-    run_role(status_service_pb2.ROLE_LEARNER, follow if rank else body, name=name)
+    has_free_ports = rank > 0 and local_rank_here() > 0
+    run_role(status_service_pb2.ROLE_LEARNER, follow if rank else body, name=name, has_free_ports=has_free_ports)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class StatusBoard:
 def section_of(name: str) -> str:
     """The section of the configuration with the addresses of the role called `name`."""
     role, dash, index = name.partition("-")
-    return f"services.{role}[{index}]" if dash else f"services.{role}"
+    return f"services.{role}[{index}]" if dash and role == "replay" else f"services.{role}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +114,8 @@ class RoleContext:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
     """Command-line arguments that the role added itself."""
+    listen: str = ""
+    """`host:port` to listen on; empty where it is the address at which callers find the role."""
     metrics_address: str = ""
     """Where /metrics is served; empty when it is not."""
     credentials: Credentials = NOTHING

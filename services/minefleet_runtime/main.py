@@ -9,8 +9,10 @@ from pathlib import Path
 
 import prometheus_client
 
+from minefleet.config import EndpointConfig
 from minefleet.credentials import read_credentials
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
+from minefleet.index import HELP, label_of, number_of, read_index
 from minefleet.lifeline import die_with_launcher
 from minefleet.rpc import StoppedError
 from minefleet.run import Run, read_run
@@ -36,6 +38,7 @@ def run_role(
     body: Callable[[RoleContext], None],
     *,
     name: str | None = None,
+    has_free_ports: bool = False,
     add_arguments: Callable[[argparse.ArgumentParser], None] = no_arguments,
     argv: Sequence[str] | None = None,
 ) -> None:
@@ -48,6 +51,7 @@ def run_role(
         role: What the process does in the fleet.
         body: The role. Heavy modules are imported inside it, so that `--help` answers at once.
         name: Names the process; the role's by default, with the index for actors.
+        has_free_ports: Takes free ports of loopback, since another process here has the role's addresses.
         add_arguments: Adds arguments of the role's own; they arrive as `context.arguments`.
         argv: The command line; the process's own by default.
     """
@@ -56,20 +60,20 @@ def run_role(
     set_up_logging(title, arguments.log_level)
     die_with_launcher()
     keep_freed_memory()
-    code = _exit_code(lambda: _run(role, title, arguments, body), title)
+    code = _exit_code(lambda: _run(role, title, arguments, body, has_free_ports=has_free_ports), title)
     # Who asks for the end now shall get the exit code: Python's own end takes a moment, and has no handlers.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)
 
 
-def role_name(role: status_service_pb2.Role.ValueType, index: int = 0) -> str:
-    """A role's name in its run: "replay", "actor-0"."""
-    name = status_service_pb2.Role.Name(role).removeprefix("ROLE_").lower()
-    return f"{name}-{index}" if role == status_service_pb2.ROLE_ACTOR else name
+def role_name(role: status_service_pb2.Role.ValueType, index: str = "0") -> str:
+    """A role's name in its run: "replay", "actor-0", "actor-HOSTNAME"."""
+    name = kind_of(role)
+    return f"{name}-{label_of(index)}" if role == status_service_pb2.ROLE_ACTOR else name
 
 
-def certified_role(role: status_service_pb2.Role.ValueType) -> str:
-    """Whose certificate a role shows."""
+def kind_of(role: status_service_pb2.Role.ValueType) -> str:
+    """A role in a word: "actor"; its certificate is in that one's name."""
     return status_service_pb2.Role.Name(role).removeprefix("ROLE_").lower()
 
 
@@ -79,12 +83,12 @@ def _parse(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
-    kind = name or role_name(role).partition("-")[0]
+    kind = name or kind_of(role)
     parser = argparse.ArgumentParser(prog=f"python -m minefleet_{kind}", description=f"The {kind} of a run.")
     parser.add_argument(
         "--run-dir", type=Path, required=True, metavar="DIR", help="the run directory, with its run.yaml"
     )
-    parser.add_argument("--index", type=int, default=0, help="tells actors and shards of replay apart (default: 0)")
+    parser.add_argument("--index", type=read_index, default="0", help=HELP)
     parser.add_argument(
         "--log-level", choices=LEVELS, default="INFO", help="least severe records to log (default: INFO)"
     )
@@ -115,23 +119,27 @@ def _run(
     title: str,
     arguments: argparse.Namespace,
     body: Callable[[RoleContext], None],
+    *,
+    has_free_ports: bool,
 ) -> None:
     run, board = read_run(arguments.run_dir), StatusBoard()
-    title, metrics_address = _place(run, role, title, arguments.index)
+    index = number_of(arguments.index)
+    title, endpoint = (title, EndpointConfig()) if has_free_ports else _place(run, role, title, index)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()
     register_process(registry, title)
-    with probing(metrics_address, board, registry, f"{section_of(title)}.metrics_address") as address:
+    with probing(endpoint.metrics_address, board, registry, f"{section_of(title)}.metrics_address") as address:
         context = RoleContext(
             run=run,
             role=role,
             name=title,
-            index=arguments.index,
+            index=index,
             board=board,
             registry=registry,
             arguments=arguments,
+            listen=endpoint.listen,
             metrics_address=address,
-            credentials=read_credentials(run.config.services.security, certified_role(role)),
+            credentials=read_credentials(run.config.services.security, kind_of(role)),
         )
         stop_on_signal(context.stopping)
         context.announce("")
@@ -141,12 +149,10 @@ def _run(
             context.withdraw()
 
 
-def _place(run: Run, role: status_service_pb2.Role.ValueType, title: str, index: int) -> tuple[str, str]:
-    """The role's name, and its metrics address: the services' are configured, actors and tools take a free port."""
-    services = run.config.services
+def _place(run: Run, role: status_service_pb2.Role.ValueType, title: str, index: int) -> tuple[str, EndpointConfig]:
+    """The role's name, and where it listens."""
     if role == status_service_pb2.ROLE_REPLAY:
         if not 0 <= index < len(run.shards):
             raise ConfigError(f"replay has shards 0 to {len(run.shards) - 1}, got --index {index}")
-        return run.shards[index].name, run.shards[index].endpoint.metrics_address
-    endpoints = {"parameters": services.parameters, "learner": services.learner}
-    return title, endpoints[title].metrics_address if title in endpoints else "127.0.0.1:0"
+        return run.shards[index].name, run.shards[index].endpoint
+    return title, getattr(run.config.services, kind_of(role))

@@ -33,6 +33,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 CALLS_PER_WORKER = 16
 """Calls that may wait for each handler thread; beyond that the server answers RESOURCE_EXHAUSTED."""
 
+EVERYWHERE = ("0.0.0.0", "[::]")
+"""Hosts that stand for every address of this one."""
+
 # Without so_reuseport = 0 two servers bind one port without an error and split its calls.
 SERVER_OPTIONS = (
     *KEEPALIVE,
@@ -142,22 +145,29 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
 
 
 def _bind(server: grpc.Server | grpc.aio.Server, address: str, context: RoleContext) -> str:
-    host, own = address.rpartition(":")[0], context.credentials
+    """Listens; returns the `host:port` at which callers find it."""
+    key, place = ("listen", context.listen) if context.listen else ("address", address)
+    host, own = place.rpartition(":")[0], context.credentials
     if not (is_loopback(host) or own.protects or own.insecure):
         raise ConfigError(
-            f"{context.section}.address={address} lets other machines call, and nothing asks who does: make "
+            f"{context.section}.{key}={place} lets other machines call, and nothing asks who does: make "
             "certificates (`minefleet certs init DIR`, services.security.certificates=DIR), give a token "
             "(services.security.token_file=FILE), or say services.security.insecure=true"
         )
     trust = own.server()
     try:
-        port = server.add_insecure_port(address) if trust is None else server.add_secure_port(address, trust)
+        port = server.add_insecure_port(place) if trust is None else server.add_secure_port(place, trust)
     except RuntimeError as error:
         raise ConfigError(
-            f"{context.section}.address: cannot listen on {address}: it is in use or not this machine's. "
+            f"{context.section}.{key}: cannot listen on {place}: it is in use or not this machine's. "
             "Port 0 takes a free one"
         ) from error
-    return f"{host}:{port}"
+    return address if context.listen else f"{own_host(host)}:{port}"
+
+
+def own_host(host: str) -> str:
+    """Where others find who listens on a host: this one's own address, where it listens on all."""
+    return socket.gethostbyname(socket.gethostname()) if host in EVERYWHERE else host
 
 
 def is_loopback(host: str) -> bool:

@@ -15,6 +15,7 @@ from importlib import metadata
 
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
+    "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
     "eval": "play whole episodes with a checkpoint",

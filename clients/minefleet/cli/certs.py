@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "role", nargs="?", default="", metavar="ROLE", help="for `issue`: actor, learner, operator, ..."
     )
     parser.add_argument("--days", type=int, default=DAYS, help=f"how long certificates are valid (default: {DAYS})")
+    keep = "for `init`: take the authority that is there, and make new certificates of it"
+    parser.add_argument("--keep-authority", action="store_true", help=keep)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where `issue` writes (default: DIR/ROLE)")
 
 
@@ -32,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "init":
         if arguments.role or arguments.out:
             raise ConfigError("init makes the certificates of all roles in DIR; give neither ROLE nor --out")
-        folders = certs.init(arguments.directory, days=arguments.days)
+        folders = certs.init(arguments.directory, days=arguments.days, keep_authority=arguments.keep_authority)
     elif arguments.role not in ROLES:
         raise ConfigError(f"ROLE must be one of {', '.join(ROLES)}, got {arguments.role!r}")
     else:

@@ -71,6 +71,16 @@ def required(config: str) -> str:
     return config
 
 
+def run_directory(named: Path | None, config: str) -> Path:
+    """Where the run of CONFIG is that several processes set up: where they say, or in a place of its own.
+
+    Raises:
+        ConfigError: If there is no CONFIG.
+    """
+    name = name_of(required(config))
+    return named or RUNS / name
+
+
 def fresh_directory(config: str) -> Path:
     """Where a new run goes by default."""
     return RUNS / f"{name_of(config)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

@@ -46,27 +46,31 @@ class EndpointConfig:
     """Where one service listens."""
 
     address: str = "127.0.0.1:0"
-    """`host:port` of the service; port 0 means a free one."""
+    """`host:port` at which callers find it; port 0 means a free one."""
+    listen: str = ""
+    """`host:port` to listen on where that is another one, as in a container: "0.0.0.0:7000"."""
     metrics_address: str = "127.0.0.1:0"
     """`host:port` of /metrics, /healthz and /readyz; port 0 means a free one."""
 
     def __post_init__(self) -> None:
         """Rejects what is no address."""
-        for key in ("address", "metrics_address"):
+        for key in ("address", "listen", "metrics_address"):
             value = getattr(self, key)
             host, _, port = value.rpartition(":")
-            if not host or not port.isdigit() or int(port) > 65535:
+            if (value or key != "listen") and (not host or not port.isdigit() or int(port) > 65535):
                 raise ConfigError(f"services.*.{key} must be host:port, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServicesConfig:
-    """Where the services listen. Actors always take free ports."""
+    """Where the services listen."""
 
     replay: list[EndpointConfig] = field(default_factory=lambda: [EndpointConfig()])
     """One per shard. A single one with port 0 serves as many shards as `num_shards` says."""
     parameters: EndpointConfig = field(default_factory=EndpointConfig)
     learner: EndpointConfig = field(default_factory=EndpointConfig)
+    actor: EndpointConfig = field(default_factory=EndpointConfig)
+    """Of every actor: give ports only where each has a host, or a container, of its own."""
     drain_s: float = 10.0
     """Longest drain after SIGTERM, seconds, > 0."""
     security: SecurityConfig = field(default_factory=SecurityConfig)

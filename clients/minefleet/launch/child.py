@@ -158,6 +158,6 @@ def last_record(lines: Sequence[str]) -> Sequence[str]:
     return lines[begins[-1] :] if begins else ()
 
 
-def role_command(role: str, run_directory: Path, index: int = 0) -> list[str]:
-    """The command line of a role."""
+def role_command(role: str, run_directory: Path, index: int | str = 0) -> list[str]:
+    """The command line of a role; `index` is a number, or "host"."""
     return [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run_directory), "--index", str(index)]

@@ -21,6 +21,7 @@ def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> S
 
     Args:
         services: What is asked for; port 0 means any free port.
+            Actors take theirs themselves, and so does who listens elsewhere than its callers look.
         previous: Addresses of an earlier launch of the run. One that is kept from there moves when it is in use.
 
     Raises:
@@ -59,7 +60,7 @@ def _endpoints(services: ServicesConfig) -> dict[str, EndpointConfig]:
 def _claim_endpoint(
     name: str, endpoint: EndpointConfig, kept: EndpointConfig | None, claimed: dict[str, str]
 ) -> EndpointConfig:
-    if name.startswith("services.replay") and is_elsewhere(endpoint.address):
+    if endpoint.listen or (name.startswith("services.replay") and is_elsewhere(endpoint.address)):
         return endpoint
     for key in KEYS:
         address = getattr(endpoint, key)
@@ -81,7 +82,10 @@ def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) 
     if may_move:
         return _free(host, claimed)
     if is_elsewhere(address):
-        raise ConfigError(f"{name}: cannot listen on {address}: it is no address of this machine")
+        raise ConfigError(
+            f"{name}: cannot listen on {address}: it is no address of this machine. Where a container has the role, "
+            "`listen` beside it says where that listens"
+        )
     free = _free(host, claimed)
     raise ConfigError(f"{name}: cannot listen on {address}: {error.strerror}. {free} is free; port 0 takes a free one")
 

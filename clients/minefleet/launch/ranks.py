@@ -16,6 +16,11 @@ def rank_here() -> int:
     return int(os.environ.get(RANK, "0"))
 
 
+def local_rank_here() -> int:
+    """Its rank among those on this machine; 0 where nobody said."""
+    return int(os.environ.get(LOCAL_RANK, "0"))
+
+
 def size_here() -> int:
     """How many ranks were started with this one, itself included; 1 where nobody said."""
     return int(os.environ.get(SIZE, "1"))

@@ -1,0 +1,25 @@
+"""`minefleet prepare`: tries a configuration and writes its `run.yaml`, for roles that are started one by one."""
+
+import argparse
+from pathlib import Path
+
+from minefleet.cli.settings import RUNS, add_settings, run_directory, split
+from minefleet.config.load import load
+from minefleet.launch.prepare import join
+from minefleet.reproduce import reproducible
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    add_settings(parser)
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"the run's directory (default: {RUNS}/CONFIG)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Makes the run, or finds it as the configuration says, and prints where it is."""
+    config, overrides = split(arguments.settings, arguments.map_path)
+    directory = run_directory(arguments.run_dir, config)
+    with reproducible([config, *overrides]):
+        joined = join(load(config, overrides), directory)
+    print(joined.directory)
+    return 0
