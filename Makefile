@@ -11,7 +11,7 @@ SERVICES := $(wildcard protos/minefleet/v1/*_service.proto)
 # Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
 export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
 
-.PHONY: help install minestudio demo test check soak bench protos clean
+.PHONY: help install minestudio demo test check compose soak bench protos clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,7 +51,10 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate_config.py --check
 
-soak: $(INSTALLED) ## Run the long learning and chaos runs.
+compose: $(INSTALLED) ## Bring the composition up with a real engine, hurt it, and leave nothing.
+	deploy/test/compose.sh
+
+soak: $(INSTALLED) compose ## Run the long learning and chaos runs.
 	$(BIN)/python -m pytest -m soak --timeout 14400
 
 bench: $(INSTALLED) ## Run all benchmarks.

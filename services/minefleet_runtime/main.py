@@ -21,6 +21,7 @@ from minefleet_runtime.context import RoleContext, StatusBoard, section_of
 from minefleet_runtime.logs import set_up_logging
 from minefleet_runtime.memory import keep_freed_memory
 from minefleet_runtime.metrics import register_process
+from minefleet_runtime.places import findable
 from minefleet_runtime.probes import probing
 from minefleet_runtime.signals import stop_on_signal
 
@@ -138,7 +139,7 @@ def _run(
             registry=registry,
             arguments=arguments,
             listen=endpoint.listen,
-            metrics_address=address,
+            metrics_address=findable(address),
             credentials=read_credentials(run.config.services.security, kind_of(role)),
         )
         stop_on_signal(context.stopping)

@@ -5,9 +5,7 @@ are refused with UNAVAILABLE; calls in flight may finish within `services.drain_
 """
 
 import asyncio
-import ipaddress
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from minefleet_runtime.context import RoleContext
 from minefleet_runtime.interceptors import AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
 from minefleet_runtime.open_files import allow_open_files
+from minefleet_runtime.places import findable, is_loopback
 from minefleet_runtime.status import AioStatusServicer, StatusServicer
 
 logger = logging.getLogger(__name__)
@@ -32,9 +31,6 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 CALLS_PER_WORKER = 16
 """Calls that may wait for each handler thread; beyond that the server answers RESOURCE_EXHAUSTED."""
-
-EVERYWHERE = ("0.0.0.0", "[::]")
-"""Hosts that stand for every address of this one."""
 
 # Without so_reuseport = 0 two servers bind one port without an error and split its calls.
 SERVER_OPTIONS = (
@@ -162,18 +158,4 @@ def _bind(server: grpc.Server | grpc.aio.Server, address: str, context: RoleCont
             f"{context.section}.{key}: cannot listen on {place}: it is in use or not this machine's. "
             "Port 0 takes a free one"
         ) from error
-    return address if context.listen else f"{own_host(host)}:{port}"
-
-
-def own_host(host: str) -> str:
-    """Where others find who listens on a host: this one's own address, where it listens on all."""
-    return socket.gethostbyname(socket.gethostname()) if host in EVERYWHERE else host
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; names that do not resolve are left to the bind."""
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), None)
-    except OSError:
-        return True
-    return all(ipaddress.ip_address(each[4][0]).is_loopback for each in found)
+    return address if context.listen else findable(f"{host}:{port}")

@@ -22,7 +22,8 @@ from minefleet.rpc import connect
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc, status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import ALLOWED
 from minefleet_runtime.context import RoleContext
-from minefleet_runtime.serve import is_loopback, serving
+from minefleet_runtime.places import findable, is_loopback
+from minefleet_runtime.serve import serving
 
 TIMEOUT_S = 10.0
 TOKEN = "a-token-of-many-letters"
@@ -228,6 +229,21 @@ def test_addresses_of_this_machine_are_known(host: str, is_ours: bool) -> None:
     assert is_loopback(host) is is_ours
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_who_listens_everywhere_is_found_by_this_hosts_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostbyname", lambda _: "10.0.0.7")
+    assert findable(f"{host}:7000") == "10.0.0.7:7000"
+    assert findable("replay:7000") == "replay:7000"
+
+
+def test_who_listens_elsewhere_says_where_callers_look(context: RoleContext) -> None:
+    with serving(replace(context, listen="127.0.0.1:0"), "replay:7000") as address:
+        assert address == "replay:7000"
+    refused = pytest.raises(ConfigError, match=r"services\.replay\.listen=0\.0\.0\.0:0 lets other machines call")
+    with refused, serving(replace(context, listen="0.0.0.0:0"), "replay:7000"):
+        pass
+
+
 def test_an_open_address_is_refused_unless_callers_are_asked_or_it_is_wanted(
     context: RoleContext, folder: Path, tmp_path: Path
 ) -> None:
@@ -237,6 +253,19 @@ def test_an_open_address_is_refused_unless_callers_are_asked_or_it_is_wanted(
     for credentials in (of(folder, "replay"), with_token(tmp_path), Credentials(insecure=True)):
         with serving(replace(context, credentials=credentials, registry=CollectorRegistry()), "0.0.0.0:0") as address:
             assert address
+
+
+def test_new_certificates_of_an_authority_that_is_kept_go_with_older_ones(
+    served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certs.init(tmp_path, keep_authority=True)
+    older = of(tmp_path, "replay")
+    with pytest.raises(ConfigError, match="has an authority already"):
+        certs.init(tmp_path)
+    certs.init(tmp_path, keep_authority=True)
+    newer = of(tmp_path, "learner")
+    with served(older) as address:
+        assert codes(address, newer)["Lease"] == "OK"
 
 
 def test_keys_are_their_owners_and_what_does_not_fit_is_said(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minefleet.cli.settings import RUNS, add_settings, run_directory, split
 from minefleet.config.load import load
-from minefleet.launch.prepare import join
+from minefleet.launch.prepare import settle
 from minefleet.reproduce import reproducible
 
 
@@ -16,10 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Makes the run, or finds it as the configuration says, and prints where it is."""
+    """Makes the run, or has it go on as the configuration says, and prints where it is."""
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = run_directory(arguments.run_dir, config)
     with reproducible([config, *overrides]):
-        joined = join(load(config, overrides), directory)
-    print(joined.directory)
+        settled = settle(load(config, overrides), directory)
+    print(settled.directory)
     return 0

@@ -42,6 +42,12 @@ def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> S
     )
 
 
+def are_given(services: ServicesConfig) -> bool:
+    """Whether no port of the services is left open."""
+    endpoints = _endpoints(services).values()
+    return not any(getattr(endpoint, key).endswith(":0") for endpoint in endpoints for key in KEYS)
+
+
 def is_elsewhere(address: str) -> bool:
     """Whether an address with a port is another machine's."""
     host, _, port = address.rpartition(":")

@@ -19,7 +19,7 @@ from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 from minefleet.exported import is_exported
-from minefleet.launch.ports import claim
+from minefleet.launch.ports import are_given, claim
 from minefleet.launch.preflight import preflight
 from minefleet.run import RUN_FILE, Run, read_architecture, read_run
 from minefleet.schema import Schema
@@ -96,6 +96,23 @@ def join(config: FleetConfig, directory: Path) -> Run:
         pairs = "; ".join(f"{key} is {theirs[key]} there and {ours[key]} here" for key in differing)
         raise ConfigError(f"{directory} holds a run with another configuration: {pairs}")
     return run
+
+
+def settle(config: FleetConfig, directory: Path) -> Run:
+    """As `join` does, for roles that others start: what those need not agree on becomes as `config` says.
+
+    Addresses stay as they are where `config` leaves ports open.
+
+    Raises:
+        ConfigError: As `join` does.
+    """
+    run, asked = join(config, directory), spread(config)
+    services = asked.services if are_given(asked.services) else run.config.services
+    settled = replace(run, config=replace(asked, services=services))
+    if settled != run:
+        (run.directory / RESULT_FILE).unlink(missing_ok=True)
+        settled.write()
+    return settled
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import pytest
 from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config.load import load
 from minefleet.exported import export
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.run import Run, read_run
+from minefleet.schema import Leaf, Schema, zeros
 from minefleet.v1 import weights_pb2
 from minefleet.weights.manifest import entries_of
 from minefleet.weights.version import read_info
@@ -172,6 +172,39 @@ def test_a_run_that_does_not_exist_is_not_resumed(cli: Cli) -> None:
 def test_a_role_with_another_configuration_does_not_join(cli: Cli, old_run: Run) -> None:
     done = cli("serve", "replay", "cartpole", "train_config.discount=0.5", "--run-dir", str(old_run.directory))
     refused(done, "train_config.discount is 0.98 there and 0.5 here")
+
+
+def test_a_role_waits_for_the_run_that_somebody_else_prepares(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "minefleet", "serve", "replay", "--run-dir", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as role:
+        try:
+            assert role.stdout is not None
+            assert "waiting for a run in run" in role.stdout.readline()
+            place = ["services.replay=[{address: 127.0.0.1:0}]"]
+            schema = Schema(obs={}, action={})
+            (tmp_path / "run").mkdir()
+            Run(directory=tmp_path / "run", config=load("cartpole", place), schema=schema, architecture="").write()
+            assert role.stderr is not None
+            assert any("replay serves on" in line for line in role.stderr)
+        finally:
+            role.kill()
+
+
+def test_without_a_configuration_the_run_is_as_it_is(cli: Cli) -> None:
+    refused(cli("serve", "replay", "seed=3", "--run-dir", "run"), "without a CONFIG", "drop seed=3")
+    refused(cli("serve", "replay"), "give a CONFIG")
+    refused(cli("prepare", "--run-dir", "run"), "give a CONFIG")
+
+
+def test_a_run_is_prepared_for_roles_that_start_by_themselves(cli: Cli, tmp_path: Path) -> None:
+    done = cli("prepare", "cartpole", "--run-dir", "run")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'run'}\n"), done.stderr
+    assert np.shape(zeros(read_run(tmp_path / "run").schema.obs)) == (4,)
 
 
 def test_what_is_no_checkpoint_is_not_evaluated(cli: Cli) -> None:

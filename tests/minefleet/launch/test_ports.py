@@ -1,11 +1,12 @@
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import ConfigError
-from minefleet.launch.ports import EPHEMERAL_RANGE, claim, is_elsewhere
+from minefleet.launch.ports import EPHEMERAL_RANGE, are_given, claim, is_elsewhere
 
 
 @pytest.fixture
@@ -42,6 +43,16 @@ def test_a_given_port_in_use_is_refused_with_one_that_is_free(taken: str) -> Non
     message = rf"services\.parameters\.metrics_address: cannot listen on {taken}: .* 127\.0\.0\.1:\d+ is free"
     with pytest.raises(ConfigError, match=message):
         claim(services)
+
+
+def test_who_listens_elsewhere_than_callers_look_is_left_alone() -> None:
+    away = EndpointConfig(address="parameters:7000", listen="0.0.0.0:7000", metrics_address="0.0.0.0:9100")
+    services = ServicesConfig(parameters=away, replay=[away], learner=away)
+    assert claim(services) == services
+    assert are_given(services)
+    assert not are_given(replace(services, learner=EndpointConfig(address="127.0.0.1:7000")))
+    with pytest.raises(ConfigError, match=r"services\.learner\.address: cannot listen.*`listen` beside it"):
+        claim(replace(services, learner=EndpointConfig(address="192.0.2.77:7000")))
 
 
 def test_a_port_given_twice_is_refused() -> None:

@@ -10,8 +10,16 @@ from minefleet.config.load import load, merge
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.errors import ConfigError
 from minefleet.launch.preflight import answer
-from minefleet.launch.prepare import check_checkpoint, check_vacant, check_writable, holding, join, prepare_resumed
-from minefleet.run import Run, to_dict
+from minefleet.launch.prepare import (
+    check_checkpoint,
+    check_vacant,
+    check_writable,
+    holding,
+    join,
+    prepare_resumed,
+    settle,
+)
+from minefleet.run import Run, read_run, to_dict
 from minefleet.schema import Leaf, Schema
 
 
@@ -150,6 +158,31 @@ def test_only_one_launcher_holds_a_run(tmp_path: Path) -> None:
         pass
     with holding(tmp_path):
         pass
+
+
+def test_who_prepares_a_run_again_changes_what_roles_need_not_agree_on(run: Run) -> None:
+    run.directory.mkdir()
+    run.write()
+    (run.directory / "result.json").write_text("{}")
+    assert settle(run.config, run.directory) == run
+    assert (run.directory / "result.json").exists()
+    longer = merge(to_dict(run.config), "test", ["stop.env_steps=300000", "services.drain_s=3"])
+    settled = settle(longer, run.directory)
+    assert settled == read_run(run.directory)
+    assert settled.config.stop.env_steps == 300000
+    assert settled.config.services == run.config.services
+    assert not (run.directory / "result.json").exists()
+    with pytest.raises(ConfigError, match=r"train_config\.discount is"):
+        settle(merge(to_dict(run.config), "test", ["train_config.discount=0.5"]), run.directory)
+
+
+def test_who_prepares_a_run_again_may_move_it(run: Run) -> None:
+    run.directory.mkdir()
+    run.write()
+    endpoint = "{address: replay:7000, listen: 0.0.0.0:7000, metrics_address: 0.0.0.0:9100}"
+    moves = [f"services.{role}={endpoint}" for role in ("parameters", "learner")]
+    moved = settle(merge(to_dict(run.config), "test", [f"services.replay=[{endpoint}]", *moves]), run.directory)
+    assert moved.config.services.learner.listen == "0.0.0.0:7000"
 
 
 def test_whoever_joins_a_run_must_agree_with_it(run: Run) -> None:
