@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry
 from minefleet import certs
 from minefleet.config.security import SecurityConfig
 from minefleet.credentials import ROLES, Credentials, KeyPair, read_credentials
-from minefleet.errors import ConfigError
+from minefleet.errors import AuthError, ConfigError, StrangerError
+from minefleet.replay import ReplayClient
 from minefleet.rpc import connect
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc, status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import ALLOWED
@@ -197,6 +198,25 @@ def test_a_wrong_token_or_none_reaches_nothing(served: Serving, entered: list[st
         assert codes(address, with_token(tmp_path)) == all_of("OK")
 
 
+def test_who_shows_a_wrong_token_does_not_try_again(served: Serving, tmp_path: Path) -> None:
+    wrong = with_token(tmp_path, "another-token-of-many-letters")
+    with (
+        served(with_token(tmp_path)) as address,
+        ReplayClient(address, credentials=wrong) as client,
+        pytest.raises(StrangerError, match=r"no token, or a wrong one: give the fleet's as services\.security"),
+    ):
+        client.reserve(1, [])
+
+
+def test_who_may_not_call_does_not_try_again(served: Serving, folder: Path) -> None:
+    with (
+        served(of(folder, "replay")) as address,
+        ReplayClient(address, credentials=of(folder, "parameters")) as client,
+        pytest.raises(AuthError, match=r"the certificate is for parameters, which may not call .*Reserve"),
+    ):
+        client.reserve(1, [])
+
+
 def test_certificates_and_a_token_are_both_asked_for(served: Serving, folder: Path, tmp_path: Path) -> None:
     both = replace(of(folder, "learner"), token=TOKEN)
     with served(replace(of(folder, "replay"), token=TOKEN)) as address:
@@ -239,8 +259,9 @@ def test_who_listens_everywhere_is_found_by_this_hosts_address(host: str, monkey
 def test_who_listens_elsewhere_says_where_callers_look(context: RoleContext) -> None:
     with serving(replace(context, listen="127.0.0.1:0"), "replay:7000") as address:
         assert address == "replay:7000"
+    again = replace(context, listen="0.0.0.0:0", registry=CollectorRegistry())
     refused = pytest.raises(ConfigError, match=r"services\.replay\.listen=0\.0\.0\.0:0 lets other machines call")
-    with refused, serving(replace(context, listen="0.0.0.0:0"), "replay:7000"):
+    with refused, serving(again, "replay:7000"):
         pass
 
 
