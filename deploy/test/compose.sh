@@ -24,9 +24,10 @@ say() { printf '%s %s\n' "$(date +%T)" "$*"; }
 clean_up() {
     code=$?
     set +e
-    if [ -n "$(docker images --quiet "$LABEL-*")" ]; then
-        docker rmi --force $(docker images --quiet "$LABEL-*") >/dev/null
+    if docker info >/dev/null 2>&1; then
+        for image in parameters replay learner actor prometheus; do docker rmi --force "$LABEL-$image"; done >/dev/null
         docker image prune --force --filter label=minefleet.stage=build >/dev/null
+        docker rmi --force "$LABEL-base" >/dev/null
     fi
     if [ -n "$ENGINE_PID" ]; then
         say "stopping the engine"
