@@ -76,7 +76,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         frame_shape=run.frame_shape,
     )
     follower.on_staged = pool.wake
-    metrics = ActorMetrics(context.registry, name, len(run.shards))
+    metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
     inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
     made = [make_lane(context, shard, inference, abandoned, metrics, pool) for shard in run.shards]
     for lane in made:

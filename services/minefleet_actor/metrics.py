@@ -26,8 +26,9 @@ STEP_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3,
 class ActorMetrics:
     """The actor's metrics, and its progress as replay is told of it: each step on one lane."""
 
-    def __init__(self, registry: CollectorRegistry, actor: str, lanes: int = 1) -> None:
+    def __init__(self, registry: CollectorRegistry, actor: str, lanes: int = 1, slots: int = 0) -> None:
         self.version = Gauge("minefleet_actor_policy_version", "Version of the weights in use.", registry=registry)
+        Gauge("minefleet_actor_slots", "Environments of this actor.", registry=registry).set(slots)
         self._held = Gauge(
             "minefleet_actor_held_slots", "Slots that wait, by what for.", ("reason",), registry=registry
         )
@@ -66,6 +67,8 @@ class ActorMetrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ("stored", "lost"):
+            self.videos.labels(outcome)
         self.frames_left_out = Counter(
             "minefleet_actor_video_frames_left_out",
             "Frames of filmed episodes that the encoder had no time for.",

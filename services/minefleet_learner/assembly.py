@@ -62,6 +62,8 @@ def build_learner(
     replay = build_replay(context)
     rounded = rounded_tensors(updater.policy, config.wire_dtype)
     rollout = run.config.rollout_config
+    metrics, bound = LearnerMetrics(context.registry), _parity_bound(run)
+    metrics.parity_bound.set(bound)
     outlets = Outlets(
         run=run,
         feed=build_feed(
@@ -83,8 +85,9 @@ def build_learner(
             keep_interval=config.keep_interval,
             latest_interval_s=config.latest_interval_s,
             background=background,
+            saved=metrics.saved,
         ),
-        metrics=LearnerMetrics(context.registry),
+        metrics=metrics,
         board=context.board,
     )
     probe = ParityProbe(
@@ -92,7 +95,7 @@ def build_learner(
         versions=rollout.replay_buffer_config.max_staleness + 2,
         context_length=config.context_length,
         rounded=rounded,
-        bound=_parity_bound(run),
+        bound=bound,
     )
     return Learner(
         Parts(

@@ -1,5 +1,7 @@
 """What the learner exports to Prometheus."""
 
+import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,21 +40,37 @@ GAUGES = {
     "value_mean": "Mean value, in reward units.",
     "learning_rate": "Step size.",
     "rho": "Weight of the pull towards the reference.",
-    "learner_wait_ratio": "Share of the last iteration spent waiting for fragments.",
-    "publish_blocked_s": "Time that the loop stood still in the last iteration so that weights could be published.",
+    "wait_ratio": "Share of the last iteration spent waiting for fragments.",
+    "publish_blocked_seconds": "Time that the loop stood still in the last iteration for a publish.",
     "parity_logp": "Largest difference between a recorded and a recomputed log-probability.",
     "parity_value": "Largest difference between a recorded and a recomputed value, in normalised units.",
     "parity_unprobed": "Iterations in a row in which nothing could be compared.",
 }
 
 
+ROW_KEYS = {"wait_ratio": "learner_wait_ratio", "publish_blocked_seconds": "publish_blocked_s"}
+"""What a row of `metrics.jsonl` calls them, where that is another name."""
+
+
 class LearnerMetrics:
-    """The gauges above, one per named part of an action, and two counters."""
+    """The gauges above, NaN until there is a number, one per named part of an action, and the counters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
             name: Gauge(f"minefleet_learner_{name}", text, registry=registry) for name, text in GAUGES.items()
         }
+        for gauge in self._gauges.values():
+            gauge.set(math.nan)
+        self.parity_bound = Gauge(
+            "minefleet_learner_parity_bound",
+            "Difference beyond which the parity probe ends the run.",
+            registry=registry,
+        )
+        self._saved_at = Gauge(
+            "minefleet_learner_checkpoint_timestamp_seconds",
+            "When the last checkpoint of this process was written; 0 before.",
+            registry=registry,
+        )
         self._head_entropy = Gauge(
             "minefleet_learner_head_entropy",
             "Mean entropy of a named part of the action, in nats.",
@@ -69,9 +87,14 @@ class LearnerMetrics:
     def observe(self, row: Mapping[str, Any], *, skipped_steps: int) -> None:
         """Takes the numbers of an iteration; those it lacks keep their value."""
         for name, gauge in self._gauges.items():
-            if row.get(name) is not None:
-                gauge.set(row[name])
+            number = row.get(ROW_KEYS.get(name, name))
+            if number is not None:
+                gauge.set(number)
         for head, entropy in row.get("head_entropy", {}).items():
             self._head_entropy.labels(head).set(entropy)
         self._skipped.inc(skipped_steps)
         self._probed.inc(row.get("parity_steps") or 0)
+
+    def saved(self) -> None:
+        """A checkpoint was written just now."""
+        self._saved_at.set(time.time())

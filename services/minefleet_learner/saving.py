@@ -29,12 +29,14 @@ class CheckpointWriter:
         latest_interval_s: float,
         background: bool,
         clock: Callable[[], float] = time.monotonic,
+        saved: Callable[[], None] = lambda: None,
     ) -> None:
         self._directory = directory
         self._save_interval = save_interval
         self._keep_interval = keep_interval
         self._latest_interval_s = latest_interval_s
         self._clock = clock
+        self._saved = saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if background else None
         self._writing: Future[None] | None = None
         self._lock = threading.Lock()
@@ -63,6 +65,7 @@ class CheckpointWriter:
         """Writes a checkpoint now and removes those that it replaces."""
         place = write(self._directory, checkpoint)
         prune(self._directory, save_interval=self._save_interval, keep_interval=self._keep_interval)
+        self._saved()
         return place
 
     def wait(self) -> None:

@@ -12,6 +12,7 @@ class ParametersMetrics:
     """All metrics of the role."""
 
     newest_version: Gauge
+    published_at: Gauge
     kept_versions: Gauge
     stored_bytes: Gauge
     epoch: Gauge
@@ -42,6 +43,7 @@ def parameters_metrics(registry: CollectorRegistry) -> ParametersMetrics:
 
     return ParametersMetrics(
         newest_version=gauge("newest_version", "The newest policy version."),
+        published_at=gauge("published_timestamp_seconds", "When the newest version was published; 0 before."),
         kept_versions=gauge("kept_versions", "Versions that can be fetched."),
         stored_bytes=gauge("stored_bytes", "Bytes of the tensors on disk."),
         epoch=gauge("epoch", "The newest epoch."),

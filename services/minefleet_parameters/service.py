@@ -201,6 +201,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._board.set_run(identity.run_id)
         self._board.figures({"newest_version": max(kept, default=0), "kept_versions": len(kept)})
         self._metrics.newest_version.set(max(kept, default=0))
+        self._metrics.published_at.set(self._store.info().publish_time.ToNanoseconds() / 1e9 if kept else 0)
         self._metrics.kept_versions.set(len(kept))
         self._metrics.stored_bytes.set(self._store.tensors.stored_bytes)
         self._metrics.epoch.set(identity.epoch)

@@ -18,10 +18,11 @@ def body(context: RoleContext) -> None:
 
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
     from minefleet_replay.limits import limits_of
-    from minefleet_replay.metrics import make_metrics
+    from minefleet_replay.metrics import make_metrics, show_limits
     from minefleet_replay.opening import open_replay
     from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.ticker import Ticker
+    from minefleet_runtime.metrics import DiskCollector
     from minefleet_runtime.serve import serve
     from minefleet_runtime.threads import die_with_any_thread
 
@@ -36,6 +37,8 @@ def body(context: RoleContext) -> None:
         gc.freeze()
         gc.enable()
         stack.callback(replay.close)
+        show_limits(context.registry, limits)
+        context.registry.register(DiskCollector("minefleet_replay", shard.store))
         ticker = Ticker(replay, metrics, context.board, context.stopping)
         stack.callback(ticker.close)
         ticker.start()

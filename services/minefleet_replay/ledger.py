@@ -54,10 +54,17 @@ class Ledger(NamedTuple):
         return self._replace(**changes)
 
     @property
+    def unaccounted(self) -> int:
+        """Fragments that are in no bucket; below 0 when some are in two."""
+        return self.appended - sum(self._counts())
+
+    @property
     def is_balanced(self) -> bool:
         """Whether every fragment is in exactly one bucket."""
-        counts: list[int] = [getattr(self, bucket) for bucket in BUCKETS]
-        return min(counts) >= 0 and sum(counts) == self.appended
+        return min(self._counts()) >= 0 and self.unaccounted == 0
+
+    def _counts(self) -> list[int]:
+        return [getattr(self, bucket) for bucket in BUCKETS]
 
     def figures(self) -> dict[str, int]:
         """The counts by name."""

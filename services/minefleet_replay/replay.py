@@ -286,6 +286,7 @@ class Replay:
             return {
                 "appended_fragments": books.ledger.appended,
                 **buckets,
+                "unaccounted_fragments": books.ledger.unaccounted,
                 "granted_chunks": pacing.granted_chunks,
                 "room_chunks": books.limits.room_chunks,
                 "held_chunks": len(books.index),

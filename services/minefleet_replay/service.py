@@ -17,7 +17,7 @@ from minefleet_replay.intake import Outcome
 from minefleet_replay.leases import Ending
 from minefleet_replay.lending import Learner, Lent, Wanted
 from minefleet_replay.limits import Limits
-from minefleet_replay.metrics import ReplayMetrics
+from minefleet_replay.metrics import ReplayMetrics, refusal
 from minefleet_replay.names import ChunkName
 from minefleet_replay.reading import grouped
 from minefleet_replay.receiving import MAX_NUMBER, check_name, receive
@@ -215,7 +215,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         try:
             yield
         except FleetError as error:
-            self._metrics.refused.labels(type(error).__name__.removesuffix("Error").lower()).inc()
+            self._metrics.refused.labels(refusal(type(error))).inc()
             raise
 
 

@@ -20,7 +20,7 @@ from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext, StatusBoard, section_of
 from minefleet_runtime.logs import set_up_logging
 from minefleet_runtime.memory import keep_freed_memory
-from minefleet_runtime.metrics import register_process
+from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
 from minefleet_runtime.places import findable
 from minefleet_runtime.probes import probing
 from minefleet_runtime.signals import stop_on_signal
@@ -129,6 +129,8 @@ def _run(
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()
     register_process(registry, title)
+    registry.register(StateCollector(board))
+    registry.register(DiskCollector("minefleet_run", run.directory))
     with probing(endpoint.metrics_address, board, registry, f"{section_of(title)}.metrics_address") as address:
         context = RoleContext(
             run=run,

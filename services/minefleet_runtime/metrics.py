@@ -1,14 +1,21 @@
-"""What every role exports: its build, its process, and its RPCs under the names of go-grpc-prometheus."""
+"""What every role exports: build, process, state, disk, and its RPCs under the names of go-grpc-prometheus."""
 
+import os
 import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import StatusBoard
 
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
@@ -76,3 +83,37 @@ def register_process(registry: CollectorRegistry, role: str) -> None:
     build = Info("minefleet_build", "The build that this role runs.", registry=registry)
     build.info({"version": metadata.version("minefleet"), "python": platform.python_version(), "role": role})
     ProcessCollector(registry=registry)
+
+
+class StateCollector(Collector):
+    """What a board says at the moment of the scrape."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One sample per state: 1 for the role's own, 0 for the others."""
+        now = self._board.report().state
+        states = GaugeMetricFamily("minefleet_state", "1 for the state that the role is in.", labels=["state"])
+        for name, state in status_service_pb2.State.items():
+            if state != status_service_pb2.STATE_UNSPECIFIED:
+                states.add_metric([name.removeprefix("STATE_").lower()], float(state == now))
+        yield states
+
+
+class DiskCollector(Collector):
+    """The disk that a directory lies on, at the moment of the scrape."""
+
+    def __init__(self, prefix: str, directory: Path) -> None:
+        self._prefix = prefix
+        self._directory = directory
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Free bytes, as far as this process may use them, and size."""
+        disk = os.statvfs(self._directory)
+        figures = {
+            "free": (disk.f_bavail, "Bytes that are free on the disk of the role's directory."),
+            "size": (disk.f_blocks, "Bytes of the disk of the role's directory."),
+        }
+        for name, (blocks, text) in figures.items():
+            yield GaugeMetricFamily(f"{self._prefix}_disk_{name}_bytes", text, value=blocks * disk.f_frsize)

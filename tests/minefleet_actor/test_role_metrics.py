@@ -128,6 +128,7 @@ def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
     assert sample(run, "env_step_seconds_count") >= 10
     assert sample(run, "inference_batch_size_bucket", le="1.0") == sample(run, "inference_batch_size_count") > 10
     assert sample(run, "resting_slots") == 0
+    assert sample(run, "slots") == 2
     processes["replay"].send_signal(signal.SIGSTOP)
     wait_for(lambda: sample(run, "held_slots", reason="room") == 2)
     assert 1 <= sample(run, "queued_fragments") <= 1 + 2

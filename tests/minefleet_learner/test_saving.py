@@ -51,6 +51,22 @@ def test_rolling_checkpoints_keep_their_distance_and_kept_ones_do_not(tmp_path: 
     assert saver.claim(12)
 
 
+def test_it_says_so_once_a_checkpoint_is_on_disk(tmp_path: Path) -> None:
+    found: list[int] = []
+    saver = CheckpointWriter(
+        tmp_path,
+        save_interval=10,
+        keep_interval=0,
+        latest_interval_s=ROLLING_S,
+        background=False,
+        saved=lambda: found.append(iteration_of(tmp_path)),
+    )
+    assert saver.claim(1)
+    assert not found
+    saver.submit(make(1))
+    assert found == [1]
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_what_was_submitted_is_there_after_close(tmp_path: Path, background: bool) -> None:
     saver = writer(tmp_path, Clock(), background=background)

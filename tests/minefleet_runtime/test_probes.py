@@ -1,14 +1,16 @@
+import shutil
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from minefleet.errors import ConfigError
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
-from minefleet_runtime.metrics import register_process
+from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
 from minefleet_runtime.probes import probing
 
 TIMEOUT_S = 30.0
@@ -54,6 +56,20 @@ def test_metrics_name_the_build_and_leave_out_creation_times(address: str) -> No
     assert status == 200
     assert "minefleet_build_info{" in text and 'role="replay"' in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_metrics_say_the_state_of_the_moment_and_the_room_on_the_disk(context: RoleContext, tmp_path: Path) -> None:
+    registry = context.registry
+    registry.register(StateCollector(context.board))
+    registry.register(DiskCollector("minefleet_run", tmp_path))
+    for state, name in ((status_service_pb2.STATE_PAUSED, "paused"), (status_service_pb2.STATE_RUNNING, "running")):
+        context.board.set(state)
+        names = ("starting", "waiting", "running", "paused", "draining")
+        shown = {each: registry.get_sample_value("minefleet_state", {"state": each}) for each in names}
+        assert shown == {each: float(each == name) for each in names}
+    free, size = (registry.get_sample_value(f"minefleet_run_disk_{name}_bytes") for name in ("free", "size"))
+    assert free is not None and size == shutil.disk_usage(tmp_path).total
+    assert 0 < free < size
 
 
 def test_other_paths_are_not_found(address: str) -> None:
