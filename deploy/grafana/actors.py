@@ -168,8 +168,8 @@ def processes() -> list[Panel]:
             unit="bytes",
         ),
         chart(
-            "Starts",
-            "Within an hour, by actor.",
+            "Starts by actor",
+            "Within an hour.",
             (f"sum by (instance) (changes({chosen('process_start_time_seconds')}[1h]))", LEGEND),
             unit="none",
             steps={3: "orange"},

@@ -1,0 +1,13 @@
+"""Prometheus and its tool, which Debian's package `prometheus` brings."""
+
+import shutil
+
+import pytest
+
+
+def program(name: str) -> str:
+    """Where a program lies; skips the test where it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found

@@ -1,0 +1,113 @@
+"""Dashboards and alerts name metrics that there are, and all that there are."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from tests.deploy.committed import METRIC, alerts, dashboards, queries
+
+from minefleet_actor.metrics import ActorMetrics
+from minefleet_learner.metrics import LearnerMetrics
+from minefleet_parameters.metrics import parameters_metrics
+from minefleet_replay.limits import Limits
+from minefleet_replay.metrics import make_metrics, show_limits
+from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process, rpc_metrics
+
+SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "info": ("_info",),
+}
+"""Of what a family is exported as."""
+UNPLOTTED = {
+    "minefleet_learner_episode_failures": "minefleet_learner_episode_cut_share says more",
+    "minefleet_replay_env_failures": "the actors say it themselves",
+    "minefleet_replay_env_steps": "the actors say it themselves",
+    "minefleet_replay_epoch": "minefleet_parameters_epoch is the one that counts",
+    "minefleet_replay_videos": "their bytes are what fills the disk",
+    "process_virtual_memory_bytes": "reserved, not used",
+}
+"""Exported, and on no dashboard."""
+
+
+def replay(registry: CollectorRegistry) -> None:
+    make_metrics(registry)
+    limits = Limits(
+        fragments_per_iteration=1,
+        fragments_per_chunk=1,
+        max_chunks=1,
+        max_bytes=1,
+        max_reuse=1,
+        max_staleness=1,
+        grant_timeout_s=1.0,
+    )
+    show_limits(registry, limits)
+    registry.register(DiskCollector("minefleet_replay", Path.cwd()))
+
+
+def actor(registry: CollectorRegistry) -> None:
+    ActorMetrics(registry, "actor")
+
+
+ROLES: dict[str, Callable[[CollectorRegistry], object]] = {
+    "replay": replay,
+    "parameters": parameters_metrics,
+    "learner": LearnerMetrics,
+    "actor": actor,
+}
+
+
+def families(role: str) -> list[Metric]:
+    """What a role exports."""
+    registry = CollectorRegistry()
+    register_process(registry, role)
+    registry.register(StateCollector(StatusBoard()))
+    registry.register(DiskCollector("minefleet_run", Path.cwd()))
+    rpc_metrics(registry)
+    ROLES[role](registry)
+    return list(registry.collect())
+
+
+def names(family: Metric) -> set[str]:
+    """What Prometheus calls it."""
+    return {family.name + suffix for suffix in SUFFIXES[family.type]}
+
+
+def used() -> dict[str, str]:
+    """Every metric that is named, and one place where it is."""
+    found = {
+        metric: place
+        for board in dashboards().values()
+        for place, query in queries(board)
+        for metric in METRIC.findall(query)
+    }
+    return found | {metric: name for name, rule in alerts().items() for metric in METRIC.findall(rule["expr"])}
+
+
+def plotted() -> set[str]:
+    return {
+        metric for board in dashboards().values() for _, query in queries(board) for metric in METRIC.findall(query)
+    }
+
+
+def test_every_metric_that_is_named_is_exported() -> None:
+    exported = {name for role in ROLES for family in families(role) for name in names(family)}
+    missing = {metric: place for metric, place in used().items() if metric not in exported}
+    assert not missing
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_metric_that_is_exported_is_on_a_dashboard_or_said_not_to_be(role: str) -> None:
+    on_dashboards = plotted()
+    left_out = {family.name for family in families(role) if not names(family) & on_dashboards}
+    assert left_out <= UNPLOTTED.keys()
+
+
+def test_what_is_said_not_to_be_on_a_dashboard_is_exported_and_is_not() -> None:
+    exported = {family.name: family for role in ROLES for family in families(role)}
+    for name in UNPLOTTED:
+        assert not names(exported[name]) & plotted(), name
