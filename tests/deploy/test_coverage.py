@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
-from tests.deploy.committed import METRIC, alerts, dashboards, queries
+from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_learner.metrics import LearnerMetrics
@@ -98,6 +98,13 @@ def test_every_metric_that_is_named_is_exported() -> None:
     exported = {name for role in ROLES for family in families(role) for name in names(family)}
     missing = {metric: place for metric, place in used().items() if metric not in exported}
     assert not missing
+
+
+def test_every_metric_that_any_file_of_the_deployment_names_is_exported() -> None:
+    exported = {name for role in ROLES for family in families(role) for name in names(family)}
+    packages = {path.name for path in (ROOT / "services").iterdir()}
+    for path in (ROOT / "deploy").rglob("*.y*ml"):
+        assert set(METRIC.findall(path.read_text())) <= exported | packages, path
 
 
 @pytest.mark.parametrize("role", ROLES)
