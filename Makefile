@@ -11,7 +11,7 @@ SERVICES := $(wildcard protos/minefleet/v1/*_service.proto)
 # Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
 export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
 
-.PHONY: help install minestudio demo test check compose soak bench protos dashboards clean
+.PHONY: help install minestudio demo test check site compose soak bench protos dashboards clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,10 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate_config.py --check
 	$(BIN)/python -m deploy.grafana.generate --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+site: $(INSTALLED) ## Show the documentation at http://127.0.0.1:8000, as it is written.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 compose: $(INSTALLED) ## Bring the composition up with a real engine, hurt it, and leave nothing.
 	deploy/test/compose.sh
@@ -68,4 +72,4 @@ dashboards: $(INSTALLED) ## Generate deploy/grafana/dashboards.
 	$(BIN)/python -m deploy.grafana.generate
 
 clean: ## Remove the virtual environments and caches.
-	rm -rf $(VENV) $(MINESTUDIO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(MINESTUDIO) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
