@@ -51,7 +51,7 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate_config.py --check
 	$(BIN)/python -m deploy.grafana.generate --check
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 site: $(INSTALLED) ## Show the documentation at http://127.0.0.1:8000, as it is written.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
