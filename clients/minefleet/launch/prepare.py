@@ -78,6 +78,7 @@ def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
         raise ConfigError(f"{previous.directory} was trained with another architecture than this policy's")
     run = replace(previous, config=replace(config, services=services), frame_shape=found.frame_shape)
     (run.directory / RESULT_FILE).unlink(missing_ok=True)
+    run.logs.mkdir(exist_ok=True)
     run.write()
     return run
 

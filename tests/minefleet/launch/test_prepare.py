@@ -124,6 +124,14 @@ def test_a_run_does_not_resume_on_other_spaces_or_with_another_architecture(run:
         prepare_resumed(run.config, replace(run, schema=schema))
 
 
+def test_a_run_resumes_from_its_checkpoints_and_its_run_file_alone(run: Run) -> None:
+    found = answer(run.config)
+    restored = replace(run, schema=found.schema, architecture=found.architecture)
+    give_checkpoint(restored, "run-7")
+    prepare_resumed(restored.config, restored)
+    assert restored.logs.is_dir()
+
+
 def test_a_store_without_a_checkpoint_is_refused(run: Run) -> None:
     give_store(run.replay, "run-8")
     with pytest.raises(ConfigError, match="holds run run-8, but there is no checkpoint"):
