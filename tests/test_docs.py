@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from docs.generate_config import keys
 
 from minefleet.cli import COMMANDS, MODULES
@@ -115,6 +116,19 @@ def test_the_index_of_decisions_has_all_of_them_by_their_titles() -> None:
     )
     titles = [path.read_text().partition("\n")[0] for path in sorted(DECISIONS.glob("[0-9]*.md"))]
     assert titles == [f"# {number}: {title}" for number, title in rows.items()]
+
+
+def test_the_examples_of_who_moves_here_are_those_on_the_pages() -> None:
+    python, yml = ROOT / "examples/from_sample_factory.py", ROOT / "examples/from_rllib.yaml"
+    assert list(blocks(PAGES["docs/from-sample-factory.md"].read_text()))[2] in python.read_text()
+    assert yaml.safe_load(list(blocks(PAGES["docs/from-rllib.md"].read_text()))[1]) == yaml.safe_load(yml.read_text())
+
+
+@pytest.mark.parametrize("example", ["from_sample_factory.py", "from_rllib.yaml"])
+def test_an_example_of_who_moves_here_resolves(example: str) -> None:
+    command = [sys.executable, "-m", "minefleet", "config", "resolve", f"examples/{example}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
