@@ -1,4 +1,4 @@
-"""A world to move from one framework to another: a needle points somewhere, the action names the point of the compass."""
+"""A world to move from one framework to another: a needle points somewhere, the action names the point."""
 
 import gymnasium
 import numpy as np
