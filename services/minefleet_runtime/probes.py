@@ -3,36 +3,50 @@
 On a port and threads of its own, so that a full gRPC pool can neither hide the metrics nor fail the probes.
 """
 
+import logging
+import socket
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from minefleet.errors import ConfigError
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import StatusBoard
 
+logger = logging.getLogger(__name__)
+
 TEXT = "text/plain; charset=utf-8"
+MAX_CONNECTIONS = 64
+"""At once; each holds a thread."""
+LONGEST_S = 5.0
+"""A connection's life."""
 Answer = tuple[int, str, bytes]
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """Answers from a board and a registry."""
+    """Answers from a board and a registry. Connections beyond `MAX_CONNECTIONS`, and those that creep, are closed."""
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, host: str, port: int, board: StatusBoard, registry: CollectorRegistry) -> None:
         self.board = board
         self.registry = registry
+        self._began: dict[Any, float] = {}
         super().__init__((host, port), ProbeHandler)
 
     def answer(self, path: str, accept: str) -> Answer:
         """Status, content type and body for a path."""
         if path == "/metrics":
-            encode, content_type = choose_encoder(accept)
+            encode, content_type = _encoder(accept)
             return 200, content_type, encode(self.registry)
         if path == "/healthz":
             return 200, TEXT, b"alive\n"
@@ -46,6 +60,40 @@ class ProbeServer(ThreadingHTTPServer):
         line = f"{state}: {report.detail}\n" if report.detail else f"{state}\n"
         return (200 if report.is_ready else 503), TEXT, line.encode()
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is a thread for one more connection."""
+        return len(self._began) < MAX_CONNECTIONS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread."""
+        self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Ends connections that have lived too long; called twice a second."""
+        for connection, began in tuple(self._began.items()):
+            if time.monotonic() - began > LONGEST_S:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs what went wrong with a connection, unless its peer went away."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            logger.exception("a probe could not be answered")
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """How the metrics are written; plainly for who asks for a version that is none."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        return choose_encoder("")
+
 
 class ProbeHandler(BaseHTTPRequestHandler):
     """One request."""
@@ -53,6 +101,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
     timeout = 2.0
     """Seconds after which a silent connection is closed: each holds a thread."""
     server: ProbeServer
+    server_version, sys_version = "minefleet", ""
 
     def do_GET(self) -> None:
         """Answers and leaves no log line."""
