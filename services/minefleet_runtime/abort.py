@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 SHORTAGE_RETRY_S = 5.0
 
+MESSAGE_BYTES = 1500
+"""Longest message of a status. It travels twice, in up to three times its bytes, and clients take 8 KiB of both."""
+
 STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.FAILED_PRECONDITION,
     ContractError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -73,7 +76,7 @@ def status_of(error: Exception, method: str) -> grpc.Status:
 
 
 def _status(code: grpc.StatusCode, message: str, error: Exception) -> grpc.Status:
-    status = status_pb2.Status(code=code.value[0], message=message)
+    status = status_pb2.Status(code=code.value[0], message=_cut(message))
     if isinstance(error, OverloadedError):
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_after_s * 1e9))
@@ -81,3 +84,8 @@ def _status(code: grpc.StatusCode, message: str, error: Exception) -> grpc.Statu
         detail.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
         status.details.append(detail)
     return rpc_status.to_status(status)
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode(errors="replace")
+    return message if len(encoded) <= MESSAGE_BYTES else encoded[:MESSAGE_BYTES].decode(errors="ignore") + " ..."

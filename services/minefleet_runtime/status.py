@@ -85,5 +85,5 @@ def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str
 
 
 def _who(identity: Identity) -> str:
-    role = status_service_pb2.Role.Name(identity.role).removeprefix("ROLE_").lower()
-    return f"{role} {identity.instance}"
+    names = {number: name.removeprefix("ROLE_").lower() for name, number in status_service_pb2.Role.items()}
+    return f"{names.get(identity.role, 'unknown')} {identity.instance}"

@@ -54,6 +54,14 @@ def test_a_retry_hint_travels_in_the_trailers() -> None:
     assert any(key == "grpc-status-details-bin" for key, _ in status.trailing_metadata or ())
 
 
+@pytest.mark.parametrize("character", ["x", "\N{GRINNING FACE}", "\ud800"])
+def test_a_long_message_is_cut_to_what_a_client_takes(character: str) -> None:
+    status = status_of(errors.RejectedError(character * 10**5), "Service/Method")
+    assert status.details.endswith(" ...")
+    sizes = [len(value) for _, value in status.trailing_metadata or ()]
+    assert sum(sizes) + len(status.details.encode()) < 4096
+
+
 def test_what_is_not_ours_is_never_quoted() -> None:
     assert "secret" not in status_of(ValueError("secret"), "Service/Method").details
 
