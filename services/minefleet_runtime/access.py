@@ -5,7 +5,7 @@ call everything; so may anybody where nothing is asked for, which is for one mac
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -46,27 +46,36 @@ class Access:
         self._asks_for_role = credentials.pair is not None
         self._token = credentials.token.encode()
 
+    def let_in(self, method: str, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+        """Turns strangers away by what comes before their request, so that they cannot have a server wait for it.
+
+        Raises:
+            StrangerError: If the caller does not show the token that is asked for.
+        """
+        if self._token and not is_open(method) and not hmac.compare_digest(_shown(metadata), b"Bearer " + self._token):
+            raise StrangerError("no token, or a wrong one: give the fleet's as services.security.token_file")
+
     def check(self, method: str, context: Any) -> None:
         """Refuses a call that is not allowed, before anything of it is handled.
 
         Raises:
-            StrangerError: If the caller does not show what is asked for.
-            AuthError: If its role may not call this.
+            AuthError: If the caller's role may not call this.
         """
-        if method.startswith(HEALTH):
-            return
-        if self._token and not hmac.compare_digest(_shown(context), b"Bearer " + self._token):
-            raise StrangerError("no token, or a wrong one: give the fleet's as services.security.token_file")
-        if not self._asks_for_role:
+        if not self._asks_for_role or is_open(method):
             return
         role = role_among([name.decode() for name in context.auth_context().get("x509_subject_alternative_name", ())])
         if role not in ALLOWED.get(method, frozenset()):
             raise AuthError(f"the certificate is for {role or 'no role'}, which may not call {method}")
 
 
-def _shown(context: Any) -> bytes:
+def is_open(method: str) -> bool:
+    """Whether a call needs no token and no role."""
+    return method.startswith(HEALTH)
+
+
+def _shown(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:
     """What a caller shows as its token; empty where it shows none, or several."""
-    shown = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
+    shown = [value for key, value in metadata or () if key == TOKEN_KEY]
     if len(shown) != 1:
         return b""
     return shown[0].encode() if isinstance(shown[0], str) else bytes(shown[0])

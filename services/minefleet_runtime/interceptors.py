@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
@@ -9,9 +10,9 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from minefleet.errors import RejectedError
+from minefleet.errors import FleetError, OverloadedError, RejectedError, StrangerError
 from minefleet_runtime.abort import status_of
-from minefleet_runtime.access import Access
+from minefleet_runtime.access import Access, is_open
 from minefleet_runtime.metrics import Rpc, RpcMetrics
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -24,6 +25,10 @@ _GARBLED = object()
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
+MAX_PROBES = 4
+"""Calls of each kind that need no token and may be under way at once: whoever reaches the port can make them last."""
+PROBE_RETRY_S = 1.0
+
 
 class RpcInterceptor(grpc.ServerInterceptor):
     """For sync servers."""
@@ -31,6 +36,7 @@ class RpcInterceptor(grpc.ServerInterceptor):
     def __init__(self, metrics: RpcMetrics, access: Access) -> None:
         self._metrics = metrics
         self._access = access
+        self._probes = _few(), _few()
 
     def intercept_service(
         self,
@@ -41,8 +47,36 @@ class RpcInterceptor(grpc.ServerInterceptor):
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        behaviour = self._wrap(_rpc(handler, handler_call_details.method), handler)
-        return _rebuilt(handler, behaviour, _lenient(handler.request_deserializer))
+        rpc = _rpc(handler, handler_call_details.method)
+        try:
+            self._access.let_in(str(rpc), handler_call_details.invocation_metadata)
+        except StrangerError as error:
+            return grpc.stream_unary_rpc_method_handler(self._refusal(rpc, error))
+        parse = _lenient(handler.request_deserializer)
+        if is_open(str(rpc)):
+            return _rebuilt(handler, self._probe(rpc, handler), parse, request_streaming=True)
+        return _rebuilt(handler, self._wrap(rpc, handler), parse)
+
+    def _refusal(self, rpc: Rpc, error: FleetError) -> Behaviour:
+        def refuse(requests: Any, context: Any) -> None:
+            with self._answering(rpc, context, error):
+                pass
+
+        return refuse
+
+    def _probe(self, rpc: Rpc, handler: Handler) -> Behaviour:
+        """Takes a probe's request as a stream: gRPC would wait for it with one of our threads before it calls us."""
+        behaviour = _behaviour(handler)
+
+        def unary(requests: Iterator[Any], context: Any) -> Any:
+            with self._answering(rpc, context), _one_of(self._probes[handler.response_streaming]):
+                return behaviour(_legible(next(requests, _GARBLED)), context)
+
+        def stream(requests: Iterator[Any], context: Any) -> Iterator[Any]:
+            with self._answering(rpc, context), _one_of(self._probes[handler.response_streaming]):
+                yield from behaviour(_legible(next(requests, _GARBLED)), context)
+
+        return stream if handler.response_streaming else unary
 
     def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
         behaviour, legible = _behaviour(handler), _all_legible if handler.request_streaming else _legible
@@ -58,9 +92,11 @@ class RpcInterceptor(grpc.ServerInterceptor):
         return stream if handler.response_streaming else unary
 
     @contextmanager
-    def _answering(self, rpc: Rpc, context: Any) -> Iterator[None]:
+    def _answering(self, rpc: Rpc, context: Any, refusal: FleetError | None = None) -> Iterator[None]:
         with self._metrics.observe(rpc) as outcome:
             try:
+                if refusal is not None:
+                    raise refusal
                 self._access.check(str(rpc), context)
                 yield
                 outcome.code = _code(context)
@@ -82,6 +118,7 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, metrics: RpcMetrics, access: Access) -> None:
         self._metrics = metrics
         self._access = access
+        self._probes = _few(), _few()
 
     async def intercept_service(
         self,
@@ -92,9 +129,33 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        behaviour = self._wrap(_rpc(handler, handler_call_details.method), handler)
-        parse = _refusing if handler.request_streaming else _lenient
-        return _rebuilt(handler, behaviour, parse(handler.request_deserializer))
+        rpc = _rpc(handler, handler_call_details.method)
+        try:
+            self._access.let_in(str(rpc), handler_call_details.invocation_metadata)
+        except StrangerError as error:
+            return grpc.stream_unary_rpc_method_handler(self._refusal(rpc, error))
+        if is_open(str(rpc)):
+            parse = _refusing(handler.request_deserializer)
+            return _rebuilt(handler, self._probe(rpc, handler), parse, request_streaming=True)
+        parse = (_refusing if handler.request_streaming else _lenient)(handler.request_deserializer)
+        return _rebuilt(handler, self._wrap(rpc, handler), parse)
+
+    def _refusal(self, rpc: Rpc, error: FleetError) -> Behaviour:
+        async def refuse(requests: Any, context: Any) -> None:
+            async with self._answering(rpc, context, error):
+                pass
+
+        return refuse
+
+    def _probe(self, rpc: Rpc, handler: Handler) -> Behaviour:
+        behaviour = _behaviour(handler)
+
+        async def call(requests: AsyncIterator[Any], context: Any) -> Any:
+            async with self._answering(rpc, context):
+                with _one_of(self._probes[handler.response_streaming]):
+                    return await behaviour(_legible(await anext(requests, _GARBLED)), context)
+
+        return call
 
     def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
         behaviour = _behaviour(handler)
@@ -111,9 +172,11 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
         return stream if inspect.isasyncgenfunction(behaviour) else call
 
     @asynccontextmanager
-    async def _answering(self, rpc: Rpc, context: Any) -> AsyncIterator[None]:
+    async def _answering(self, rpc: Rpc, context: Any, refusal: FleetError | None = None) -> AsyncIterator[None]:
         with self._metrics.observe(rpc) as outcome:
             try:
+                if refusal is not None:
+                    raise refusal
                 self._access.check(str(rpc), context)
                 yield
                 outcome.code = _code(context)
@@ -187,11 +250,28 @@ def _all_legible(requests: Iterator[Any]) -> Iterator[Any]:
     return map(_legible, requests)
 
 
-def _rebuilt(handler: Handler, behaviour: Behaviour, deserialize: Deserializer) -> Handler:
+def _few() -> threading.BoundedSemaphore:
+    return threading.BoundedSemaphore(MAX_PROBES)
+
+
+@contextmanager
+def _one_of(few: threading.BoundedSemaphore) -> Iterator[None]:
+    if not few.acquire(blocking=False):
+        raise OverloadedError(f"{MAX_PROBES} probes are under way", PROBE_RETRY_S)
+    try:
+        yield
+    finally:
+        few.release()
+
+
+def _rebuilt(
+    handler: Handler, behaviour: Behaviour, deserialize: Deserializer, *, request_streaming: bool | None = None
+) -> Handler:
+    is_stream = handler.request_streaming if request_streaming is None else request_streaming
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
+    }[is_stream, handler.response_streaming]
     return make(behaviour, deserialize, handler.response_serializer)

@@ -11,14 +11,15 @@ from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minefleet.errors import ConfigError
 from minefleet.rpc import FRAMES, KEEPALIVE, MESSAGE_BYTES
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import Access
 from minefleet_runtime.context import RoleContext
-from minefleet_runtime.interceptors import AioRpcInterceptor, RpcInterceptor
+from minefleet_runtime.health import AioHealth, Health
+from minefleet_runtime.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
 from minefleet_runtime.open_files import allow_open_files
 from minefleet_runtime.places import findable, is_loopback
@@ -56,7 +57,7 @@ def serve(
         context: The role; its board says RUNNING once the port is open.
         address: `host:port` to listen on.
         register: Adds the role's servicers.
-        max_workers: Size of the handler thread pool.
+        max_workers: Threads that handle calls; probes have some of their own.
 
     Raises:
         ConfigError: If the address cannot be bound.
@@ -80,14 +81,14 @@ def serving(
     Raises:
         ConfigError: If the address cannot be bound.
     """
-    pool = futures.ThreadPoolExecutor(max_workers, thread_name_prefix=f"{context.name}-rpc")
+    pool = futures.ThreadPoolExecutor(max_workers + 2 * MAX_PROBES, thread_name_prefix=f"{context.name}-rpc")
     server = grpc.server(
         pool,
         interceptors=[RpcInterceptor(rpc_metrics(context.registry), Access(context.credentials))],
         options=SERVER_OPTIONS,
         maximum_concurrent_rpcs=CALLS_PER_WORKER * max_workers,
     )
-    readiness = health.HealthServicer()
+    readiness = Health()
     readiness.set("", NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
     status = StatusServicer(context.run.identity(context.role), context.board)
@@ -119,7 +120,7 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
     allow_open_files()
     interceptor = AioRpcInterceptor(rpc_metrics(context.registry), Access(context.credentials))
     server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
-    readiness = health.aio.HealthServicer()
+    readiness = AioHealth()
     await readiness.set("", NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
     status = AioStatusServicer(context.run.identity(context.role), context.board)

@@ -1,10 +1,12 @@
 """Who may call what, by real connections: certificates, tokens, and neither."""
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,54 @@ def test_who_may_not_call_does_not_try_again(served: Serving, folder: Path) -> N
         pytest.raises(AuthError, match=r"the certificate is for parameters, which may not call .*Reserve"),
     ):
         client.reserve(1, [])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", "Bearer ")],
+        [("authorization", TOKEN)],
+        [("authorization", f"bearer {TOKEN}")],
+        [("authorization", f"Bearer  {TOKEN}")],
+        [("authorization-bin", f"Bearer {TOKEN}".encode())],
+        [("x-authorization", f"Bearer {TOKEN}")],
+        [("authorization", f"Bearer {TOKEN}")] * 2,
+        [("authorization", "Bearer nothing"), ("authorization", f"Bearer {TOKEN}")],
+    ],
+)
+def test_an_empty_token_or_what_only_looks_like_one_reaches_nothing(
+    served: Serving, entered: list[str], tmp_path: Path, shown: list[tuple[str, str | bytes]]
+) -> None:
+    with served(with_token(tmp_path)) as address, grpc.insecure_channel(address) as channel:
+        lease = replay_service_pb2_grpc.ReplayServiceStub(channel).Lease
+        call = partial(lease, replay_service_pb2.LeaseRequest(), timeout=TIMEOUT_S, metadata=tuple(shown))
+        assert code_of(call) is grpc.StatusCode.UNAUTHENTICATED
+    assert entered == []
+
+
+METHODS = ["ReplayService/Lease", "ReplayService/Append", "ReplayService/Read", "StatusService/Describe"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_strangers_are_turned_away_before_they_have_sent_anything(
+    served: Serving, entered: list[str], tmp_path: Path, method: str
+) -> None:
+    over = threading.Event()
+
+    def never() -> Iterator[bytes]:
+        over.wait()
+        yield b""
+
+    with served(with_token(tmp_path)) as address:
+        with grpc.insecure_channel(address) as channel:
+            call: Any = channel.stream_unary(f"/minefleet.v1.{method}")
+            calls = [call.future(never(), timeout=TIMEOUT_S) for _ in range(100)]
+            assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
+            over.set()
+        assert entered == []
+        assert codes(address, with_token(tmp_path)) == all_of("OK")
 
 
 def test_certificates_and_a_token_are_both_asked_for(served: Serving, folder: Path, tmp_path: Path) -> None:

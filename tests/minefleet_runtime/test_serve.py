@@ -28,6 +28,7 @@ from minefleet.errors import (
 from minefleet.rpc import connect, shake_hands
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
+from minefleet_runtime.interceptors import MAX_PROBES
 from minefleet_runtime.serve import serve, serve_aio, serving
 
 SERVICE = "test.Echo"
@@ -61,7 +62,10 @@ def echo(answer: Answer) -> Callable[[grpc.Server], None]:
     def upload(requests: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
         return answer(b"".join(requests))
 
-    return lambda server: _add(server, unary, stream, upload)
+    def both(requests: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from map(answer, requests)
+
+    return lambda server: _add(server, unary, stream, upload, both)
 
 
 def aio_echo(answer: Answer) -> Callable[[grpc.aio.Server], None]:
@@ -75,14 +79,19 @@ def aio_echo(answer: Answer) -> Callable[[grpc.aio.Server], None]:
     async def upload(requests: AsyncIterator[bytes], _: object) -> bytes:
         return answer(b"".join([piece async for piece in requests]))
 
-    return lambda server: _add(server, unary, stream, upload)
+    async def both(requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for piece in requests:
+            yield answer(piece)
+
+    return lambda server: _add(server, unary, stream, upload, both)
 
 
-def _add(server: Any, unary: Any, stream: Any, upload: Any) -> None:
+def _add(server: Any, unary: Any, stream: Any, upload: Any, both: Any) -> None:
     handlers: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary, parse),
         "Stream": grpc.unary_stream_rpc_method_handler(stream, parse),
         "Upload": grpc.stream_unary_rpc_method_handler(upload, parse),
+        "Both": grpc.stream_stream_rpc_method_handler(both, parse),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
@@ -111,6 +120,12 @@ class Caller:
     def upload(self, *requests: bytes) -> Any:
         with translated():
             return self.channel.stream_unary(f"/{SERVICE}/Upload")(
+                iter(requests), timeout=TIMEOUT_S, wait_for_ready=True
+            )
+
+    def both(self, *requests: bytes) -> Iterator[bytes]:
+        with translated():
+            yield from self.channel.stream_stream(f"/{SERVICE}/Both")(
                 iter(requests), timeout=TIMEOUT_S, wait_for_ready=True
             )
 
@@ -154,6 +169,7 @@ def test_every_kind_of_call_is_answered(serve_echo: Serve, context: RoleContext)
         assert caller.unary(b"one") == b"ONE"
         assert list(caller.stream(b"two")) == [b"TWO", b"SECOND"]
         assert caller.upload(b"th", b"ree") == b"THREE"
+        assert list(caller.both(b"fo", b"ur")) == [b"FO", b"UR"]
 
 
 @BOTH
@@ -210,18 +226,42 @@ def test_an_overloaded_server_says_when_to_try_again(serve_echo: Serve, context:
         assert caught.value.retry_after_s == 0.25
 
 
+KINDS: dict[str, Callable[[Caller], object]] = {
+    "Unary": lambda caller: caller.unary(),
+    "Stream": lambda caller: list(caller.stream()),
+    "Upload": lambda caller: caller.upload(b""),
+    "Both": lambda caller: list(caller.both(b"")),
+}
+
+
 @BOTH
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_bug_reaches_the_caller_only_as_an_id_that_the_log_explains(
-    serve_echo: Serve, context: RoleContext, caplog: pytest.LogCaptureFixture
+    serve_echo: Serve, context: RoleContext, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     with (
         serving_echo(serve_echo, context, raising(KeyError("secret"))) as caller,
-        pytest.raises(InternalError, match=r"internal error [0-9a-f]{8};") as caught,
+        pytest.raises(InternalError, match=r"^internal error [0-9a-f]{8}; the server's log has the details$") as caught,
     ):
-        caller.unary()
-    assert "secret" not in str(caught.value)
+        KINDS[kind](caller)
+    assert isinstance(caught.value.__cause__, grpc.Call)
+    assert "secret" not in str(caught.value.__cause__.trailing_metadata())
     error_id = str(caught.value).split()[2].rstrip(";")
-    assert any(error_id in record.getMessage() and record.exc_info for record in caplog.records)
+    assert [error_id in record.getMessage() and bool(record.exc_info) for record in caplog.records] == [True]
+
+
+@BOTH
+def test_a_bug_after_the_first_answer_of_a_stream_is_not_told_either(serve_echo: Serve, context: RoleContext) -> None:
+    def answer(request: bytes) -> bytes:
+        if request == b"second":
+            raise KeyError("secret")
+        return request
+
+    with serving_echo(serve_echo, context, answer) as caller:
+        stream = caller.stream(b"first")
+        assert next(stream) == b"first"
+        with pytest.raises(InternalError, match=r"^internal error [0-9a-f]{8};"):
+            next(stream)
 
 
 @BOTH
@@ -289,6 +329,59 @@ def test_health_follows_the_life_of_the_server(serve_echo: Serve, context: RoleC
 
 
 @BOTH
+def test_watches_of_health_are_few_and_keep_nobody_waiting(serve_echo: Serve, context: RoleContext) -> None:
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        stub = health_pb2_grpc.HealthStub(caller.channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S) for _ in range(40)]
+        codes = [code_of_first(watch) for watch in watches]
+        assert codes.count(grpc.StatusCode.OK) == MAX_PROBES
+        assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 40 - MAX_PROBES
+        assert caller.unary(b"one") == b"ONE"
+        assert caller.health() == health_pb2.HealthCheckResponse.SERVING
+        for watch in watches:
+            watch.cancel()
+
+
+def code_of_first(watch: Any) -> grpc.StatusCode:
+    """OK for a watch that has begun; how it ended for one that has not."""
+    try:
+        next(watch)
+    except grpc.RpcError as error:
+        assert isinstance(error, grpc.Call)
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+@BOTH
+def test_probes_that_never_send_their_request_keep_nobody_waiting(serve_echo: Serve, context: RoleContext) -> None:
+    over = threading.Event()
+
+    def never() -> Iterator[bytes]:
+        over.wait()
+        yield b""
+
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        check = caller.channel.stream_unary("/grpc.health.v1.Health/Check")
+        calls = [check.future(never(), timeout=TIMEOUT_S) for _ in range(300)]
+        ends = [call.code() for call in calls[MAX_PROBES:]]
+        assert caller.unary(b"one") == b"ONE"
+        for call in calls:
+            call.cancel()
+        over.set()
+    assert set(ends) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+@BOTH
+def test_health_is_the_whole_servers_and_no_other_name_is_kept(serve_echo: Serve, context: RoleContext) -> None:
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        stub = health_pb2_grpc.HealthStub(caller.channel)
+        request = health_pb2.HealthCheckRequest(service="another")
+        assert code_of_first(stub.Watch(request, timeout=TIMEOUT_S)) is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+            stub.Check(request, timeout=TIMEOUT_S)
+
+
+@BOTH
 def test_a_port_in_use_is_a_config_error_that_names_key_and_port(serve_echo: Serve, context: RoleContext) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -325,6 +418,29 @@ def test_a_caller_with_another_wire_version_is_refused(context: RoleContext) -> 
         pytest.raises(ContractError, match="wire_version is 99 there and 3 here"),
     ):
         shake_hands(channel, actor)
+
+
+@pytest.mark.parametrize("value", ["x" * 20_000, "\N{GRINNING FACE}" * 20_000])
+def test_a_refusal_that_quotes_much_still_reaches_the_caller(context: RoleContext, value: str) -> None:
+    actor = context.run.identity(status_service_pb2.ROLE_ACTOR)
+    actor.contract["train_config.discount"] = value
+    with (
+        serving(context, "127.0.0.1:0") as address,
+        connect(address) as channel,
+        pytest.raises(ContractError, match=r"train_config\.discount is .* \.\.\.$"),
+    ):
+        shake_hands(channel, actor)
+
+
+def test_a_caller_of_an_unknown_role_is_refused_like_any_other(context: RoleContext) -> None:
+    stranger = status_service_pb2.Identity(wire_version=99, instance="there")
+    stranger.MergeFromString(b"\x08\x4d")
+    with (
+        serving(context, "127.0.0.1:0") as address,
+        connect(address) as channel,
+        pytest.raises(ContractError, match="unknown there does not fit replay"),
+    ):
+        shake_hands(channel, stranger)
 
 
 def test_describe_says_what_the_board_says(context: RoleContext) -> None:
