@@ -4,7 +4,8 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -134,11 +135,8 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
             self._access.let_in(str(rpc), handler_call_details.invocation_metadata)
         except StrangerError as error:
             return grpc.stream_unary_rpc_method_handler(self._refusal(rpc, error))
-        if is_open(str(rpc)):
-            parse = _refusing(handler.request_deserializer)
-            return _rebuilt(handler, self._probe(rpc, handler), parse, request_streaming=True)
-        parse = (_refusing if handler.request_streaming else _lenient)(handler.request_deserializer)
-        return _rebuilt(handler, self._wrap(rpc, handler), parse)
+        parse = _refusing(handler.request_deserializer)
+        return _rebuilt(handler, self._wrap(rpc, handler), parse, request_streaming=True)
 
     def _refusal(self, rpc: Rpc, error: FleetError) -> Behaviour:
         async def refuse(requests: Any, context: Any) -> None:
@@ -147,27 +145,22 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
 
         return refuse
 
-    def _probe(self, rpc: Rpc, handler: Handler) -> Behaviour:
-        behaviour = _behaviour(handler)
+    def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
+        """Takes every request as a stream: one that never comes, gRPC would leave without an answer."""
+        behaviour, taken = _behaviour(handler), _all if handler.request_streaming else _first
+        few = self._probes[handler.response_streaming]
+        limit = partial(_one_of, few) if is_open(str(rpc)) else nullcontext
 
         async def call(requests: AsyncIterator[Any], context: Any) -> Any:
             async with self._answering(rpc, context):
-                with _one_of(self._probes[handler.response_streaming]):
-                    return await behaviour(_legible(await anext(requests, _GARBLED)), context)
+                with limit():
+                    return await behaviour(await taken(requests), context)
 
-        return call
-
-    def _wrap(self, rpc: Rpc, handler: Handler) -> Behaviour:
-        behaviour = _behaviour(handler)
-
-        async def call(request: Any, context: Any) -> Any:
+        async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
             async with self._answering(rpc, context):
-                return await behaviour(_legible(request), context)
-
-        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._answering(rpc, context):
-                async for response in behaviour(_legible(request), context):
-                    yield response
+                with limit():
+                    async for response in behaviour(await taken(requests), context):
+                        yield response
 
         return stream if inspect.isasyncgenfunction(behaviour) else call
 
@@ -189,7 +182,23 @@ class AioRpcInterceptor(grpc.aio.ServerInterceptor):
                     raise
                 status = status_of(error, str(rpc))
                 outcome.code = status.code
-                await context.abort(status.code, status.details, status.trailing_metadata)
+                await _abort(context, status)
+
+
+async def _all(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    return requests
+
+
+async def _first(requests: AsyncIterator[Any]) -> Any:
+    return _legible(await anext(requests, _GARBLED))
+
+
+async def _abort(context: Any, status: grpc.Status) -> None:
+    try:
+        await context.abort(status.code, status.details, status.trailing_metadata)
+    except grpc.aio.InternalError:
+        # The call is over already, by gRPC's own doing: nobody is there to be told.
+        raise asyncio.CancelledError from None
 
 
 def _code(context: Any) -> grpc.StatusCode:

@@ -316,6 +316,18 @@ def test_what_is_no_message_is_refused_and_the_server_lives_and_can_stop(
 
 
 @BOTH
+@pytest.mark.parametrize("path", [f"/{SERVICE}/Unary", f"/{SERVICE}/Stream", "/grpc.health.v1.Health/Check"])
+def test_a_call_without_the_request_that_it_needs_is_refused(
+    serve_echo: Serve, context: RoleContext, path: str
+) -> None:
+    refusals = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}
+    with serving_echo(serve_echo, context, bytes.upper) as caller:
+        call = caller.channel.stream_stream(path)(iter([]), timeout=TIMEOUT_S)
+        assert code_of_first(call) in refusals
+        assert caller.unary(b"one") == b"ONE"
+
+
+@BOTH
 def test_health_follows_the_life_of_the_server(serve_echo: Serve, context: RoleContext) -> None:
     answers: list[int] = []
     with serving_echo(serve_echo, context, bytes.upper) as caller:
@@ -379,6 +391,8 @@ def test_health_is_the_whole_servers_and_no_other_name_is_kept(serve_echo: Serve
         assert code_of_first(stub.Watch(request, timeout=TIMEOUT_S)) is grpc.StatusCode.NOT_FOUND
         with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
             stub.Check(request, timeout=TIMEOUT_S)
+        listed = stub.List(health_pb2.HealthListRequest(), timeout=TIMEOUT_S).statuses
+        assert {name: answer.status for name, answer in listed.items()} == {"": health_pb2.HealthCheckResponse.SERVING}
 
 
 @BOTH
