@@ -30,7 +30,8 @@ class ReplayServiceStub:
 
     Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
-    A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both.
+    A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
+    message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
     """
 
     def __init__(self, channel):
@@ -86,7 +87,8 @@ class ReplayServiceServicer:
 
     Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
-    A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both.
+    A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
+    message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
     """
 
     def Reserve(self, request, context):
@@ -235,7 +237,8 @@ class ReplayService:
 
     Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
-    A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both.
+    A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
+    message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class StatusServiceStub:
-    """StatusService is served by every role.
+    """StatusService is served by every role. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class StatusServiceStub:
 
 
 class StatusServiceServicer:
-    """StatusService is served by every role.
+    """StatusService is served by every role. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def Describe(self, request, context):
@@ -74,7 +74,7 @@ def add_StatusServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StatusService:
-    """StatusService is served by every role.
+    """StatusService is served by every role. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @staticmethod

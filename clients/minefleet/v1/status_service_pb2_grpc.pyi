@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class StatusServiceStub:
-    """StatusService is served by every role."""
+    """StatusService is served by every role. Bytes that are no message are INVALID_ARGUMENT."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -43,7 +43,7 @@ class StatusServiceStub:
 
 @_typing.type_check_only
 class StatusServiceAsyncStub(StatusServiceStub):
-    """StatusService is served by every role."""
+    """StatusService is served by every role. Bytes that are no message are INVALID_ARGUMENT."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_status_service_pb2.DescribeRequest, _status_service_pb2.DescribeResponse]  # type: ignore[assignment]
@@ -55,7 +55,7 @@ class StatusServiceAsyncStub(StatusServiceStub):
     """
 
 class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
-    """StatusService is served by every role."""
+    """StatusService is served by every role. Bytes that are no message are INVALID_ARGUMENT."""
 
     @_abc_1.abstractmethod
     def Describe(
