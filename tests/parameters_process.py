@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.role_process import TIMEOUT_S, RoleProcess, free_address
 
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
+from minefleet.config.security import SecurityConfig
 from minefleet.parameters import ParametersClient
 from minefleet.rpc import PIECE_BYTES, connect
 from minefleet.run import Run
@@ -21,6 +22,7 @@ from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 from minefleet.weights.manifest import describe
 
 RUN = "run"
+OPEN = SecurityConfig()
 
 Weights = dict[str, NDArray[Any]]
 
@@ -28,14 +30,14 @@ Weights = dict[str, NDArray[Any]]
 class ParametersProcess(RoleProcess):
     """The parameters of one run, on ports of its own."""
 
-    def __init__(self, directory: Path, *, address: str = "") -> None:
+    def __init__(self, directory: Path, *, address: str = "", security: SecurityConfig = OPEN) -> None:
         super().__init__("minefleet_parameters", directory, free_address())
         self.address = address or free_address()
         endpoint = EndpointConfig(address=self.address, metrics_address=self.metrics_address)
         leaf = Leaf(kind="box", shape=(2,), dtype="float32")
         self.run = Run(
             directory=directory,
-            config=FleetConfig(services=ServicesConfig(parameters=endpoint, drain_s=5.0)),
+            config=FleetConfig(services=ServicesConfig(parameters=endpoint, drain_s=5.0, security=security)),
             schema=Schema(obs=leaf, action=leaf),
             architecture="",
         )

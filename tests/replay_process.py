@@ -8,20 +8,30 @@ from tests.minefleet_replay.conftest import Server
 from tests.role_process import TIMEOUT_S, RoleProcess, free_address
 
 from minefleet.config import EndpointConfig, ServicesConfig
+from minefleet.config.security import SecurityConfig
 from minefleet.replay import ReplayClient
 
+OPEN = SecurityConfig()
 PAYLOAD = b"payload" * 1000
 
 
 class ReplayProcess(RoleProcess):
     """The replay of one run, on ports of its own."""
 
-    def __init__(self, directory: Path, *, drain_s: float = 5.0, address: str = "", **replay: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        drain_s: float = 5.0,
+        address: str = "",
+        security: SecurityConfig = OPEN,
+        **replay: Any,
+    ) -> None:
         super().__init__("minefleet_replay", directory, free_address())
         self.server = Server(directory, **replay)
         self.server.address = address or free_address()
         endpoint = EndpointConfig(address=self.server.address, metrics_address=self.metrics_address)
-        services = ServicesConfig(replay=[endpoint], drain_s=drain_s)
+        services = ServicesConfig(replay=[endpoint], drain_s=drain_s, security=security)
         self.server.run = replace(self.server.run, config=replace(self.server.run.config, services=services))
         self.server.run.write()
 
