@@ -51,6 +51,7 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate_config.py --check
 	$(BIN)/python -m deploy.grafana.generate --check
+	@if command -v kubectl >/dev/null; then echo "$(BIN)/python deploy/kubernetes/validate.py"; $(BIN)/python deploy/kubernetes/validate.py; else echo "deploy/kubernetes is not validated: there is no kubectl"; fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 site: $(INSTALLED) ## Show the documentation at http://127.0.0.1:8000, as it is written.
