@@ -36,7 +36,7 @@ def main(directory: Path = HERE) -> int:
     for overlay in overlays(directory):
         found = list(faults_of(overlay))
         faulty |= bool(found)
-        print(f"{overlay.name}: {len(found)} faults" if found else f"{overlay.name}: valid")
+        print(f"{overlay.name}: {len(found)} fault(s)" if found else f"{overlay.name}: valid")
         for fault in found:
             print(f"  {fault}")
     return 1 if faulty else 0

@@ -79,14 +79,14 @@ class Fleet:
         """CONFIG and overrides, as the pods of a role prepare the run."""
         arguments, variables = self.preparation(role)["args"], self.generated("run")
         settings = arguments[arguments.index("prepare") + 1 :]
-        filled = [_filled(each, variables) for each in settings if not each.startswith("--")]
+        filled = [filled(each, variables) for each in settings if not each.startswith("--")]
         return filled + self.generated("overrides")["overrides"].splitlines()
 
     def command(self, role: str, **variables: str) -> list[str]:
         """The command line of a role's container."""
         container = self.container(role)
         known = self.generated("run") | variables
-        return [_filled(each, known) for each in [*container["command"], *container["args"]]]
+        return [filled(each, known) for each in [*container["command"], *container["args"]]]
 
     def option(self, role: str, name: str) -> str:
         """The value of an option in a role's command line."""
@@ -152,7 +152,8 @@ def _is_among(peer: Pod, place: Mapping[str, Any], home: str) -> bool:
     return there and selects(place.get("podSelector", {}), peer.labels)
 
 
-def _filled(text: str, variables: Mapping[str, str]) -> str:
+def filled(text: str, variables: Mapping[str, str]) -> str:
+    """A text with values in place of `$(NAME)`."""
     for name, value in variables.items():
         text = text.replace(f"$({name})", value)
     return text

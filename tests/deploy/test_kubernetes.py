@@ -81,19 +81,30 @@ def test_an_overlay_is_valid(overlay: str) -> None:
         ("base/disruption.yaml", "policy/v1", "policy/v3", "has no such kind"),
         ("base/pod.yaml", "readinessProbe", "readinessProb", "'readinessProb' was unexpected"),
         ("base/network.yaml", "podSelector: {}", "podSelecter: {}", "'podSelector' is a required property"),
+        ("base/pod.yaml", "  fsGroup: 10001", "  fsgroup: 10001", "'fsgroup' was unexpected"),
         ("base/replay.yaml", "storage: 16Gi", "storage: 16GB", "is no quantity"),
         ("components/keda/actor.yaml", "pollingInterval", "poolingInterval", "'poolingInterval' was unexpected"),
-        ("components/keda/actor.yaml", "threshold:", "treshold:", "'treshold' was unexpected"),
+        ("components/keda/actor.yaml", "serverAddress:", "serverAdress:", "'serverA"),
         ("components/keda/actor.yaml", "keda.sh/v1alpha1", "keda.sh/v1", "has no such kind"),
         ("components/prometheus/pods.yaml", "port: metrics", "prot: metrics", "'prot' was unexpected"),
         ("overlays/gpu/kustomization.yaml", "images:", "image:", "kubectl does not build it"),
     ],
 )
-def test_a_typo_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, words: str
-) -> None:
-    assert validate.main(copy_with(tmp_path / "kubernetes", file, old, new)) == 1
-    assert words in capsys.readouterr().out
+def test_a_typo_is_found(tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
+    copied = copy_with(tmp_path / "kubernetes", file, old, new)
+    found = list(validate.faults_of(copied / "overlays" / "gpu"))
+    assert found
+    assert all(words in fault for fault in found)
+
+
+def test_a_fault_of_any_overlay_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = copy_with(tmp_path / "kubernetes", "components/keda/actor.yaml", "ScaledObject", "ScaledObjekt")
+    assert validate.main(copied) == 1
+    assert capsys.readouterr().out == (
+        "gpu: 1 fault(s)\n"
+        f"  ScaledObjekt actor: keda.sh/v1alpha1 has no such kind, and schemas/ neither (Kubernetes {validate.OLDEST})\n"
+        "local: valid\n"
+    )
 
 
 def test_a_pod_may_do_nothing_that_it_need_not(fleet: Fleet) -> None:

@@ -1,0 +1,180 @@
+"""The pods of an overlay as processes: each with an address of its own on the loopback interface, and folders of its own.
+
+What a pod runs is what the overlay says, in terms of this machine: addresses in place of names and 0.0.0.0, free ports,
+folders, and the programs of this interpreter.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.deploy.kubernetes_fleet import ROLES, Fleet, filled, mounts
+
+from minefleet import certs
+
+PROGRAMS = {"minefleet": ["-m", "minefleet"], "torchrun": ["-m", "torch.distributed.run"]}
+METRICS_PORT = "9100"
+PORTS = ("7000", METRICS_PORT, "29500")
+RUNS = "runs"
+TIMEOUT_S = 300.0
+
+
+@dataclass(kw_only=True)
+class Process:
+    """A pod."""
+
+    name: str
+    role: str
+    index: int
+    folder: Path
+    address: str
+    metrics_port: str
+    running: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+
+    @property
+    def log(self) -> Path:
+        """What its containers say."""
+        return self.folder / "log"
+
+    def is_ready(self) -> bool:
+        """Whether its readiness probe is content; fails when its container has ended."""
+        assert self.running is not None
+        assert self.running.poll() is None, self.log.read_text()
+        try:
+            with urllib.request.urlopen(
+                f"http://{self.address}:{self.metrics_port}/readyz", timeout=TIMEOUT_S
+            ) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.HTTPError, OSError):
+            return False
+
+    def ask_to_stop(self) -> None:
+        """As kubelet does."""
+        assert self.running is not None
+        self.running.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Waits for the end of its container; returns the exit code."""
+        assert self.running is not None
+        return self.running.wait(TIMEOUT_S)
+
+
+class Cluster:
+    """The pods of a fleet, one actor among them; `config` stands for the CONFIG that the overlay names."""
+
+    def __init__(self, fleet: Fleet, place: Path, config: str, overrides: Sequence[str]) -> None:
+        self._fleet = fleet
+        self._place = place
+        self._config = config
+        self._overrides = overrides
+        self._ports = _free_ports()
+        self._started: list[subprocess.Popen[bytes]] = []
+        certs.init(place / "certs")
+        names = [(role, index) for role in ROLES for index in range(self._replicas(role))]
+        # A network of its own for every process that makes a cluster.
+        network = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}"
+        self.pods = [
+            Process(
+                name=f"{role}-{index}",
+                role=role,
+                index=index,
+                folder=place / f"{role}-{index}",
+                address=f"{network}.{number + 1}",
+                metrics_port=self._ports[METRICS_PORT],
+            )
+            for number, (role, index) in enumerate(names)
+        ]
+
+    def of(self, role: str) -> list[Process]:
+        """The pods of a role."""
+        return [pod for pod in self.pods if pod.role == role]
+
+    def prepare(self) -> None:
+        """Runs every pod's first container to its end. What it finds out is tried once: the others find it done."""
+        overrides = [*self._fleet.generated("overrides")["overrides"].splitlines(), *self._overrides]
+        for pod in self.pods:
+            pod.folder.mkdir()
+            if pod is not self.pods[0]:
+                shutil.copytree(self.pods[0].folder / RUNS, pod.folder / RUNS)
+            (pod.folder / "overrides").write_text("\n".join(self._here(each, pod) for each in overrides) + "\n")
+            container = self._fleet.preparation(pod.role)
+            assert container["args"][0] == "minefleet"
+            xargs = [self._here(each, pod) for each in container["command"]]
+            arguments = [self._here(each, pod) for each in container["args"][1:]]
+            process = self._start([*xargs, sys.executable, *PROGRAMS["minefleet"], *arguments], pod)
+            assert process.wait(TIMEOUT_S) == 0, pod.log.read_text()
+
+    def start(self, *pods: Process) -> None:
+        """Starts the containers of the roles."""
+        for pod in pods:
+            container = self._fleet.container(pod.role)
+            arguments = [self._here(each, pod) for each in container["args"]]
+            pod.running = self._start([sys.executable, *PROGRAMS[container["command"][0]], *arguments], pod)
+
+    def close(self) -> None:
+        """Ends what is left."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait(TIMEOUT_S)
+
+    def _replicas(self, role: str) -> int:
+        return 1 if role == "actor" else int(self._fleet.workload(role)["spec"]["replicas"])
+
+    def _start(self, command: Sequence[str], pod: Process) -> "subprocess.Popen[bytes]":
+        values = {each["name"]: each["value"] for each in self._fleet.container(pod.role)["env"] if "value" in each}
+        with pod.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | values, cwd=pod.folder
+            )
+        self._started.append(process)
+        return process
+
+    def _here(self, text: str, pod: Process) -> str:
+        """What a pod's containers are told, in terms of this machine."""
+        run = self._fleet.generated("run") | {"CONFIG": self._config, "POD_INDEX": str(pod.index)}
+        text = filled(text, run)
+        for other in self.pods:
+            text = text.replace(f"{other.name}.{other.role}", other.address)
+        for role in ROLES:
+            text = text.replace(f"address={role}:", f"address={self.of(role)[0].address}:")
+            text = text.replace(f"address: {role}:", f"address: {self.of(role)[0].address}:")
+        text = text.replace("0.0.0.0", pod.address)
+        for port, free in self._ports.items():
+            text = re.sub(rf"(?<=[:=]){port}\b", free, text)
+        for place, folder in self._folders(pod).items():
+            text = text.replace(place, str(folder))
+        return text
+
+    def _folders(self, pod: Process) -> dict[str, Path]:
+        """Where this machine has what a pod mounts; the longest paths first."""
+        own = {place: pod.folder / name for place, name in mounts(self._fleet.container(pod.role)) if name == RUNS}
+        return {"/runs/shared": self._place / "shared", "/certs": self._place / "certs", "/config": pod.folder, **own}
+
+
+@contextmanager
+def cluster(fleet: Fleet, place: Path, config: str, *overrides: str) -> Iterator[Cluster]:
+    """A cluster, prepared; ends what is left of it."""
+    made = Cluster(fleet, place, config, overrides)
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.close()
+
+
+def _free_ports() -> dict[str, str]:
+    """A port in place of each: the machine may have servers on the usual ones."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("0.0.0.0", 0))) for _ in PORTS]
+        return {port: str(probe.getsockname()[1]) for port, probe in zip(PORTS, probes, strict=True)}
