@@ -94,7 +94,7 @@ def _faults_by_kubernetes(resource: Resource) -> Iterator[str]:
         except kubernetes_validate.ValidationError as error:
             yield f"{_line(error)} (Kubernetes {version})"
         except kubernetes_validate.SchemaNotFoundError:
-            yield f"{resource['apiVersion']} has no such kind, and {SCHEMAS.name}/ neither (Kubernetes {version})"
+            yield f"{resource['apiVersion']} has no such kind, nor has {SCHEMAS.name}/ (Kubernetes {version})"
         else:
             continue
         return

@@ -1,4 +1,4 @@
-"""The pods of an overlay as processes: each with an address of its own on the loopback interface, and folders of its own.
+"""The pods of an overlay as processes: each with its own address on the loopback interface, and its own folders.
 
 What a pod runs is what the overlay says, in terms of this machine: addresses in place of names and 0.0.0.0, free ports,
 folders, and the programs of this interpreter.

@@ -84,7 +84,7 @@ def test_an_overlay_is_valid(overlay: str) -> None:
         ("base/pod.yaml", "  fsGroup: 10001", "  fsgroup: 10001", "'fsgroup' was unexpected"),
         ("base/replay.yaml", "storage: 16Gi", "storage: 16GB", "is no quantity"),
         ("components/keda/actor.yaml", "pollingInterval", "poolingInterval", "'poolingInterval' was unexpected"),
-        ("components/keda/actor.yaml", "serverAddress:", "serverAdress:", "'serverA"),
+        ("components/keda/actor.yaml", "serverAddress:", "serverAdress:", "'serverAdress' was unexpected"),
         ("components/keda/actor.yaml", "keda.sh/v1alpha1", "keda.sh/v1", "has no such kind"),
         ("components/prometheus/pods.yaml", "port: metrics", "prot: metrics", "'prot' was unexpected"),
         ("overlays/gpu/kustomization.yaml", "images:", "image:", "kubectl does not build it"),
@@ -92,19 +92,17 @@ def test_an_overlay_is_valid(overlay: str) -> None:
 )
 def test_a_typo_is_found(tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
     copied = copy_with(tmp_path / "kubernetes", file, old, new)
-    found = list(validate.faults_of(copied / "overlays" / "gpu"))
-    assert found
-    assert all(words in fault for fault in found)
+    assert any(words in fault for fault in validate.faults_of(copied / "overlays" / "gpu"))
 
 
 def test_a_fault_of_any_overlay_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copied = copy_with(tmp_path / "kubernetes", "components/keda/actor.yaml", "ScaledObject", "ScaledObjekt")
     assert validate.main(copied) == 1
-    assert capsys.readouterr().out == (
-        "gpu: 1 fault(s)\n"
-        f"  ScaledObjekt actor: keda.sh/v1alpha1 has no such kind, and schemas/ neither (Kubernetes {validate.OLDEST})\n"
-        "local: valid\n"
-    )
+    assert capsys.readouterr().out.splitlines() == [
+        "gpu: 1 fault(s)",
+        f"  ScaledObjekt actor: keda.sh/v1alpha1 has no such kind, nor has schemas/ (Kubernetes {validate.OLDEST})",
+        "local: valid",
+    ]
 
 
 def test_a_pod_may_do_nothing_that_it_need_not(fleet: Fleet) -> None:
