@@ -79,8 +79,8 @@ class Fleet:
         """CONFIG and overrides, as the pods of a role prepare the run."""
         arguments, variables = self.preparation(role)["args"], self.generated("run")
         settings = arguments[arguments.index("prepare") + 1 :]
-        filled = [filled(each, variables) for each in settings if not each.startswith("--")]
-        return filled + self.generated("overrides")["overrides"].splitlines()
+        given = [filled(each, variables) for each in settings if not each.startswith("--")]
+        return given + self.generated("overrides")["overrides"].splitlines()
 
     def command(self, role: str, **variables: str) -> list[str]:
         """The command line of a role's container."""

@@ -41,6 +41,8 @@ DRAIN_MARGIN_S = 20
 """What a role needs beside its drain: to close its store, or its environments."""
 PROMETHEUS = Pod(name="prometheus", labels={"app.kubernetes.io/name": "prometheus"}, namespace="monitoring")
 NAMESAKE = Pod(name="namesake", labels={COMPONENT: "actor", "app.kubernetes.io/name": "prometheus"}, namespace="other")
+NEIGHBOUR = Pod(name="neighbour", labels={"app.kubernetes.io/name": "grafana"}, namespace="monitoring")
+STRAY = Pod(name="stray", labels={}, namespace="minefleet")
 NAME_SERVER = Pod(name="dns", labels={"k8s-app": "kube-dns"}, namespace="kube-system")
 
 pytestmark = needs_kubectl
@@ -194,8 +196,8 @@ def test_probes_ask_what_is_answered(fleet: Fleet) -> None:
 
 
 def test_connections_go_round_the_ring_and_nowhere_else(fleet: Fleet) -> None:
-    pods = (*fleet.pods(), PROMETHEUS, NAMESAKE, NAME_SERVER)
-    outside = {PROMETHEUS.name, NAMESAKE.name, NAME_SERVER.name}
+    outsiders = (PROMETHEUS, NAMESAKE, NEIGHBOUR, NAME_SERVER)
+    pods, outside = (*fleet.pods(), STRAY, *outsiders), {pod.name for pod in outsiders}
     allowed = {
         (caller.name, called.name, protocol, port)
         for caller, called in itertools.product(pods, pods)
@@ -203,8 +205,9 @@ def test_connections_go_round_the_ring_and_nowhere_else(fleet: Fleet) -> None:
         if fleet.allows(caller, called, protocol, port) and not {caller.name, called.name} <= outside
     }
     ring = {(caller, called, "TCP", GRPC) for caller in ("actor", "learner") for called in ("replay", "parameters")}
-    metrics = {(PROMETHEUS.name, role, "TCP", METRICS) for role in ROLES}
-    names = {(role, NAME_SERVER.name, protocol, DNS) for role in ROLES for protocol in ("TCP", "UDP")}
+    own = (*ROLES, STRAY.name)
+    metrics = {(PROMETHEUS.name, name, "TCP", METRICS) for name in own}
+    names = {(name, NAME_SERVER.name, protocol, DNS) for name in own for protocol in ("TCP", "UDP")}
     several = config_of(fleet).train_config.num_workers > 1
     ranks = {("learner", "learner", protocol, port) for protocol in ("TCP", "UDP") for port in PORTS if several}
     assert allowed == ring | metrics | names | ranks
@@ -350,7 +353,8 @@ def test_prometheus_scrapes_every_role() -> None:
     for pod in fleet.pods():
         assert selects(monitor["selector"], pod.labels)
         assert pod.labels[monitor["jobLabel"]] == pod.name
-        assert endpoint["port"] in [port["name"] for port in fleet.container(pod.name)["ports"]]
+        ports = {port["name"]: port["containerPort"] for port in fleet.container(pod.name)["ports"]}
+        assert ports[endpoint["port"]] == METRICS
 
 
 def test_schemas_leave_no_field_open() -> None:
