@@ -14,10 +14,11 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from tests.deploy.kubernetes_fleet import ROLES, Fleet, filled, mounts
 
 from minefleet import certs
@@ -122,10 +123,13 @@ class Cluster:
             pod.running = self._start([sys.executable, *PROGRAMS[container["command"][0]], *arguments], pod)
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Ends what is left, ranks that torchrun has started included."""
         for process in self._started:
             if process.poll() is None:
-                process.kill()
+                family = psutil.Process(process.pid)
+                for each in (*family.children(recursive=True), family):
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
                 process.wait(TIMEOUT_S)
 
     def _replicas(self, role: str) -> int:
