@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -327,14 +328,16 @@ def test_actors_are_scaled_on_a_metric_that_the_learner_exports() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
-@pytest.mark.parametrize(("share", "metric"), [(0.0, 1.0), (0.2, 1.25), (0.5, 2.0), (1.0, 8.0), (None, None)])
+@pytest.mark.parametrize(
+    ("share", "metric"), [(0.0, 1.0), (0.2, 1.25), (0.5, 2.0), (1.0, 8.0), (math.nan, None), (None, None)]
+)
 def test_the_query_says_how_many_times_the_actors_would_keep_the_learner_busy(
     tmp_path: Path, share: float | None, metric: float | None
 ) -> None:
     (trigger,) = built("gpu").named("ScaledObject", "actor")["spec"]["triggers"]
     assert float(trigger["metadata"]["threshold"]) == 1.25
-    series = 'minefleet_learner_learner_wait_ratio{namespace="minefleet", pod="learner-%d"}'
-    known = [{"series": series % 0, "values": f"{share}x20"}, {"series": series % 1, "values": "0x20"}]
+    series = 'minefleet_learner_wait_ratio{namespace="minefleet", pod="learner-%d"}'
+    known = [{"series": series % 0, "values": _constant(share)}, {"series": series % 1, "values": _constant(math.nan)}]
     case = {"expr": trigger["metadata"]["query"], "eval_time": "10m"}
     samples = [] if metric is None else [{"labels": "{}", "value": metric}]
     group = {"interval": "30s", "input_series": [] if share is None else known}
@@ -344,6 +347,11 @@ def test_the_query_says_how_many_times_the_actors_would_keep_the_learner_busy(
         ["promtool", "test", "rules", str(tmp_path / "tests.yaml")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _constant(value: float | None) -> str:
+    """As promtool has it, whose `x` adds."""
+    return " ".join(["NaN" if value is None or math.isnan(value) else f"{value}"] * 21)
 
 
 def test_prometheus_scrapes_every_role() -> None:
