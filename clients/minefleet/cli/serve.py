@@ -10,7 +10,7 @@ from minefleet.cli.settings import add_settings, run_directory, split
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
 from minefleet.index import HELP, read_index
-from minefleet.launch.child import role_command
+from minefleet.launch.child import ONE_THREAD_EACH, role_command
 from minefleet.launch.prepare import join
 from minefleet.reproduce import reproducible
 from minefleet.run import RUN_FILE, Run, read_run
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         joined = _prepared(arguments.run_dir)
     command = role_command(arguments.role, joined.directory, arguments.index)
     sys.stdout.flush()
-    os.execv(command[0], command)
+    os.execve(command[0], command, {**ONE_THREAD_EACH, **os.environ})
 
 
 def _prepared(directory: Path) -> Run:

@@ -26,8 +26,10 @@ RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 ANYWHERE = Place()
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-"""One thread each, unless set outside: the roles share the cores. torch's own threads are in the configuration."""
+ONE_THREAD_EACH: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+)
+"""Unless set outside: the roles share the cores. torch's own threads are in the configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +102,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={
-                    **dict.fromkeys(THREAD_VARIABLES, "1"),
+                    **ONE_THREAD_EACH,
                     **os.environ,
                     **self._place.variables,
                     **self._variables,

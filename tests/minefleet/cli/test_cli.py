@@ -191,6 +191,7 @@ def test_a_role_waits_for_the_run_that_somebody_else_prepares(tmp_path: Path) ->
             Run(directory=tmp_path / "run", config=load("cartpole", place), schema=schema, architecture="").write()
             assert role.stderr is not None
             assert any("replay serves on" in line for line in role.stderr)
+            assert b"OMP_NUM_THREADS=1" in Path(f"/proc/{role.pid}/environ").read_bytes().split(b"\0")
         finally:
             role.kill()
 
