@@ -36,7 +36,8 @@ class Sequences(RuleBasedStateMachine):
         self.channel: Any = self.stack.enter_context(connect(self.parameters.address))
         self.epoch = self.seed = 0
         self.published: dict[int, Parts] = {}
-        self.open_epoch()
+        # Without a version, a Watch waits for the first.
+        self.publish()
 
     def newest(self) -> int:
         return max(self.parameters.store.kept, default=0)
