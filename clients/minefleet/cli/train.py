@@ -53,9 +53,16 @@ class Outcome:
 
     ending: Ending
     wall_s: float
+    reached: str = ""
+    """The bound that the run had reached before."""
 
 
 Train = Callable[[Run], Outcome]
+BOUNDS = {
+    "env_steps": "stop.env_steps={config.stop.env_steps}",
+    "num_iterations": "train_config.num_iterations={config.train_config.num_iterations}",
+}
+"""Of a run, as key=value."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +167,7 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
         **{name: last.get(name) for name in SUMMARY},
         "wall_s": round(outcome.wall_s, 1),
         "checkpoint": str(checkpoint) if checkpoint is not None else None,
-        "stopped_by": "failure" if failed else last.get("stopped_by", "signal"),
+        "stopped_by": "failure" if failed else outcome.reached or last.get("stopped_by", "signal"),
     }
 
 
@@ -188,24 +195,20 @@ def _go_on(directory: Path, config_of: Callable[[Run], FleetConfig], settings: l
     with holding(directory):
         previous = read_run(directory)
         config = config_of(previous)
-        if bound := _spent(config, previous):
+        if reached := _reached(config, previous):
+            bound = BOUNDS[reached].format(config=config)
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
-            return finish(previous, Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0))
+            return finish(previous, Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0, reached=reached))
         with reproducible(settings):
             resumed = prepare_resumed(config, previous)
         return finish(resumed, train(resumed))
 
 
-def _spent(config: FleetConfig, run: Run) -> str:
-    """The bound that the run's newest checkpoint has reached, as key=value, or ""."""
+def _reached(config: FleetConfig, run: Run) -> str:
+    """The bound that the run's newest checkpoint has reached, or ""."""
     place = newest(run.checkpoints)
     state = read_state(place) if place is not None else CheckpointState(run_id="")
-    bound = config.spent(state.iteration, state.env_steps)
-    values = {
-        "env_steps": f"stop.env_steps={config.stop.env_steps}",
-        "num_iterations": f"train_config.num_iterations={config.train_config.num_iterations}",
-    }
-    return values.get(bound, "")
+    return config.spent(state.iteration, state.env_steps)
 
 
 def _roles(fleet: Supervisor) -> str:

@@ -49,6 +49,13 @@ def test_a_run_ends_with_what_the_learner_says(run: Run) -> None:
     }
 
 
+def test_a_run_that_was_stopped_and_has_reached_its_bound_is_over(run: Run) -> None:
+    (run.directory / "result.json").write_text(json.dumps(RESULT | {"stopped_by": "signal"}))
+    outcome = Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0, reached="env_steps")
+    assert summarise(run, outcome)["stopped_by"] == "env_steps"
+    assert finish(run, outcome) == 0
+
+
 def test_without_a_last_word_the_last_metrics_count(run: Run) -> None:
     run.metrics.write_text(json.dumps(ROW) + "\n")
     failed = Outcome(ending=Ending(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
