@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-LONG = 20
+LONG = 60
 """How many times as much a soak draws."""
 SEED = int(os.environ.get("FUZZ_SEED") or random.getrandbits(32))
 EXTENTS = pytest.mark.parametrize(

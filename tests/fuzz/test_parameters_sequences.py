@@ -34,23 +34,22 @@ class Sequences(RuleBasedStateMachine):
         self.errors = self.stack.enter_context(errors())
         self.parameters = self.stack.enter_context(running(directory, keep=3))
         self.channel: Any = self.stack.enter_context(connect(self.parameters.address))
-        self.epoch = self.seed = 0
+        self.epoch = self.version = self.seed = 0
         self.published: dict[int, Parts] = {}
         # Without a version, a Watch waits for the first.
         self.publish()
 
-    def newest(self) -> int:
-        return max(self.parameters.store.kept, default=0)
-
     def header(self) -> pb.PublishHeader:
-        return header_of(weights_of(self.seed, SIZE_BYTES), expected=self.newest(), epoch=self.epoch, run_id=RUN)
+        return header_of(weights_of(self.seed, SIZE_BYTES), expected=self.version, epoch=self.epoch, run_id=RUN)
 
     @rule()
     def open_epoch(self) -> None:
         request = pb.OpenEpochRequest(run_id=RUN)
         (answer,) = self.ask("OpenEpoch", pb.OpenEpochResponse, request)
         assert answer.epoch > self.epoch
-        self.epoch = answer.epoch
+        assert answer.newest_version >= self.version
+        # Somebody who changes what the learner sends may name a checkpoint of a later version.
+        self.epoch, self.version = answer.epoch, answer.newest_version
 
     def ask(self, method: str, kind: Any, *requests: Any) -> list[Any]:
         """What a valid call is answered; it must be."""
@@ -66,12 +65,12 @@ class Sequences(RuleBasedStateMachine):
         self.seed += 1
         pieces = pieces_of(weights_of(self.seed, SIZE_BYTES))
         (answer,) = self.ask("Publish", pb.PublishResponse, *messages_of(self.header(), pieces))
+        self.version = answer.version
         self.published[answer.version] = {piece.digest: piece.data for piece in pieces}
 
     @rule()
     def pin(self) -> None:
-        if self.newest():
-            self.ask("Pin", pb.PinResponse, pb.PinRequest(version=self.newest(), pinned=True))
+        self.ask("Pin", pb.PinResponse, pb.PinRequest(version=max(self.parameters.store.kept), pinned=True))
 
     @rule(data=st.data(), method=st.sampled_from(sorted(METHODS)), version=st.integers(0, 4))
     def almost(self, data: st.DataObject, method: str, version: int) -> None:
