@@ -10,8 +10,8 @@ from tests.fuzz.contracts import Method, methods_of
 from tests.fuzz.fleet import GROWTH_BYTES, ROLES, Server, send
 from tests.fuzzing import EXTENTS, fuzz, messages, mutated
 
-EXAMPLES = 40
-"""Of each method."""
+EXAMPLES = 480
+"""Of each role, spread over its methods."""
 
 Drawing = Callable[[Server, Method], st.SearchStrategy[Any]]
 
@@ -40,10 +40,11 @@ def any_bytes(server: Server, method: Method) -> st.SearchStrategy[list[bytes]]:
 @EXTENTS
 def test_whatever_is_sent(server: Server, drawing: Drawing, extent: int) -> None:
     with server.channel() as channel:
-        for method in methods_of(*server.services):
+        methods = methods_of(*server.services)
+        for method in methods:
             send(channel, method, [b""])
             before = server.role.rss_bytes()
-            fuzz(extent, EXAMPLES, drawing(server, method), partial(send, channel, method))
+            fuzz(extent, EXAMPLES // len(methods), drawing(server, method), partial(send, channel, method))
             assert server.role.rss_bytes() < before + GROWTH_BYTES, method.path
     server.check()
 
@@ -61,6 +62,7 @@ PAIRS = st.one_of(
 def test_whatever_metadata_is_sent(server: Server, extent: int) -> None:
     pairs = st.lists(PAIRS, max_size=5)
     with server.channel() as channel:
-        for method in methods_of(*server.services):
-            fuzz(extent, EXAMPLES // 3, pairs, partial(send, channel, method, [b""]))
+        methods = methods_of(*server.services)
+        for method in methods:
+            fuzz(extent, EXAMPLES // len(methods) // 3, pairs, partial(send, channel, method, [b""]))
     server.check()
