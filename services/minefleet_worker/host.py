@@ -141,7 +141,7 @@ class HostedEnv:
         arrays.reward[slot] = reward
         arrays.terminated[slot] = terminated
         arrays.truncated[slot] = truncated
-        if arrays.film[slot]:
+        if arrays.film[slot] and self._frame.size:
             self._draw()
 
     def _draw(self) -> None:

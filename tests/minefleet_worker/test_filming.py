@@ -80,6 +80,17 @@ def test_a_frame_that_cannot_be_had_costs_the_picture_and_not_the_episode(
     assert (arrays.frame[0] == 14).all()
 
 
+def test_who_shows_pixels_is_filmed_by_them_and_renders_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    schema = schema_of(Painter())
+    arrays = layout.private(schema, 1)
+    host = EnvHost(asdict(EnvConfig(generator=f"{Painter.__module__}:Painter")), schema, arrays, range(1))
+    assert not host.make().failures
+    arrays.film[0] = True
+    host.run(bytes([Command.RESET]))
+    host.close()
+    assert caplog.text == ""
+
+
 def found(config: EnvConfig, *, films: bool) -> Any:
     return describe(asdict(config), 0, films=films)["frame_shape"]
 
