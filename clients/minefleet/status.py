@@ -19,6 +19,7 @@ from minefleet.rpc import connect
 from minefleet.run import RUN_FILE, read_run
 from minefleet.tail import MetricsTail
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
+from minefleet.words import role_word, state_word
 
 ROLES_DIRECTORY = "roles"
 TIMEOUT_S = 2.0
@@ -87,7 +88,7 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
     if not known.address:
         return replace(known, state="starting", detail="no port is open yet")
     try:
-        peer = card["role"].removeprefix("ROLE_").lower()
+        peer = role_word(status_service_pb2.Role.Value(card["role"]))
         with connect(known.address, peer, credentials) as channel, translated():
             stub = status_service_pb2_grpc.StatusServiceStub(channel)
             answer = stub.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S)
@@ -95,7 +96,7 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
         return replace(known, state="unreachable", detail=str(error))
     return replace(
         known,
-        state=status_service_pb2.State.Name(answer.state).removeprefix("STATE_").lower(),
+        state=state_word(answer.state),
         detail=answer.detail,
         run_id=answer.run_id,
         uptime_s=answer.uptime.ToTimedelta().total_seconds(),

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from minefleet.credentials import TOKEN_KEY, Credentials, role_among
+from minefleet.credentials import ROLES, TOKEN_KEY, Credentials, role_among
 from minefleet.errors import AuthError, StrangerError
 
-EVERYBODY = frozenset({"actor", "learner", "operator", "parameters", "replay"})
+EVERYBODY = frozenset(ROLES)
 LEARNER, ACTOR, OPERATOR = frozenset({"learner"}), frozenset({"actor"}), frozenset({"operator"})
 HEALTH = "grpc.health.v1.Health/"
 """What probes ask, which have no token."""

@@ -17,6 +17,7 @@ from minefleet.lifeline import die_with_launcher
 from minefleet.rpc import StoppedError
 from minefleet.run import Run, read_run
 from minefleet.v1 import status_service_pb2
+from minefleet.words import role_word
 from minefleet_runtime.context import RoleContext, StatusBoard, section_of
 from minefleet_runtime.logs import set_up_logging
 from minefleet_runtime.memory import keep_freed_memory
@@ -69,13 +70,8 @@ def run_role(
 
 def role_name(role: status_service_pb2.Role.ValueType, index: str = "0") -> str:
     """A role's name in its run: "replay", "actor-0", "actor-HOSTNAME"."""
-    name = kind_of(role)
+    name = role_word(role)
     return f"{name}-{label_of(index)}" if role == status_service_pb2.ROLE_ACTOR else name
-
-
-def kind_of(role: status_service_pb2.Role.ValueType) -> str:
-    """A role in a word: "actor"; its certificate is in that one's name."""
-    return status_service_pb2.Role.Name(role).removeprefix("ROLE_").lower()
 
 
 def _parse(
@@ -84,7 +80,7 @@ def _parse(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     argv: Sequence[str] | None,
 ) -> argparse.Namespace:
-    kind = name or kind_of(role)
+    kind = name or role_word(role)
     parser = argparse.ArgumentParser(prog=f"python -m minefleet_{kind}", description=f"The {kind} of a run.")
     parser.add_argument(
         "--run-dir", type=Path, required=True, metavar="DIR", help="the run directory, with its run.yaml"
@@ -142,7 +138,7 @@ def _run(
             arguments=arguments,
             listen=endpoint.listen,
             metrics_address=findable(address),
-            credentials=read_credentials(run.config.services.security, kind_of(role)),
+            credentials=read_credentials(run.config.services.security, role_word(role)),
         )
         stop_on_signal(context.stopping)
         context.announce("")
@@ -158,4 +154,4 @@ def _place(run: Run, role: status_service_pb2.Role.ValueType, title: str, index:
         if not 0 <= index < len(run.shards):
             raise ConfigError(f"replay has shards 0 to {len(run.shards) - 1}, got --index {index}")
         return run.shards[index].name, run.shards[index].endpoint
-    return title, getattr(run.config.services, kind_of(role))
+    return title, getattr(run.config.services, role_word(role))

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from minefleet.v1 import status_service_pb2
+from minefleet.words import state_word
 from minefleet_runtime.context import StatusBoard
 
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -95,9 +96,9 @@ class StateCollector(Collector):
         """One sample per state: 1 for the role's own, 0 for the others."""
         now = self._board.report().state
         states = GaugeMetricFamily("minefleet_state", "1 for the state that the role is in.", labels=["state"])
-        for name, state in status_service_pb2.State.items():
+        for state in status_service_pb2.State.values():
             if state != status_service_pb2.STATE_UNSPECIFIED:
-                states.add_metric([name.removeprefix("STATE_").lower()], float(state == now))
+                states.add_metric([state_word(state)], float(state == now))
         yield states
 
 

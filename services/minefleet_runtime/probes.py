@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from minefleet.errors import ConfigError
-from minefleet.v1 import status_service_pb2
+from minefleet.words import state_word
 from minefleet_runtime.context import StatusBoard
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ProbeServer(ThreadingHTTPServer):
 
     def _readiness(self) -> Answer:
         report = self.board.report()
-        state = status_service_pb2.State.Name(report.state).removeprefix("STATE_").lower()
+        state = state_word(report.state)
         line = f"{state}: {report.detail}\n" if report.detail else f"{state}\n"
         return (200 if report.is_ready else 503), TEXT, line.encode()
 

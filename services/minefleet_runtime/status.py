@@ -7,6 +7,7 @@ from google.protobuf import duration_pb2
 
 from minefleet.errors import ContractError
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
+from minefleet.words import role_word
 from minefleet_runtime.context import StatusBoard
 
 Identity = status_service_pb2.Identity
@@ -85,5 +86,4 @@ def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str
 
 
 def _who(identity: Identity) -> str:
-    names = {number: name.removeprefix("ROLE_").lower() for name, number in status_service_pb2.Role.items()}
-    return f"{names.get(identity.role, 'unknown')} {identity.instance}"
+    return f"{role_word(identity.role)} {identity.instance}"
