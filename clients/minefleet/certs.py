@@ -1,6 +1,5 @@
 """The fleet's own certificate authority: makes it once, and certificates of roles as often as one likes."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,11 +13,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from minefleet.credentials import CA_FILE, CERTIFICATE_FILE, DOMAIN, KEY_FILE, ROLES
 from minefleet.errors import ConfigError
-from minefleet.files import write_durably
+from minefleet.files import write_whole
 
 CA_KEY_FILE = "ca.key"
 CA_DAYS = 3650
 DAYS = 365
+OWNER_ONLY = 0o600
 EARLIER = timedelta(minutes=5)
 """How much earlier than now a certificate begins, for clocks that are behind."""
 
@@ -55,7 +55,7 @@ def _make_authority(directory: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_durably(directory / CA_FILE, root.public_bytes(Encoding.PEM))
+    _write(directory / CA_FILE, root)
     _write_key(directory / CA_KEY_FILE, key)
 
 
@@ -90,9 +90,9 @@ def issue(directory: Path, role: str, *, out: Path | None = None, days: int = DA
     folder = out or directory / role
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_durably(folder / CA_FILE, root.public_bytes(Encoding.PEM))
+        _write(folder / CA_FILE, root)
         _write_key(folder / KEY_FILE, key)
-        write_durably(folder / CERTIFICATE_FILE, certificate.public_bytes(Encoding.PEM))
+        _write(folder / CERTIFICATE_FILE, certificate)
     return folder
 
 
@@ -130,14 +130,12 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Writes a key whole, that only its owner can read from its first byte on."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    """Writes a key that only its owner can read, from its first byte on."""
+    write_whole(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(), OWNER_ONLY)
+
+
+def _write(path: Path, certificate: x509.Certificate) -> None:
+    write_whole(path, certificate.public_bytes(Encoding.PEM).decode())
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from pathlib import Path
 from minefleet.errors import ConfigError
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     """Replaces a file durably: readers see the old text or the new, also after a crash.
 
-    A crash may leave `.NAME.PID` beside it.
+    Who may read it is `mode`, less the umask. A crash may leave `.NAME.PID` beside it.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write_durably(aside, text.encode())
+        write_durably(aside, text.encode(), mode)
         aside.replace(path)
     except OSError:
         aside.unlink(missing_ok=True)
@@ -24,9 +24,12 @@ def write_whole(path: Path, text: str) -> None:
     sync(path.parent)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Writes a file whose bytes survive power loss; its name survives once the directory is synced too."""
-    with path.open("wb") as file:
+def write_durably(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Writes a file whose bytes survive power loss; its name survives once the directory is synced too.
+
+    Who may read a new one is `mode`, less the umask.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -4,9 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
+from minefleet import certs
+from minefleet.credentials import ROLES
 from minefleet.errors import ConfigError
 
-DAYS = 365
 LONGEST_DAYS = 3650
 
 
@@ -18,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "role", nargs="?", default="", metavar="ROLE", help="for `issue`: actor, learner, operator, ..."
     )
-    parser.add_argument("--days", type=int, default=DAYS, help=f"how long certificates are valid (default: {DAYS})")
+    parser.add_argument(
+        "--days", type=int, default=certs.DAYS, help=f"how long certificates are valid (default: {certs.DAYS})"
+    )
     keep = "for `init`: take the authority that is there, and make new certificates of it"
     parser.add_argument("--keep-authority", action="store_true", help=keep)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where `issue` writes (default: DIR/ROLE)")
@@ -26,9 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Makes them, prints one JSON object, and returns the exit code."""
-    from minefleet import certs
-    from minefleet.credentials import ROLES
-
     if not 1 <= arguments.days <= LONGEST_DAYS:
         raise ConfigError(f"--days must be from 1 to {LONGEST_DAYS}, got {arguments.days}")
     if arguments.action == "init":
