@@ -12,20 +12,19 @@ CONSTRAINTS = BENCHMARKS.parent / "constraints.txt"
 
 
 def install(peer: str, *, constrained: bool = True) -> Path:
-    """Makes `peers/.venv-PEER` from `peers/PEER.txt` once; returns its interpreter.
+    """Makes `peers/.venv-PEER` from `peers/PEER.txt`, anew when that has changed; returns its interpreter.
 
     Args:
         peer: Its name.
         constrained: Whether `constraints.txt` holds; not for peers that need another NumPy than ours.
     """
-    directory = PEERS / f".venv-{peer}"
+    directory, requirements = PEERS / f".venv-{peer}", PEERS / f"{peer}.txt"
     python, installed = directory / "bin" / "python", directory / ".installed"
-    if not installed.exists():
+    if not installed.exists() or installed.read_text() != requirements.read_text():
         venv.create(directory, with_pip=True)
         constraints = ["-c", str(CONSTRAINTS)] if constrained else []
-        requirements = ["-r", str(PEERS / f"{peer}.txt")]
-        subprocess.run([python, "-m", "pip", "install", "-q", *constraints, *requirements], check=True)
-        installed.touch()
+        subprocess.run([python, "-m", "pip", "install", "-q", *constraints, "-r", str(requirements)], check=True)
+        installed.write_text(requirements.read_text())
     return python
 
 

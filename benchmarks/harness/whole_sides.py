@@ -1,0 +1,56 @@
+"""Sample Factory and the bare loop, as `benchmarks/training.py` runs them. Ours is `harness.whole_ours.train`."""
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+
+from harness.peers import PEERS, install
+from harness.replaying import scratch
+from harness.tracing import Trace
+from harness.watching import Watch
+
+FOREVER = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What the bare loop reached."""
+
+    parameters: int
+    eager: float
+    """Steps per second of all cores."""
+    compiled: float
+    """The same by `torch.compile`."""
+    forward_s: float
+    """Seconds of a forward pass over all environments."""
+    peak_mb: float
+
+    @property
+    def best(self) -> float:
+        """Steps per second of the faster one."""
+        return max(self.eager, self.compiled)
+
+
+def train_peer(name: str, *, seed: int, seconds: float, steps: float = math.inf) -> Trace:
+    """Trains Sample Factory until so many seconds after its first iteration, or so many steps."""
+    python = install("sample_factory", constrained=False)
+    with scratch() as directory:
+        words = [name, str(seed), str(min(seconds, FOREVER)), str(int(min(steps, FOREVER)))]
+        watch = Watch(
+            command=[str(python), str(PEERS / "sample_factory_training.py"), *words],
+            directory=directory,
+            environ={"OMP_NUM_THREADS": "1"},
+        )
+        watch.run()
+        said = json.loads(watch.output.read_text().splitlines()[-1])
+    return Trace(parameters=said["parameters"], rows=[tuple(row) for row in said["rows"]], watch=watch)
+
+
+def limit(name: str, seconds: float) -> Limit:
+    """Measures the bare loop."""
+    with scratch() as directory:
+        watch = Watch(command=[sys.executable, "-m", "harness.whole_limit", name, str(seconds)], directory=directory)
+        watch.run()
+        said = json.loads(watch.output.read_text().splitlines()[-1])
+    return Limit(**said, peak_mb=watch.peak_mb)
