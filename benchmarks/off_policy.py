@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.curves import draw_curves
 from harness.playing import Player, schema_of_env, steps_of
 from harness.report import aligned, line
 from minefleet.config import FleetConfig
@@ -139,22 +140,11 @@ def draw(runs: Sequence[Run], picture: Path) -> None:
     for panel, staleness in zip(panels, STALENESS, strict=True):
         for method in METHODS:
             mine = [run for run in runs if (run["method"], run["staleness"]) == (method, staleness)]
-            draw_curves(panel, method, mine)
+            draw_curves(panel, method, [run["points"] for run in mine])
         panel.set(title=f"staleness {staleness}", xlabel="thousand environment steps")
     panels[0].set_ylabel("return, mean of the last 100 episodes")
     panels[0].legend(frameon=False)
     figure.savefig(picture, dpi=110)
-
-
-def draw_curves(panel: Any, method: str, runs: Sequence[Run]) -> None:
-    """Draws the runs of one method."""
-    if not runs:
-        return
-    at = np.linspace(0, max(run["points"][-1][0] for run in runs), 200)
-    curves = np.array([np.interp(at, *np.array(run["points"]).T) for run in runs])
-    thousands = at / 1000
-    (drawn,) = panel.plot(thousands, np.median(curves, 0), label=method)
-    panel.fill_between(thousands, curves.min(0), curves.max(0), color=drawn.get_color(), alpha=0.15, linewidth=0)
 
 
 if __name__ == "__main__":
