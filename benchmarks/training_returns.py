@@ -55,7 +55,7 @@ def run(side: str, seed: int, arguments: argparse.Namespace) -> Trace:
 
 def points_of(trace: Trace) -> Points:
     """The learning curve, from where episodes have ended."""
-    return [(steps, mean) for _, steps, mean in trace.rows if mean is not None]
+    return [(row.steps, row.mean_return) for row in trace.rows if row.mean_return is not None]
 
 
 def reached(points: Points, steps: float) -> float:

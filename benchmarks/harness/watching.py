@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.peers import BENCHMARKS
-from harness.processes import cpu_s
+from harness.processes import TICKS_PER_S, cpu_s
 from minefleet.cli import EXIT_SIGNAL
 
 POLL_S = 1.0
@@ -36,6 +36,8 @@ class Sample:
     """Their memory, what they share counted once."""
     cpu_s: Mapping[str, float]
     """Processor time so far, by role."""
+    busy_s: Mapping[int, float]
+    """Time so far that this process's cores were not idle, whoever used them, by core."""
 
 
 @dataclass(kw_only=True)
@@ -86,6 +88,23 @@ class Watch:
         """The most memory that all processes had together."""
         return max(sample.pss_bytes for sample in self.samples) / 1e6
 
+    def cores(self, seconds: float) -> dict[str, float]:
+        """Cores that each role used in the last so many seconds."""
+        first, last = self._ends(seconds)
+        return {
+            role: (used_s - first.cpu_s.get(role, 0.0)) / (last.at_s - first.at_s)
+            for role, used_s in last.cpu_s.items()
+        }
+
+    def busy(self, seconds: float) -> list[float]:
+        """Share of the last so many seconds that each core was not idle."""
+        first, last = self._ends(seconds)
+        return [(last.busy_s[core] - before_s) / (last.at_s - first.at_s) for core, before_s in first.busy_s.items()]
+
+    def _ends(self, seconds: float) -> tuple[Sample, Sample]:
+        last = self.samples[-1]
+        return next(sample for sample in self.samples if last.at_s - sample.at_s <= seconds), last
+
 
 def look(pid: int) -> Sample:
     """A process and all that it has started."""
@@ -94,7 +113,7 @@ def look(pid: int) -> Sample:
         with suppress(*GONE):
             total_bytes += pss_bytes(each)
             times[role] += cpu_s(each)  # type: ignore[assignment]  # A counter adds up floats as well.
-    return Sample(at_s=time.monotonic(), pss_bytes=total_bytes, cpu_s=times)
+    return Sample(at_s=time.monotonic(), pss_bytes=total_bytes, cpu_s=times, busy_s=busy_s())
 
 
 def family(pid: int) -> dict[int, str]:
@@ -115,3 +134,11 @@ def pss_bytes(pid: int) -> int:
     """Memory of a process, its share of what it shares; 0 of one that has ended but was not waited for."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def busy_s() -> dict[int, float]:
+    """Seconds that each core of this process has been neither idle nor waiting for a disk."""
+    lines = dict(line.split(maxsplit=1) for line in Path("/proc/stat").read_text().splitlines())
+    times = {core: [int(ticks) for ticks in lines[f"cpu{core}"].split()] for core in sorted(os.sched_getaffinity(0))}
+    # The last two are part of the first two.
+    return {core: (sum(ticks[:8]) - ticks[3] - ticks[4]) / TICKS_PER_S for core, ticks in times.items()}

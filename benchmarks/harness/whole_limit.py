@@ -6,7 +6,7 @@ Each acts and trains by itself. Acting: forward passes in batches of all environ
 log-probability. Training: forward and backward passes of PPO's loss over `BATCH` steps, the norm of the gradient, and a
 step of fused Adam. The frames are those of the other sides, made once; there are no environments, advantages or episode
 ends, and nothing is stored or sent. Weights and frames are in channels-last memory. Measured as it is and with
-`torch.compile`.
+`torch.compile`, which needs a C++ compiler.
 
 Prints a JSON line: parameters, steps per second of all cores as it is and compiled, seconds of a forward pass.
 """

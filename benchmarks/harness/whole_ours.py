@@ -12,7 +12,7 @@ import yaml
 from harness import whole_cases as numbers
 from harness.peers import PEERS, install
 from harness.replaying import scratch
-from harness.tracing import Trace
+from harness.tracing import Row, Trace
 from harness.watching import Watch
 from harness.whole_cases import BATCH, BATCHES, CASES, ROLLOUT, Case
 from minefleet.policies import build
@@ -31,19 +31,20 @@ def train(name: str, overrides: Sequence[str] = (), *, seed: int, seconds: float
 
         def is_over() -> bool:
             rows = rows_of(run)
-            return bool(rows) and (rows[-1][0] - rows[0][0] > seconds or rows[-1][1] >= steps)
+            return bool(rows) and (rows[-1].at_s - rows[0].at_s > seconds or rows[-1].steps >= steps)
 
         watch.run(is_over)
         return Trace(parameters=count(read_run(run)), rows=rows_of(run), watch=watch)
 
 
-def rows_of(run: Path) -> list[tuple[float, float, float | None]]:
-    """Seconds, steps trained on and mean return, by iteration."""
+def rows_of(run: Path) -> list[Row]:
+    """The iterations so far."""
     metrics = run / "metrics.jsonl"
     if not metrics.exists():
         return []
     whole = metrics.read_text().rpartition("\n")[0].splitlines()
-    return [(row["wall_s"], row["trained_steps"], row["episode_return_mean"]) for row in map(json.loads, whole)]
+    keys = ("wall_s", "trained_steps", "episode_return_mean", "learner_wait_ratio")
+    return [Row(*(row[key] for key in keys)) for row in map(json.loads, whole)]
 
 
 def count(run: Run) -> int:

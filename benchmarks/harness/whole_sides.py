@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.peers import PEERS, install
 from harness.replaying import scratch
-from harness.tracing import Trace
+from harness.tracing import Row, Trace
 from harness.watching import Watch
 
 FOREVER = 10**12
@@ -44,7 +44,7 @@ def train_peer(name: str, *, seed: int, seconds: float, steps: float = math.inf)
         )
         watch.run()
         said = json.loads(watch.output.read_text().splitlines()[-1])
-    return Trace(parameters=said["parameters"], rows=[tuple(row) for row in said["rows"]], watch=watch)
+    return Trace(parameters=said["parameters"], rows=[Row(*row) for row in said["rows"]], watch=watch)
 
 
 def limit(name: str, seconds: float) -> Limit:
