@@ -140,18 +140,24 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
 
 
 def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetrics, *, inline: bool) -> Batcher:
-    """Decides in a thread of its own, unless everything is to happen in order."""
+    """Decides in a thread of its own, unless everything is to happen in order.
+
+    Where all environments are in one process, they wait while the policy decides, and it waits while they step: a
+    thread would only cost its wake-ups.
+    """
     worker = run.config.rollout_config.worker_config
+    in_turn = inline or worker.deterministic or worker.envs_per_process >= worker.num_envs
     batcher = Batcher(
         inference,
         lambda: pool.obs,
         pool.num_slots,
         least=worker.min_batch_size,
         timeout_s=worker.batch_timeout_s,
-        threaded=not (inline or worker.deterministic),
+        threaded=not in_turn,
         timed=metrics.inferring,
     )
-    batcher.on_decided = pool.wake
+    if not in_turn:
+        batcher.on_decided = pool.wake
     return batcher
 
 

@@ -99,6 +99,11 @@ class Batcher:
         if not self._threaded:
             self._take_weights()
 
+    @property
+    def has_decided(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._decided)
+
     def take(self) -> list[Decision]:
         """Returns what was decided, and forgets it."""
         with self._changed:

@@ -149,8 +149,9 @@ class Inference:
         """
         if self._whole:
             return self._every, slots
-        padding = self._forward.size(len(slots)) - len(slots)
-        return np.pad(slots, (0, padding), mode="edge"), np.arange(len(slots))
+        count, size = len(slots), self._forward.size(len(slots))
+        padded = slots if size == count else np.pad(slots, (0, size - count), mode="edge")
+        return padded, self._every[:count]
 
     def _stage(self, leaf: NDArray[Any]) -> Tensor:
         """Room for a batch of rows, from where a GPU fetches them by itself."""

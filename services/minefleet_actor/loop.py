@@ -115,6 +115,9 @@ class Actor:
         self._move_on()
         self._carry_out()
         self._ask()
+        while self._batcher.has_decided:
+            self._carry_out()
+            self._ask()
         self._cut_slow_resets()
 
     def is_held(self) -> bool:

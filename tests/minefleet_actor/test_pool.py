@@ -136,9 +136,24 @@ def test_what_is_asked_of_a_busy_process_is_done_in_one_go(tmp_path: Path) -> No
         pool.start()
         reset_all(pool)
         pool.step(np.array([0]), np.array([DAWDLE]))
+        pool.wait(0.0)
         pool.step(np.array([1]), np.array([0]))
+        pool.wait(0.0)
         pool.step(np.array([2]), np.array([0]))
         assert [ready.slots.tolist() for ready in results(pool, np.arange(3))] == [[0], [1, 2]]
+
+
+def test_a_reset_and_the_steps_of_its_process_are_ready_together(tmp_path: Path) -> None:
+    with closing(together(faulty(tmp_path), num_envs=3)) as pool:
+        pool.start()
+        slots = reset_all(pool)
+        pool.step(slots, np.array([1, 0, 0]))
+        (said,) = results(pool, slots)
+        assert said.terminated.tolist() == [True, False, False]
+        pool.reset(slots[:1])
+        pool.step(slots[1:], np.array([0, 0]))
+        (said,) = results(pool, slots)
+        assert said.kind.tolist() == [Kind.RESET, Kind.STEP, Kind.STEP]
 
 
 def test_the_last_observation_stays_until_the_slot_is_reset(pool: Pool) -> None:

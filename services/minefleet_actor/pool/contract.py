@@ -75,10 +75,10 @@ class Pool(Protocol):
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
 
     def step(self, slots: Slots, action: Tree) -> None:
-        """Starts a step of each slot and returns; `action` is a tree of [len(slots), ...]."""
+        """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
 
     def reset(self, slots: Slots) -> None:
-        """Starts a new episode in each slot and returns. No slot is ever reset without being asked.
+        """Asks for a new episode in each slot, from the next `wait` on. No slot is ever reset without being asked.
 
         It begins when the environment is there, its pause after failures is over and `max_resets_at_once` allows it.
         """

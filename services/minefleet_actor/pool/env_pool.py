@@ -9,7 +9,7 @@
        └─────── arrays, one row per slot, shared ──────────────────┘
               actions and seeds out; observations and results back
 
-Commands   filled by `step` and `reset` when the process is idle, else by `wait` as soon as it is; emptied by the
+Commands   filled by `wait` with what `step` and `reset` have asked for, as soon as the process is idle; emptied by the
            process, which waits for nothing else and runs them in turn. A reset waits here until its slot's pause is
            over and the turnstile lets its process in.
 Replies    filled by the process, emptied by `wait`, which waits for them, for the guard's events, for the next deadline
@@ -75,6 +75,8 @@ class EnvPool(BookedPool):
         self._supervisor = Supervisor(_timeouts_s(worker_config), worker_config.max_rss_bytes)
         self._memory = -1
         self._running = False
+        self._asked = set[int]()
+        """Processes for which commands have come since the last `wait`."""
 
     @property
     def pids(self) -> list[int]:
@@ -100,18 +102,26 @@ class EnvPool(BookedPool):
         self._book.breaker.until_s[:] = time.monotonic() + spread
 
     def step(self, slots: Slots, action: Tree) -> None:
-        """Starts a step of each slot and returns; `action` is a tree of [len(slots), ...]."""
+        """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
         self._book.step(slots, action)
-        self._send(slots)
+        self._asked.update((slots // self._config.envs_per_process).tolist())
 
     def reset(self, slots: Slots) -> None:
-        """Starts a new episode in each slot and returns; where the process is down, as soon as it is up again."""
+        """Asks for a new episode in each slot, from the next `wait` on or as soon as the process is up again."""
         self._book.reset(slots)
-        self._send(slots)
+        self._asked.update((slots // self._config.envs_per_process).tolist())
 
     def wait(self, timeout_s: float) -> Ready:
-        """Waits until a slot has news, `wake` is called or the time is over. Raises `EnvGaveUpError`."""
+        """Passes on what was asked for, then waits until a slot has news, `wake` is called or the time is over.
+
+        Resets and steps that the slots of one process were asked for go together, so that they are ready together.
+
+        Raises:
+            EnvGaveUpError: If no environment is left that works.
+        """
         until_s = time.monotonic() + timeout_s
+        while self._asked:
+            self._pass_on(self._asked.pop())
         self._turn(until_s)
         while not (self._book.has_news or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
@@ -201,10 +211,6 @@ class EnvPool(BookedPool):
         if self._supervisor.processes[index].stage == Stage.DOWN:
             self._begin(index)
         else:
-            self._pass_on(index)
-
-    def _send(self, slots: Slots) -> None:
-        for index in set((slots // self._config.envs_per_process).tolist()):
             self._pass_on(index)
 
     def _pass_on(self, index: int) -> None:
