@@ -13,7 +13,7 @@ from minefleet.policies import Policy
 from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch
-from minefleet_learner.forward import evaluate, gather, has_memory, select_seen
+from minefleet_learner.forward import evaluate, gather, has_memory, rows_of_a_pass, select_seen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +79,8 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     """Runs the current weights over all that was seen, from the stored recurrent states."""
     value, logp = (torch.zeros_like(batch.seen_first, dtype=batch.reward.dtype) for _ in range(2))
     whole_rows, step_at = has_memory(policy), _step_at(batch)
-    rows_per_pass = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
-    passes = torch.split(torch.arange(len(batch), device=value.device), rows_per_pass)
+    most = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
+    passes = torch.split(torch.arange(len(batch), device=value.device), rows_of_a_pass(policy, batch, most))
     batch.announce(passes)
     for rows in passes:
         selection = select_seen(batch, rows, whole_rows=whole_rows)

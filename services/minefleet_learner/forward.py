@@ -18,6 +18,9 @@ from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
 
+PASS_STEPS = 256
+"""Steps that a pass on the CPU takes at most without memory: what the layers make of more leaves the caches."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
@@ -36,6 +39,16 @@ class Selection:
 def has_memory(policy: Policy) -> bool:
     """Whether the policy carries state from step to step."""
     return bool(flatten(policy.initial_state(1)))
+
+
+def rows_of_a_pass(policy: Policy, batch: Batch, most: int) -> int:
+    """How many rows of a batch one pass takes, at most `most`. Sums over passes are the same for any number.
+
+    A recurrent layer multiplies by the same weights for each step of time: it wants all the rows that it can have.
+    """
+    if batch.mask.device.type != "cpu" or has_memory(policy):
+        return most
+    return min(most, max(1, PASS_STEPS // batch.mask.shape[1]))
 
 
 def select_steps(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:

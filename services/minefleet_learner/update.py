@@ -29,7 +29,7 @@ from minefleet_learner.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.batch import Batch, Name, subset
 from minefleet_learner.burn_in import burned_in
 from minefleet_learner.estimates import Estimates, Part, estimate
-from minefleet_learner.forward import acted_on, has_memory
+from minefleet_learner.forward import acted_on, has_memory, rows_of_a_pass
 from minefleet_learner.freezing import train_only
 from minefleet_learner.objective import Objective, Prepared
 from minefleet_learner.ppo import PPOLoss, normalize
@@ -244,10 +244,11 @@ class Updater:
         Rows are shuffled anew each epoch. All ranks take as many steps, whatever part of the fragments each has.
         """
         size = self._config.batch_size_per_gpu
+        together = size if prepared is None else rows_of_a_pass(self.policy, prepared.batch, size)
         per_step = self._ranks.size * size * self._config.gradient_accumulation
         for _ in range(self._config.epochs_per_iteration):
             shares = torch.tensor_split(torch.randperm(len(lengths)), -(-fragments // per_step))
-            groups = [torch.split(rows, size) if len(rows) else () for rows in shares]
+            groups = [torch.split(rows, together) if len(rows) else () for rows in shares]
             if prepared is not None:
                 prepared.batch.announce([rows for group in groups for rows in group])
             counts = torch.tensor([sum(int(lengths[rows].sum()) for rows in group) for group in groups])

@@ -16,6 +16,7 @@ from minefleet.config import PolicyConfig, TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy, build
 from minefleet.schema import Leaf, Schema
+from minefleet_learner import forward
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import recompute
 from minefleet_learner.forward import gather
@@ -150,6 +151,35 @@ def test_accumulated_micro_batches_equal_one_large_one(
             torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5)
         for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm"):
             assert getattr(report, name) == pytest.approx(getattr(results[0][1], name), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("gae_values", ["recomputed", "behaviour"])
+def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
+    monkeypatch: pytest.MonkeyPatch, make_fragment: Make, make_policy: MakePolicy, gae_values: str
+) -> None:
+    batch, config = make_batch(make_fragment, 0), replace(CONFIG, batch_size_per_gpu=6, gae_values=gae_values)
+    trained, passes = [], []
+    for steps in (10**6, 2 * batch.mask.shape[1], 1):
+        monkeypatch.setattr(forward, "PASS_STEPS", steps)
+        policy = make_policy()
+        calls = list[int]()
+        policy.register_forward_hook(lambda _, inputs, __, calls=calls: calls.append(len(inputs[2])))
+        seed_everything(0)
+        make_updater(policy, config).update(batch, rates(config, 0, 0.0))
+        trained.append(weights(policy))
+        passes.append(len(calls))
+    assert passes[1] == 3 * passes[0]
+    assert passes[2] == 6 * passes[0]
+    for other in trained[1:]:
+        for name, tensor in trained[0].items():
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5)
+
+
+def test_a_policy_with_memory_runs_over_all_rows_that_it_may(make_fragment: Make, make_policy: MakePolicy) -> None:
+    batch = make_batch(make_fragment, 0, gru_size=5)
+    assert forward.rows_of_a_pass(make_policy(5), batch, 1000) == 1000
+    assert forward.rows_of_a_pass(make_policy(), batch, 1000) == forward.PASS_STEPS // batch.mask.shape[1]
+    assert forward.rows_of_a_pass(make_policy(), batch, 2) == 2
 
 
 def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: MakePolicy) -> None:
