@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from tests.engine import minerl, minestudio
 from tests.engine.prepared import Prepared
 from tests.interpreters import minerl_python, minestudio_python
+
+hypothesis.settings.register_profile("no timing in a test", deadline=None)
+hypothesis.settings.load_profile("no timing in a test")
 
 COMMAND = (sys.executable, "-m", "minefleet")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.engine import marks
@@ -42,7 +42,6 @@ def summon(engine: Engine, bearing: float, distance: float) -> None:
     say(engine, f"/execute as @p at @p run summon minecraft:cow ~{x} ~3 ~{z} {{Health:1f}}")
 
 
-@settings(deadline=None)
 @given(bearing=st.floats(-180, 180), turned=st.floats(-180, 180), distance=st.floats(1.0, 4.0))
 def test_a_cow_is_hit_exactly_where_the_crosshair_is_drawn_upon_it_within_reach(
     bearing: float, turned: float, distance: float
@@ -113,7 +112,6 @@ def test_death_empties_the_hands_and_ends_a_mission_that_ends_with_it() -> None:
     assert json.loads(json.loads(shown.info)["equipped_items"]["mainhand"])["type"] == "air"
 
 
-@settings(deadline=None)
 @given(engine=st.integers(0, 2**24 - 1), tick=st.integers(0, 2**24 - 1), size=st.sampled_from([(360, 640), (64, 64)]))
 def test_a_mark_is_read_as_it_was_drawn_and_no_other_picture_has_one(
     engine: int, tick: int, size: tuple[int, int]

@@ -82,7 +82,7 @@ def test_what_fits_is_the_batch_of_the_same_fragments_unpacked(make_fragment: Ma
     whole_rows=st.booleans(),
     of_steps=st.booleans(),
 )
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_pass_sees_what_a_batch_that_holds_everything_shows(
     make_fragment: Make,
     threads: int,

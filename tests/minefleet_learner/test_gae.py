@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from tests.minefleet_learner.random_steps import NAMES, SHARE, STEPS, Fragmented, Steps, fragmented, random_steps
 from torch import Tensor
 
@@ -40,7 +40,6 @@ def computed(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
     )
 
 
-@settings(deadline=None)
 @given(STEPS, SHARE, SHARE)
 def test_advantages_equal_the_double_sum_on_random_shapes_cuts_and_masks(
     steps: Steps, discount: float, gae_lambda: float
@@ -49,7 +48,6 @@ def test_advantages_equal_the_double_sum_on_random_shapes_cuts_and_masks(
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
 
 
-@settings(deadline=None)
 @given(fragmented(), SHARE, SHARE)
 def test_chained_fragments_equal_the_double_sum_over_runs_without_gaps_in_any_order(
     cut: Fragmented, discount: float, gae_lambda: float

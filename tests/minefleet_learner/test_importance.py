@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet_learner.importance import capped, weigh
@@ -12,7 +12,6 @@ from minefleet_learner.importance import capped, weigh
 LOGS = st.lists(st.floats(-5, 5), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(LOGS)
 def test_the_statistics_are_their_definitions_over_the_mask(logs: list[float]) -> None:
     log_ratio = torch.tensor([[*logs, math.nan]], dtype=torch.float64)

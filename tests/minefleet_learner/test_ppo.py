@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -61,7 +61,6 @@ SEED = st.integers(0, 2**31)
 
 
 @pytest.mark.parametrize("has_proximal", [False, True])
-@settings(deadline=None)
 @given(seed=SEED, rows=SHAPE, length=SHAPE, weight_cap=st.sampled_from([1.0, 1.3, 5.0, math.inf]))
 def test_the_loss_equals_its_definition_on_random_shapes_and_masks(
     has_proximal: bool, seed: int, rows: int, length: int, weight_cap: float

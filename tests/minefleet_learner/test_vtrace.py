@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.minefleet_learner.random_steps import NAMES, SHARE, STEPS, Fragmented, Steps, fragmented, random_steps
 from torch import Tensor
@@ -74,7 +74,6 @@ def equal(one: VTrace, other: VTrace) -> None:
     torch.testing.assert_close(one.advantage, other.advantage, rtol=0, atol=1e-9)
 
 
-@settings(deadline=None)
 @given(STEPS, SHARE, SHARE, BAR, BAR)
 def test_targets_and_advantages_equal_the_definition_on_random_shapes_cuts_and_masks(
     steps: Steps, discount: float, gae_lambda: float, rho_bar: float, c_bar: float
@@ -90,7 +89,6 @@ def test_targets_and_advantages_equal_the_definition_on_random_shapes_cuts_and_m
     equal(got, definition(steps, unbroken(steps.mask), discount, gae_lambda, rho_bar, c_bar))
 
 
-@settings(deadline=None)
 @given(fragmented(), SHARE, SHARE, BAR, BAR)
 def test_chained_fragments_equal_the_definition_over_runs_without_gaps_in_any_order(
     cut: Fragmented, discount: float, gae_lambda: float, rho_bar: float, c_bar: float
@@ -113,7 +111,6 @@ def test_chained_fragments_equal_the_definition_over_runs_without_gaps_in_any_or
         assert not got.advantage[index, length:].any()
 
 
-@settings(deadline=None)
 @given(STEPS, SHARE, SHARE)
 def test_on_data_of_its_own_policy_it_is_gae(steps: Steps, discount: float, gae_lambda: float) -> None:
     own = replace(steps, log_ratio=torch.zeros_like(steps.log_ratio)).tensors()

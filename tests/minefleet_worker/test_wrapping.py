@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import GrayscaleObservation, TransformObservation
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -94,7 +94,6 @@ def test_a_time_limit_truncates_and_counts_skipped_steps() -> None:
 
 
 @given(skip=st.integers(2, 6), end=st.integers(1, 20), breaks=st.integers(1, 20))
-@settings(deadline=None)
 def test_skipped_frames_add_up_to_the_same_return_and_stop_where_the_episode_ends_or_breaks(
     skip: int, end: int, breaks: int
 ) -> None:

@@ -72,7 +72,7 @@ def parts(leaf: Leaf, tensor: Tensor, row: int, mask: Tensor) -> list[tuple[Tens
 
 
 @given(seed=st.integers(0, 10_000), multi=st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_logp_entropy_and_kl_are_those_of_the_distribution_over_the_allowed(seed: int, multi: bool) -> None:
     leaf = MULTI if multi else DISCRETE
     features, mask = torch.randn(ROWS, 1, FEATURES), random_mask(leaf, np.random.default_rng(seed))

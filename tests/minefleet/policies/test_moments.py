@@ -1,11 +1,10 @@
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.policies.moments import merge, moments_of
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 2**31 - 1))
 def test_the_moments_of_pieces_merge_to_those_of_the_whole_with_empty_pieces_too(lengths: list[int], seed: int) -> None:
     rows = torch.randn(sum(lengths), 2, 3, generator=torch.Generator().manual_seed(seed)) * 3 + 1e3

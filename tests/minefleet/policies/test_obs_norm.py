@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.config import PolicyConfig
@@ -32,7 +32,6 @@ ACTION = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
     scale=st.sampled_from([1e-3, 1.0, 1e4]),
     seed=st.integers(0, 1000),
 )
-@settings(deadline=None)
 def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
     sizes: list[int], offset: float, scale: float, seed: int
 ) -> None:
@@ -50,7 +49,6 @@ def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
 
 
 @given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8), seed=st.integers(0, 1000))
-@settings(deadline=None)
 def test_pieces_come_to_the_same_as_all_at_once(sizes: list[int], seed: int) -> None:
     pieces = list(torch.split(torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(seed)), sizes))
     at_once, in_pieces = (ObsNorm({"numbers": Leaf(kind="box", shape=(3,), dtype="float32")}) for _ in range(2))

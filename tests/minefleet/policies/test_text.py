@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -41,7 +41,6 @@ def test_a_text_that_was_cut_in_a_character_can_be_read() -> None:
 
 
 @given(text=st.text("abc ", max_size=12), at=st.integers(0, 11), seed=st.integers(0, 100))
-@settings(deadline=None)
 def test_every_byte_matters_and_the_empty_room_does_not(text: str, at: int, seed: int) -> None:
     torch.manual_seed(seed)
     module = TextFeatures(LONGEST)

@@ -35,7 +35,7 @@ def run(policy: VPTPolicy, image: Tensor, state: Tree, first: Tensor) -> tuple[P
     return policy({"image": image}, state, first)  # type: ignore[no-any-return]  # A module's result has no type.
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=seeds, steps=st.integers(1, 15), data=st.data())
 def test_what_was_before_a_first_is_forgotten_exactly(
     policy: VPTPolicy, seed: int, steps: int, data: st.DataObject
@@ -57,7 +57,7 @@ def test_what_was_before_a_first_is_forgotten_exactly(
         torch.testing.assert_close(ours[:, at:], wanted, rtol=0, atol=1e-5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=seeds, cuts=st.lists(st.integers(1, 8), min_size=1, max_size=6))
 def test_a_sequence_may_be_cut_anywhere(policy: VPTPolicy, seed: int, cuts: list[int]) -> None:
     generator = torch.Generator().manual_seed(seed)
