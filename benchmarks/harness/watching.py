@@ -54,6 +54,8 @@ class Watch:
     directory: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+    pid: int = 0
+    """Of the command, once it runs."""
 
     @property
     def output(self) -> Path:
@@ -72,6 +74,7 @@ class Watch:
             process = subprocess.Popen(
                 self.command, cwd=self.directory, env=variables, stdout=output, stderr=subprocess.STDOUT
             )
+        self.pid = process.pid
         pause, is_ended = threading.Event(), False
         while process.poll() is None:
             if not is_ended:

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,25 @@ from minefleet.policies import build
 from minefleet.run import Run, read_run
 
 
-def train(name: str, overrides: Sequence[str] = (), *, seed: int, seconds: float, steps: float = math.inf) -> Trace:
-    """Trains until so many seconds after the first iteration, or so many steps."""
+def train(
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    seed: int,
+    seconds: float,
+    steps: float = math.inf,
+    look: Callable[[int, Path], None] = lambda pid, run: None,
+) -> Trace:
+    """Trains until so many seconds after the first iteration, or so many steps.
+
+    Args:
+        name: Of the case.
+        overrides: `KEY=VALUE` of our configuration.
+        seed: Of the run.
+        seconds: See above.
+        steps: See above.
+        look: Shown the process and the run's directory now and then.
+    """
     with scratch() as directory:
         path, run = directory / "config.yaml", directory / "run"
         path.write_text(yaml.safe_dump({"seed": seed, **config_of(CASES[name])}))
@@ -30,6 +47,7 @@ def train(name: str, overrides: Sequence[str] = (), *, seed: int, seconds: float
         )
 
         def is_over() -> bool:
+            look(watch.pid, run)
             rows = rows_of(run)
             return bool(rows) and (rows[-1].at_s - rows[0].at_s > seconds or rows[-1].steps >= steps)
 

@@ -1,0 +1,52 @@
+"""The stages of a step, by the functions that they run in: what `benchmarks/training_budget.py` tells apart."""
+
+from collections.abc import Sequence
+
+IDLE = "idle"
+NATIVE = "threads without Python: gRPC, RocksDB, torch"
+WAITS = (
+    "wait (threading.py",
+    "select (selectors.py",
+    "_blocking (grpc/_channel.py",
+    "channel_spin (grpc/_channel.py",
+    "_consume_request_iterator (grpc/_channel.py",
+    "_next (grpc/_channel.py",
+    "_serve (grpc/_server.py",
+    "_worker (concurrent/futures/thread.py",
+    "pass_on (minefleet_runtime/signals.py",
+    "_wait_once (grpc/_common.py",
+)
+"""Innermost functions of a thread that waits."""
+STAGES = (
+    ("forward", ("Forward.__call__ (", "evaluate (minefleet_learner/forward.py")),
+    ("backward", ("backward (torch/_tensor.py", "Tensor.backward (")),
+    ("optimizer", ("step (torch/optim/", "clip_grad_norm", "zero_grad (torch/optim/")),
+    ("gather", ("gather (minefleet_learner/", "observations (minefleet_learner/forward.py")),
+    ("pack and unpack", ("minefleet/codec.py", "minefleet_learner/large.py", "minefleet_learner/collating.py")),
+    ("sample and copy", ("Inference.decide (",)),
+    ("GAE", ("estimate (minefleet_learner/estimates.py",)),
+    ("loss", ("Objective.loss (", "loss (minefleet_learner/objective.py")),
+    ("record", ("minefleet_actor/recorder.py",)),
+    ("commands and answers", ("minefleet_actor/pool/",)),
+    ("append", ("Shipper.", "Append (minefleet_replay/service.py")),
+    ("grants", ("minefleet_actor/grants.py", "Grant (minefleet_replay/service.py")),
+    ("lease, read, ack", ("minefleet_learner/feed.py", "Lease (", "Read (", "Ack (")),
+    ("weights", ("minefleet_actor/weights.py", "minefleet/parameters.py", "minefleet_learner/copies.py")),
+    ("sync", ("Ticker.",)),
+    ("checkpoint", ("minefleet_learner/saving.py", "minefleet/checkpoint.py")),
+    ("optimizer steps, the rest", ("Stepper.step (",)),
+    ("update, the rest", ("Updater.update (",)),
+    ("loop", ("Actor.turn (",)),
+)
+"""Each with what its functions contain."""
+
+
+def stage_of(frames: Sequence[str]) -> str:
+    """The stage of a stack, outermost function first."""
+    if not frames or any(wait in frames[-1] for wait in WAITS):
+        return IDLE
+    for frame in reversed(frames):
+        for stage, marks in STAGES:
+            if any(mark in frame for mark in marks):
+                return stage
+    return "the rest"
