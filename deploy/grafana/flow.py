@@ -6,8 +6,8 @@ from deploy.grafana.queries import average, chosen, largest, quantile, rate, sma
 SLOTS = total("minefleet_actor_slots")
 HELD = total("minefleet_actor_held_slots")
 IDLE = (HELD, total("minefleet_actor_resetting_slots"), total("minefleet_actor_resting_slots"))
-LIMITS = ((0.0, 0.2, "the learner", "blue"), (0.2, 1.0, "the actors", "orange"))
-"""A learner that waits more than a fifth of its time is held up by the actors, as `minefleet status` says."""
+CLEAR_GAIN = 1.25
+"""A stage that gains less limits nothing worth a change, as `minefleet status` says."""
 
 
 def page() -> Page:
@@ -33,11 +33,12 @@ def limit() -> list[Panel]:
     return [
         figure(
             "Limit",
-            "The actors, if the learner waits more than a fifth of its time: more of them or of their environments "
-            "help. Otherwise the learner: fewer epochs, more threads or a GPU help.",
-            waits,
-            unit="percentunit",
-            names=LIMITS,
+            "The stage without which the run would be fastest, and at most how many times as fast: below 1.25 none "
+            "limits by itself. `minefleet status` names what to turn.",
+            f"topk(1, {largest('minefleet_learner_limit_gain', 'stage')})",
+            unit="none",
+            steps={CLEAR_GAIN: "yellow", 2.0: "orange"},
+            legend="{{stage}}",
         ),
         figure("Steps taken", "By all actors.", rate("minefleet_actor_env_steps_total"), unit="cps"),
         figure(
@@ -49,6 +50,35 @@ def limit() -> list[Panel]:
         figure("Learner waits", "Share of the last iteration.", waits, unit="percentunit"),
         figure("Slots without a grant", "Replay has enough for now.", f"{granted} / {SLOTS}", unit="percentunit"),
         figure("Newest version", "Of the weights.", largest("minefleet_parameters_newest_version"), unit="none"),
+        chart(
+            "At most how many times as fast without a stage",
+            "What both loops would gain if the stage took no time: the actors' slots, and the learner.",
+            (largest("minefleet_learner_limit_gain", "stage"), "{{stage}}"),
+            unit="none",
+            bounds=(1, None),
+            steps={CLEAR_GAIN: "yellow"},
+        ),
+        chart(
+            "What slots wait for",
+            "Shares of the time of all slots. `grant` is for the learner, `room` for replay.",
+            (
+                f"{rate('minefleet_actor_slot_seconds_total', 'waiting_for')} / ignoring(waiting_for) group_left "
+                + rate("minefleet_actor_slot_seconds_total"),
+                "{{waiting_for}}",
+            ),
+            unit="percentunit",
+            stacked=True,
+            bounds=(0, 1),
+        ),
+        chart(
+            "What the learner's loop spends its time on",
+            "Shares. `fragments` is a wait for the actors, `replay` for what is being read, `weights` for versions "
+            "that are not out.",
+            (rate("minefleet_learner_loop_seconds_total", "spent_on"), "{{spent_on}}"),
+            unit="percentunit",
+            stacked=True,
+            bounds=(0, 1),
+        ),
         chart(
             "Share of its time that the learner waits for fragments",
             "Near 0 the learner limits, near 1 the actors.",

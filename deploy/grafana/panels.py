@@ -65,7 +65,7 @@ def figure(
         span: Columns.
         steps: Colours.
         names: Shown instead of numbers: from, to, what, colour.
-        legend: Where there are several numbers.
+        legend: Where the number has a name, or there are several.
     """
     panel = (
         stat.Panel()
@@ -81,6 +81,8 @@ def figure(
         .graph_mode(common.BigValueGraphMode.NONE)
         .reduce_options(looks.ReduceDataOptions().calcs(["lastNotNull"]))
     )
+    if legend:
+        panel.text_mode(common.BigValueTextMode.VALUE_AND_NAME)
     return panel.with_target(_target(0, (query, legend)).instant())
 
 

@@ -181,21 +181,42 @@ def disks() -> list[Panel]:
 
 
 def processes() -> list[Panel]:
-    """CPU, memory and files. Environments are processes of their own and not in these numbers."""
+    """CPU, memory and files. Memory and files are without environments, which are processes of their own."""
     return [
         chart(
             "CPU",
-            "Cores, without environments.",
-            (rate("process_cpu_seconds_total", "job, instance"), PROCESS),
+            "Cores, of each role with all processes below it.",
+            (rate("minefleet_processor_seconds_total", "job, instance"), PROCESS),
             unit="cores",
+            span=6,
         ),
-        chart("Memory", "Resident.", (total("process_resident_memory_bytes", "job, instance"), PROCESS), unit="bytes"),
+        chart(
+            "Busy cores",
+            "Share of the cores that a role may use, whoever uses them. Near 1 the machine limits.",
+            (
+                f"{rate('minefleet_machine_busy_seconds_total', 'job, instance')} / "
+                + total("minefleet_machine_cores", "job, instance"),
+                PROCESS,
+            ),
+            unit="percentunit",
+            bounds=(0, 1),
+            span=6,
+            steps={0.95: "orange"},
+        ),
+        chart(
+            "Memory",
+            "Resident.",
+            (total("process_resident_memory_bytes", "job, instance"), PROCESS),
+            unit="bytes",
+            span=6,
+        ),
         chart(
             "Open files",
             "Share of those that the process may open.",
             (f"{total('process_open_fds', 'job, instance')} / {total('process_max_fds', 'job, instance')}", PROCESS),
             unit="percentunit",
             bounds=(0, 1),
+            span=6,
             steps={0.8: "red"},
         ),
     ]

@@ -172,12 +172,12 @@ def make_lane(
     """The lane to a shard."""
     return Lane(
         name=shard.name,
-        grants=make_grants(context, shard, inference, pool),
+        grants=make_grants(context, shard, inference, metrics, pool),
         shipper=make_shipper(context, shard, abandoned, metrics, pool),
     )
 
 
-def make_grants(context: RoleContext, shard: Shard, inference: Inference, pool: Pool) -> Grants:
+def make_grants(context: RoleContext, shard: Shard, inference: Inference, metrics: ActorMetrics, pool: Pool) -> Grants:
     """Grants for the weights that `inference` uses."""
     buffer = context.run.config.rollout_config.replay_buffer_config
     return Grants(
@@ -186,6 +186,8 @@ def make_grants(context: RoleContext, shard: Shard, inference: Inference, pool: 
         granted=pool.wake,
         renew_s=buffer.grant_timeout_s / 3,
         max_staleness=buffer.max_staleness,
+        actor=metrics.actor,
+        slot_seconds=partial(metrics.slot_seconds, shard.index),
     )
 
 

@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 
 from minefleet.replay import Position, ReplayClient
 from minefleet.rpc import StoppedError
+from minefleet.v1 import replay_service_pb2
 
+SlotSeconds = replay_service_pb2.SlotSeconds
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
 
@@ -40,6 +42,8 @@ class Grants:
         granted: Callable[[], None],
         renew_s: float,
         max_staleness: int,
+        actor: str = "",
+        slot_seconds: Callable[[], SlotSeconds | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replay = replay
@@ -47,7 +51,10 @@ class Grants:
         self._granted_hook = granted
         self._renew_s = renew_s
         self._max_staleness = max_staleness
+        self._actor = actor
+        self._slot_seconds = slot_seconds
         self._newest_version = 0
+        self._outdated: int | None = None  # The version that replay would grant more to, were it newer.
         self._clock = clock
         self._changed = threading.Condition()
         self._wishes: dict[Chunk, None] = {}
@@ -75,8 +82,9 @@ class Grants:
 
     @property
     def is_behind(self) -> bool:
-        """Whether replay has heard of versions so new that it takes nothing acted by the weights in use."""
-        return self._newest_version - self._version() > self._max_staleness
+        """Whether replay would grant chunks to newer weights, and does not grant them to those in use."""
+        version = self._version()
+        return version == self._outdated or self._newest_version - version > self._max_staleness
 
     def done(self, chunk: Chunk) -> None:
         """The chunk is complete: its grant need not be kept."""
@@ -124,9 +132,11 @@ class Grants:
             self._asked = asked
         if not asked and not polling:
             return None
-        answer = self._replay.reserve(self._version(), asked)
+        version = self._version()
+        answer = self._replay.reserve(version, asked, actor=self._actor, slot_seconds=self._slot_seconds())
         with self._changed:
             self._asked = ()
+            self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)

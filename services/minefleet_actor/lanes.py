@@ -35,6 +35,13 @@ class Lane:
     grants: Grants
     shipper: Shipper
 
+    @property
+    def lack(self) -> str:
+        """What a slot that is held waits for: one of `metrics.REASONS`."""
+        if not self.shipper.has_room():
+            return "room"
+        return "weights" if self.grants.is_behind else "grant"
+
 
 def stream_name(actor: str, slot: int, generation: int) -> str:
     """The name of a slot's stream."""
@@ -79,10 +86,7 @@ class Lanes:
 
     def lack(self, slot: int) -> str:
         """What a slot that is held waits for: one of `metrics.REASONS`."""
-        lane = self._lane(slot)
-        if not lane.shipper.has_room():
-            return "room"
-        return "weights" if lane.grants.is_behind else "grant"
+        return self._lane(slot).lack
 
     @property
     def queued(self) -> int:

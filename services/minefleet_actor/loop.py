@@ -41,10 +41,11 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
-from minefleet_actor.lanes import PATIENCE_S, Lanes
+from minefleet_actor.lanes import PATIENCE_S, Lane, Lanes
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.recorder import Recorder
+from minefleet_actor.slot_time import ENVIRONMENT, INFERENCE, KIND_OF, Waiting
 from minefleet_actor.video.camera import Camera
 from minefleet_actor.weights import WeightsFollower
 
@@ -109,7 +110,9 @@ class Actor:
 
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
-        self._absorb(self._pool.wait(wait_s))
+        ready = self._pool.wait(wait_s)
+        self._metrics.slot_time.settle(len(ready.slots))
+        self._absorb(ready)
         self._take_weights()
         self._let_go()
         self._move_on()
@@ -119,6 +122,7 @@ class Actor:
             self._carry_out()
             self._ask()
         self._cut_slow_resets()
+        self._metrics.slot_time.wait_for(self._waiting())
 
     def is_held(self) -> bool:
         """Whether every slot waits for a grant or room: nothing will happen before replay answers."""
@@ -328,6 +332,19 @@ class Actor:
         """[S] bool: the slots that want a decision, or the value of what they see."""
         wanting: NDArray[np.bool_] = (self._phase == Phase.READY) | (self._phase == Phase.ENDING)
         return wanting
+
+    def _waiting(self) -> list[Waiting]:
+        """By lane, how many slots wait for what. Bytes are counted, since that takes less than any call of NumPy."""
+        numbers = self._lanes.numbers
+        phases = (
+            [self._phase] if len(self._lanes) == 1 else [self._phase[numbers == n] for n in range(len(self._lanes))]
+        )
+        return [self._waiting_of(lane, phase.tobytes()) for lane, phase in zip(self._lanes, phases, strict=True)]
+
+    def _waiting_of(self, lane: Lane, phases: bytes) -> Waiting:
+        working, held = phases.count(Phase.WORKING), phases.count(Phase.HELD)
+        waiting = (ENVIRONMENT, working), (INFERENCE, len(phases) - working - held)
+        return (*waiting, (KIND_OF[lane.lack], held)) if held else waiting
 
     def _begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.pace import Durations, Pace
+from minefleet_actor.slot_time import SlotTime
 from minefleet_worker.frames import FAILURES
 
 REASONS = {
@@ -21,6 +24,22 @@ REASONS = {
 }
 """What a slot may wait for before it starts a fragment."""
 STEP_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+class SlotTimeCollector(Collector):
+    """What slots have spent their time on, at the moment of the scrape."""
+
+    def __init__(self, slot_time: SlotTime) -> None:
+        self._slot_time = slot_time
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One sample per kind."""
+        family = CounterMetricFamily(
+            "minefleet_actor_slot_seconds", "Time of all slots, by what they waited for.", labels=["waiting_for"]
+        )
+        for kind, seconds in self._slot_time.totals().items():
+            family.add_metric([kind], seconds)
+        yield family
 
 
 class ActorMetrics:
@@ -74,12 +93,15 @@ class ActorMetrics:
             "Frames of filmed episodes that the encoder had no time for.",
             registry=registry,
         )
-        self._actor = actor
+        self.actor = actor
+        """This incarnation."""
         self._lock = threading.Lock()
         self._env_steps = np.zeros(lanes, np.int64)
         self._env_failures = np.zeros(lanes, np.int64)
         self._failures_by_kind: Counts[str] = Counts()
         self._pace = Pace()
+        self.slot_time = SlotTime(lanes)
+        registry.register(SlotTimeCollector(self.slot_time))
 
     def stepped(self, lanes: NDArray[np.intp], seconds: NDArray[np.float64]) -> None:
         """Counts environment steps, by the lanes of the slots that took them, and how long each took."""
@@ -117,8 +139,12 @@ class ActorMetrics:
         """What one lane has counted, cumulative over this incarnation."""
         with self._lock:
             return replay_service_pb2.ActorProgress(
-                actor=self._actor, env_steps=self._env_steps[lane], env_failures=self._env_failures[lane]
+                actor=self.actor, env_steps=self._env_steps[lane], env_failures=self._env_failures[lane]
             )
+
+    def slot_seconds(self, lane: int) -> replay_service_pb2.SlotSeconds:
+        """What the slots of one lane have spent their time on, cumulative over this incarnation."""
+        return self.slot_time.of(lane)
 
     def totals(self) -> dict[str, float]:
         """Over all lanes; failures also by kind, for people."""

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
+from minefleet_learner.advisor import Advisor
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.collating import Collator
 from minefleet_learner.compiling import compiled_policy
@@ -64,10 +66,19 @@ def build_learner(
     rollout = run.config.rollout_config
     metrics, bound = LearnerMetrics(context.registry), _parity_bound(run)
     metrics.parity_bound.set(bound)
+    advisor = Advisor(replay.slot_seconds, rollout.replay_buffer_config.max_staleness)
+    context.registry.register(advisor)
+    context.board.ask(advisor.figures)
     outlets = Outlets(
         run=run,
         feed=build_feed(
-            context, LeadingShards(replay, ranks), device, ranks, ahead=background, burn_in=updater.burn_in
+            context,
+            LeadingShards(replay, ranks),
+            device,
+            ranks,
+            ahead=background,
+            burn_in=updater.burn_in,
+            reading=advisor.loop_time.reading,
         ),
         replay=replay,
         parameters=ParametersClient(
@@ -89,6 +100,7 @@ def build_learner(
         ),
         metrics=metrics,
         board=context.board,
+        advisor=advisor,
     )
     probe = ParityProbe(
         updater.policy,
@@ -192,7 +204,14 @@ def build_replay(context: RoleContext) -> Shards:
 
 
 def build_feed(
-    context: RoleContext, replay: Leases, device: torch.device, ranks: Ranks, *, ahead: bool, burn_in: int
+    context: RoleContext,
+    replay: Leases,
+    device: torch.device,
+    ranks: Ranks,
+    *,
+    ahead: bool,
+    burn_in: int,
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Feed:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
@@ -209,4 +228,5 @@ def build_feed(
         ahead=ahead,
         stopping=context.stopping,
         report=context.board.waiting,
+        reading=reading,
     )

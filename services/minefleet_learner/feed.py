@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -87,6 +88,7 @@ class Feed:
         may_be_empty: bool,
         stopping: threading.Event,
         report: Callable[[str | None], None],
+        reading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Stores its arguments; nothing is leased yet.
 
@@ -102,6 +104,7 @@ class Feed:
                 others may have some.
             stopping: Ends every wait.
             report: Told that fragments are waited for, and None when they have come.
+            reading: Entered while fragments are read.
         """
         self._replay = replay
         self._fragments_per_chunk = fragments_per_chunk
@@ -112,6 +115,7 @@ class Feed:
         self._stopping = stopping
         self._ended = threading.Event()
         self._report = report
+        self._reading = reading
         self._readers = readers
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed") if ahead else None
@@ -176,9 +180,10 @@ class Feed:
         """Leases until something could be read."""
         while True:
             number, chunks = self._lease(use_version, report)
-            named = list(self._read(number, chunks))
-            if named or self._may_be_empty:
-                return self._leased(number, chunks, named, use_version)
+            with self._reading():
+                named = list(self._read(number, chunks))
+                if named or self._may_be_empty:
+                    return self._leased(number, chunks, named, use_version)
             logger.warning("every fragment of lease %d is corrupt", number)
             self._replay.ack(number)
             self._open.discard(number)

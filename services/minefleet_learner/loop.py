@@ -94,6 +94,7 @@ class Learner:
             give_up=parts.stopping.set,
         )
         self._watch = Stopwatch()
+        self._time = parts.outlets.advisor.loop_time
         self._moments = Copier()
         self._copying: Future[Weights] = Future()
         self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None
@@ -146,7 +147,9 @@ class Learner:
         Raises:
             StoppedError: If asked to stop while waiting.
         """
+        self._time.waits()
         leased = self._parts.outlets.feed.take(self._version)
+        self._time.trains()
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
             self._wait_for_copy()
@@ -165,7 +168,10 @@ class Learner:
         """
         self._iteration, self._version = self._iteration + 1, self._version + new_version
         began, writer = time.monotonic(), self._parts.outlets.writer
-        self._backlog.make_room()
+        with self._time.standing_still():
+            self._backlog.make_room()
+        if new_version:
+            self._time.trained()
         self._copying, self._is_published = self._begin_copy(), new_version
         account = Account(
             receipt=whole_receipt(self._parts.ranks, taken.leased.receipt),
@@ -256,7 +262,8 @@ class Learner:
     def _wait_for_copy(self) -> float:
         """Waits until the weights may be changed; returns how long, seconds."""
         began = time.monotonic()
-        weights = self._copying.result()
+        with self._time.standing_still():
+            weights = self._copying.result()
         if self._is_published:
             self._parts.probe.remember(self._version, weights)
         return time.monotonic() - began

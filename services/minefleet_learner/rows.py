@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from minefleet.checkpoint import CheckpointState
+from minefleet.limit import Verdict
 from minefleet.v1 import episode_pb2
 from minefleet_learner.episodes import EpisodeStatistics
 from minefleet_learner.feed import Receipt
@@ -73,7 +74,9 @@ class Account:
     """How long the loop stood still so that weights could be published, seconds."""
 
 
-def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float) -> dict[str, Any]:
+def make_row(
+    *, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float, verdict: Verdict
+) -> dict[str, Any]:
     """The numbers of an iteration that has just been acked."""
     staleness, uses = account.receipt.staleness, account.receipt.uses
     return {
@@ -86,6 +89,7 @@ def make_row(*, state: CheckpointState, episodes: EpisodeStatistics, account: Ac
         "sps": sps,
         "learner_wait_ratio": account.learner_wait_ratio,
         "publish_blocked_s": account.publish_blocked_s,
+        **verdict.to_dict(),
         "staleness_mean": mean(staleness),
         "staleness_max": max(staleness, default=None),
         "reuse_mean": mean(uses),

@@ -48,16 +48,17 @@ class Intake:
     def _books(self) -> Books:
         return self._keeper.books
 
-    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> tuple[list[bool], int]:
-        """Says for each chunk whether it may be made with these weights, and how many more could be."""
+    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> tuple[list[bool], int, int]:
+        """Says for each chunk if these weights may make it, then how many more they could, and how many newer ones."""
         if self._is_too_old(policy_version):
             for name in names:
                 self._keeper.pacing.revoke(name)
-            return [False] * len(names), 0
+            return [False] * len(names), 0, self._keeper.pacing.free_chunks(self._keeper.usable_chunks)
         lag = max(0, self._books.standing.newest_version - policy_version)
         fresh_chunks = self._books.limits.fresh_chunks(lag)
         granted = [self._reserve(name, fresh_chunks) for name in names]
-        return granted, self._keeper.pacing.free_chunks(self._keeper.usable_chunks, fresh_chunks)
+        free = self._keeper.pacing.free_chunks
+        return granted, free(self._keeper.usable_chunks, fresh_chunks), free(self._keeper.usable_chunks)
 
     def append(self, upload: Upload, video_file: Path | None = None) -> Outcome | None:
         """Stores what is new in an upload, as one change. Returns what becomes of its fragment, if it has one.

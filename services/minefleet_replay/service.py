@@ -66,6 +66,9 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             names = _chunk_names(request.chunks)
             self._replay.bind(request.run_id)
+            if request.actor:
+                check_name(request.actor, 0)
+                self._replay.hear_of_slots(request.actor, request.slot_seconds)
             answer = self._replay.reserve(request.policy_version, names)
         for granted in answer.granted:
             self._metrics.granted.labels(str(granted).lower()).inc()
@@ -76,6 +79,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             retry_after=retry_after,
             newest_version=answer.newest_version,
             free_chunks=answer.free_chunks,
+            wants_newer_weights=answer.wants_newer_weights,
         )
 
     def Append(  # noqa: N802
@@ -110,6 +114,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             chunks=[_leased_chunk(chunk) for chunk in lent],
             env_steps=progress.env_steps,
             env_failures=progress.env_failures,
+            slot_seconds=self._replay.slot_seconds(),
         )
 
     def Read(  # noqa: N802

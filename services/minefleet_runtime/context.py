@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -52,6 +52,7 @@ class StatusBoard:
         self._state: State.ValueType = status_service_pb2.STATE_STARTING
         self._detail = ""
         self._figures: dict[str, float] = {}
+        self._sources: list[Callable[[], Mapping[str, float]]] = []
 
     def set(self, state: State.ValueType, detail: str = "") -> None:
         """Says how the role fares, with one line that explains it."""
@@ -79,6 +80,17 @@ class StatusBoard:
         """Says several counters or gauges."""
         with self._lock:
             self._figures.update(values)
+
+    def ask(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """Has figures asked for whenever they are wanted, by whichever thread wants them."""
+        with self._lock:
+            self._sources.append(source)
+
+    def asked(self) -> dict[str, float]:
+        """The figures that are asked for."""
+        with self._lock:
+            sources = list(self._sources)
+        return {name: value for source in sources for name, value in source().items()}
 
     def report(self) -> Report:
         """Everything said so far."""

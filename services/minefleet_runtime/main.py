@@ -24,6 +24,7 @@ from minefleet_runtime.memory import keep_freed_memory
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
 from minefleet_runtime.places import findable
 from minefleet_runtime.probes import probing
+from minefleet_runtime.processor import own_figures
 from minefleet_runtime.signals import stop_on_signal
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ def _run(
     registry = prometheus_client.CollectorRegistry()
     register_process(registry, title)
     registry.register(StateCollector(board))
+    board.ask(own_figures)
     registry.register(DiskCollector("minefleet_run", run.directory))
     with probing(endpoint.metrics_address, board, registry, f"{section_of(title)}.metrics_address") as address:
         context = RoleContext(

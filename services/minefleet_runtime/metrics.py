@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from minefleet.v1 import status_service_pb2
 from minefleet.words import state_word
 from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.processor import ProcessorCollector
 
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
@@ -84,6 +85,7 @@ def register_process(registry: CollectorRegistry, role: str) -> None:
     build = Info("minefleet_build", "The build that this role runs.", registry=registry)
     build.info({"version": metadata.version("minefleet"), "python": platform.python_version(), "role": role})
     ProcessCollector(registry=registry)
+    registry.register(ProcessorCollector())
 
 
 class StateCollector(Collector):

@@ -60,7 +60,7 @@ def describe(
         state=report.state,
         detail=report.detail,
         uptime=uptime,
-        figures=report.figures,
+        figures={**report.figures, **board.asked()},
     )
 
 

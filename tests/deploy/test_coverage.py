@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 
 from minefleet_actor.metrics import ActorMetrics
+from minefleet_learner.advisor import Advisor, SlotSeconds
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_replay.limits import Limits
@@ -29,6 +30,7 @@ UNPLOTTED = {
     "minefleet_replay_env_steps": "the actors say it themselves",
     "minefleet_replay_epoch": "minefleet_parameters_epoch is the one that counts",
     "minefleet_replay_videos": "their bytes are what fills the disk",
+    "process_cpu_seconds": "minefleet_processor_seconds has the processes below it, too",
     "process_virtual_memory_bytes": "reserved, not used",
 }
 """Exported, and on no dashboard."""
@@ -49,6 +51,11 @@ def replay(registry: CollectorRegistry) -> None:
     registry.register(DiskCollector("minefleet_replay", Path.cwd()))
 
 
+def learner(registry: CollectorRegistry) -> None:
+    LearnerMetrics(registry)
+    registry.register(Advisor(SlotSeconds, max_staleness=1))
+
+
 def actor(registry: CollectorRegistry) -> None:
     ActorMetrics(registry, "actor")
 
@@ -56,7 +63,7 @@ def actor(registry: CollectorRegistry) -> None:
 ROLES: dict[str, Callable[[CollectorRegistry], object]] = {
     "replay": replay,
     "parameters": parameters_metrics,
-    "learner": LearnerMetrics,
+    "learner": learner,
     "actor": actor,
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minefleet_actor.grants import POLL_S, RECENT_S, Grants
+from minefleet_actor.grants import POLL_S, RECENT_S, Grants, SlotSeconds
 from minefleet_actor.lanes import Lane, Lanes, lane_number, stream_name
 
 
@@ -19,13 +19,18 @@ class Replay:
         self.asked: list[list[tuple[str, int]]] = []
 
     newest_version = 1
+    wants_newer_weights = False
 
-    def reserve(self, policy_version: int, chunks: list[tuple[str, int]]) -> Any:
+    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **told: object) -> Any:
         self.asked.append(chunks)
         granted = [number < self.free_chunks for number in range(len(chunks))]
         self.free_chunks -= sum(granted)
         return SimpleNamespace(
-            granted=granted, retry_after_s=0.1, newest_version=self.newest_version, free_chunks=self.free_chunks
+            granted=granted,
+            retry_after_s=0.1,
+            newest_version=self.newest_version,
+            free_chunks=self.free_chunks,
+            wants_newer_weights=self.wants_newer_weights,
         )
 
 
@@ -138,7 +143,7 @@ def test_a_wish_on_its_way_is_not_withdrawn(clock: Clock) -> None:
     asked, answer = threading.Event(), threading.Event()
 
     class Slow(Replay):
-        def reserve(self, policy_version: int, chunks: list[tuple[str, int]]) -> Any:
+        def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **told: object) -> Any:
             asked.set()
             assert answer.wait(60.0)
             return super().reserve(policy_version, chunks)
@@ -171,14 +176,58 @@ def test_room_is_asked_for_only_when_wanted_and_once_a_second(clock: Clock) -> N
 
 
 @pytest.mark.parametrize(
-    ("has_room", "newest_version", "lack"),
-    [(False, 9, "room"), (True, 2, "grant"), (True, 3, "weights")],
+    ("has_room", "newest_version", "wants_newer", "lack"),
+    [(False, 9, False, "room"), (True, 2, False, "grant"), (True, 3, False, "weights"), (True, 2, True, "weights")],
 )
-def test_what_a_held_slot_waits_for_is_known(clock: Clock, has_room: bool, newest_version: int, lack: str) -> None:
+def test_what_a_held_slot_waits_for_is_known(
+    clock: Clock, has_room: bool, newest_version: int, wants_newer: bool, lack: str
+) -> None:
     replay = Replay()
-    replay.newest_version = newest_version
+    replay.newest_version, replay.wants_newer_weights = newest_version, wants_newer
     lanes = lanes_of([replay], 1, clock, SimpleNamespace(has_room=lambda: has_room))
     lanes.wish(0, 0)
     for lane in lanes:
         lane.grants.ask()
     assert lanes.lack(0) == lack
+
+
+def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
+    replay, version = Replay(), [1]
+    replay.wants_newer_weights = True
+    grants: Any = Grants(
+        replay,  # type: ignore[arg-type]
+        version=lambda: version[0],
+        granted=lambda: None,
+        renew_s=20.0,
+        max_staleness=1,
+        clock=clock,
+    )
+    grants.wish(("s", 0))
+    grants.ask()
+    assert grants.is_behind
+    version[0] = 2
+    assert not grants.is_behind
+
+
+def test_a_reserve_says_what_the_slots_have_spent_their_time_on(clock: Clock) -> None:
+    told: list[object] = []
+
+    class Listening(Replay):
+        def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **more: object) -> Any:
+            told.append(more)
+            return super().reserve(policy_version, chunks)
+
+    seconds = SlotSeconds(environment=3.0)
+    grants = Grants(
+        Listening(),  # type: ignore[arg-type]
+        version=lambda: 1,
+        granted=lambda: None,
+        renew_s=20.0,
+        max_staleness=1,
+        actor="a",
+        slot_seconds=lambda: seconds,
+        clock=clock,
+    )
+    grants.wish(("s", 0))
+    grants.ask()
+    assert told == [{"actor": "a", "slot_seconds": seconds}]

@@ -31,6 +31,7 @@ from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Ending, Failure, Kind, Ready, Slots
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.shipping import Parcel
+from minefleet_actor.slot_time import SlotTime
 from minefleet_actor.weights import Staged
 
 SCHEMA = Schema(
@@ -155,6 +156,7 @@ class Post:
     """Stands for shipper, grants and follower: keeps what is sent, and grants at random."""
 
     run_id = ""
+    is_behind = False
 
     def __init__(self, seed: int) -> None:
         self.parcels: list[Parcel] = []
@@ -216,11 +218,16 @@ def played(seed: int, clock: Callable[[], float] = lambda: 0.0, *, threaded: boo
 
 
 def play(
-    seed: int, clock: Callable[[], float], posts: list[Post], *, threaded: bool = False
+    seed: int,
+    clock: Callable[[], float],
+    posts: list[Post],
+    *,
+    threaded: bool = False,
+    metrics: ActorMetrics | None = None,
 ) -> tuple[NumberedPool, ActorMetrics]:
     """Acts with one lane per post until 1500 steps are taken, and drains."""
     torch.manual_seed(seed)
-    pool, metrics = NumberedPool(seed), ActorMetrics(CollectorRegistry(), "actor", len(posts))
+    pool, metrics = NumberedPool(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
         Lane(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
@@ -375,3 +382,15 @@ def lengths(post: Post) -> NDArray[np.intp]:
 def test_fragments_are_full_unless_a_reset_is_slow() -> None:
     assert set(lengths(played(0)[1])) == {6}
     assert lengths(played(0, ticking())[1]).min() < 6
+
+
+def test_the_time_of_every_slot_goes_to_something_in_every_turn() -> None:
+    ticks = iter(range(10**9))
+    metrics = ActorMetrics(CollectorRegistry(), "actor", 2)
+    metrics.slot_time = SlotTime(2, lambda: float(next(ticks)), busy=lambda: 1.0)
+    play(0, ticking(), [Post(1), Post(2)], metrics=metrics)
+    spent = metrics.slot_time.totals()
+    assert all(spent[kind] > 0 for kind in ("environment", "inference", "grant", "room"))
+    busy = sum(metrics.slot_time.of(lane).busy for lane in range(2))
+    assert sum(spent.values()) % SLOTS == 0
+    assert busy == sum(spent.values())

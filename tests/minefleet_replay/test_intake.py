@@ -182,3 +182,17 @@ def test_weights_that_are_behind_get_only_room_that_leaves_their_chunk_fresh(wor
     world.append("s", 0, 2)
     assert world.reserve(*(("t", number) for number in range(4)), version=1) == [True, False, False, False]
     assert world.reserve(*(("u", number) for number in range(4)), version=2) == [True, True, False, False]
+
+
+def test_who_is_refused_hears_whether_newer_weights_would_get_more(world: Any) -> None:
+    world.hear(2)
+    world.append("s", 0, 2)
+
+    def wants_newer(version: int) -> bool:
+        return bool(world.replay.reserve(version, []).wants_newer_weights)
+
+    assert [wants_newer(version) for version in (0, 1, 2)] == [True, False, False]
+    world.reserve(("t", 0), version=1)
+    assert [wants_newer(version) for version in (0, 1, 2)] == [True, True, False]
+    world.reserve(("t", 1), ("t", 2), version=2)
+    assert [wants_newer(version) for version in (0, 1, 2)] == [False, False, False]

@@ -32,7 +32,7 @@ class Door:
     def __init__(self, world: Any) -> None:
         self.world = world
 
-    def reserve(self, policy_version: int, chunks: list[tuple[str, int]]) -> Any:
+    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **told: object) -> Any:
         return self.world.replay.reserve(policy_version, [ChunkName(*chunk) for chunk in chunks])
 
     def has_room(self) -> bool:

@@ -1,0 +1,105 @@
+"""What the learner's loop spends its time on.
+
+    loop    waits ─▶ trains ─▶ (stands still) ─▶ trains ─▶ waits
+    feed    reading ──▶ not                                        tell what a wait is for
+    backlog unpublished ──▶ published
+
+Three threads say what they do; whenever one does, the time since the last word goes to what the loop was doing then. So
+it is right at every moment, also within a wait that does not end.
+
+No fragment may be used at a version more than `max_staleness` above the one that acted it. So a loop that has trained
+more versions than that which are not out waits for these: before, nobody can act for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from minefleet.limit import LoopShares, names
+
+Doing = Literal["nothing", "waits", "trains", "stands still"]
+
+
+class LoopTime:
+    """Seconds by what they went to, from the first wait on. Thread-safe."""
+
+    def __init__(self, max_staleness: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_staleness = max_staleness
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seconds = dict.fromkeys(names(LoopShares), 0.0)
+        self._since = clock()
+        self._doing: Doing = "nothing"
+        self._is_reading = False
+        self._unpublished = 0
+
+    def waits(self) -> None:
+        """The loop waits for fragments from now on."""
+        self._do("waits")
+
+    def trains(self) -> None:
+        """The loop is at work."""
+        self._do("trains")
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """The loop stands still for weights that are copied or published; then it is at work again."""
+        self._do("stands still")
+        try:
+            yield
+        finally:
+            self._do("trains")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """The feed reads fragments that it has leased."""
+        self._read(True)
+        try:
+            yield
+        finally:
+            self._read(False)
+
+    def trained(self) -> None:
+        """There is one more version that is not out."""
+        with self._lock:
+            self._settle()
+            self._unpublished += 1
+
+    def published(self) -> None:
+        """One of them is out."""
+        with self._lock:
+            self._settle()
+            self._unpublished -= 1
+
+    def seconds(self) -> dict[str, float]:
+        """Up to now, by the names of `LoopShares`."""
+        with self._lock:
+            self._settle()
+            return dict(self._seconds)
+
+    def _do(self, doing: Doing) -> None:
+        with self._lock:
+            self._settle()
+            self._doing = doing
+
+    def _read(self, is_reading: bool) -> None:
+        with self._lock:
+            self._settle()
+            self._is_reading = is_reading
+
+    def _settle(self) -> None:
+        now = self._clock()
+        elapsed_s, self._since = now - self._since, now
+        if self._doing != "nothing":
+            self._seconds[self._spent_on()] += elapsed_s
+
+    def _spent_on(self) -> str:
+        if self._doing == "trains":
+            return "training"
+        if self._doing == "stands still":
+            return "blocked"
+        if self._is_reading:
+            return "replay"
+        return "weights" if self._unpublished > self._max_staleness else "fragments"
