@@ -15,6 +15,8 @@ from rich.text import Text
 
 from minefleet.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.errors import ConfigError, FleetError, translated
+from minefleet.knobs import advice
+from minefleet.limit import Verdict
 from minefleet.rpc import connect
 from minefleet.run import RUN_FILE, read_run
 from minefleet.tail import MetricsTail
@@ -23,8 +25,9 @@ from minefleet.words import role_word, state_word
 
 ROLES_DIRECTORY = "roles"
 TIMEOUT_S = 2.0
-WAITING_SHARE = 0.2
-"""A learner that waits more than this share of its time is held up by the actors."""
+LEARNER = "learner"
+"""Who knows what limits."""
+PROCESSOR = "processor_seconds"
 STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting": "cyan", "draining": "cyan"}
 SHOWN = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
 """Numbers of the last line of metrics on the screen."""
@@ -56,12 +59,16 @@ class RunStatus:
     roles: list[RoleStatus]
     metrics: Mapping[str, Any]
     """The last line of `metrics.jsonl`; empty before the first."""
-    limit: str
-    """Empty while unknown."""
+    verdict: Verdict
+    """What the learner says of where time goes; of zeros while it is away."""
+    advice: list[str]
+    """What limits and what to turn, in lines; empty while that is unknown."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self)
+        limit = self.verdict.limit
+        found = {"stage": limit.stage, "gain": limit.gain, "gains": limit.gains} if limit is not None else {}
+        return asdict(self) | {"limit": found}
 
 
 def look(directory: Path) -> RunStatus:
@@ -72,14 +79,22 @@ def look(directory: Path) -> RunStatus:
     """
     if not (directory / RUN_FILE).exists():
         raise ConfigError(f"there is no run in {directory}")
-    credentials = read_credentials(read_run(directory).config.services.security, OPERATOR)
+    config = read_run(directory).config
+    credentials = read_credentials(config.services.security, OPERATOR)
     cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(partial(ask, credentials=credentials), cards))
     with MetricsTail(directory / "metrics.jsonl") as tail:
         rows = tail.read()
-    metrics = rows[-1] if rows else {}
-    return RunStatus(run_dir=str(directory), roles=roles, metrics=metrics, limit=limit_of(metrics) if roles else "")
+    verdict = Verdict.from_figures(next((role.figures for role in roles if role.name == LEARNER), {}))
+    processor_s = {role.name: role.figures[PROCESSOR] for role in roles if PROCESSOR in role.figures}
+    return RunStatus(
+        run_dir=str(directory),
+        roles=roles,
+        metrics=rows[-1] if rows else {},
+        verdict=verdict,
+        advice=advice(verdict, config, processor_s),
+    )
 
 
 def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
@@ -104,22 +119,6 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
     )
 
 
-def limit_of(metrics: Mapping[str, Any]) -> str:
-    """Names the stage that limits throughput and the knobs to turn; empty before the first iteration."""
-    if not metrics:
-        return ""
-    share = metrics["learner_wait_ratio"]
-    if share > WAITING_SHARE:
-        return (
-            f"the actors limit: the learner waits {share:.0%} of its time. More actors "
-            "(rollout_config.num_rollout_workers) or environments (rollout_config.worker_config.num_envs) help"
-        )
-    return (
-        f"the learner limits: it waits only {share:.0%} of its time. Fewer train_config.epochs_per_iteration, more "
-        "train_config.torch_threads or a GPU (train_config.device) help"
-    )
-
-
 def render(status: RunStatus) -> RenderableType:
     """The status as one screen: who is up, the roles' own numbers, the run's, and what limits it."""
     if not status.roles:
@@ -130,13 +129,28 @@ def render(status: RunStatus) -> RenderableType:
     figures = Table.grid(padding=(0, 2))
     for role in status.roles:
         roles.add_row(*_cells(role))
-        figures.add_row(Text(role.name, style="dim"), Text("  ".join(_figures(role.figures))))
-    return Group(Text(status.run_dir, style="bold"), roles, Text(), figures, Text(), *_summary(status))
+        plain = {name: value for name, value in role.figures.items() if "." not in name}
+        figures.add_row(Text(role.name, style="dim"), Text("  ".join(_figures(plain))))
+    parts = (roles, Text(), figures, Text(), *_summary(status), *_limit(status))
+    return Group(Text(status.run_dir, style="bold"), *parts)
 
 
 def _summary(status: RunStatus) -> list[Text]:
     metrics = status.metrics
-    return [Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics), status.limit) if line]
+    return [Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics)) if line]
+
+
+def _limit(status: RunStatus) -> Iterator[RenderableType]:
+    """Where the time of the two loops goes, and what limits them."""
+    if not status.advice:
+        return
+    told = status.verdict.to_dict()
+    times = Table.grid(padding=(0, 2))
+    for title, part in (("slots", told["slot_share"]), ("learner", told["loop_share"])):
+        times.add_row(Text(title, style="dim"), *(Text(f"{name} {share:.0%}") for name, share in part.items()))
+    yield Text()
+    yield times
+    yield from (Text(line, style="bold" if not number else "") for number, line in enumerate(status.advice))
 
 
 def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from minefleet.errors import ConfigError
+from minefleet.limit import LoopShares, SlotShares, Verdict
 from minefleet.run import Run
-from minefleet.status import limit_of, look, render
+from minefleet.status import look, render
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serving
@@ -28,6 +29,13 @@ ROW = {
 @contextmanager
 def replay_up(run: Run) -> Iterator[RoleContext]:
     context = RoleContext(run=run, role=status_service_pb2.ROLE_REPLAY, name="replay", metrics_address="127.0.0.1:9")
+    with serving(context, "127.0.0.1:0"):
+        yield context
+
+
+@contextmanager
+def learner_up(run: Run) -> Iterator[RoleContext]:
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_LEARNER, name="learner", metrics_address="127.0.0.1:9")
     with serving(context, "127.0.0.1:0"):
         yield context
 
@@ -69,7 +77,24 @@ def test_the_newest_numbers_and_what_limits_are_shown(run: Run) -> None:
     with replay_up(run):
         text = shown(run)
     assert "iteration 3  env_steps 1,234" in text and "sps 812.50" in text
-    assert "the actors limit: the learner waits 60% of its time" in text
+    assert "limit" not in text
+
+
+def test_what_limits_is_shown_with_where_time_goes_and_told_as_json(run: Run) -> None:
+    verdict = Verdict(
+        slots=SlotShares(environment=0.25, grant=0.75), loop=LoopShares(training=0.9, fragments=0.1), learner_busy=0.99
+    )
+    with learner_up(run) as context:
+        context.board.ask(verdict.figures)
+        context.board.figure("processor_seconds", 3.0)
+        text, told = shown(run), json.loads(json.dumps(look(run.directory).to_dict()))
+    assert "environment 25%" in text and "grant 75%" in text and "fragments 10%" in text
+    assert "slot_share" not in text
+    assert "the learner limits: it trains 90% of its time, slots wait 75% of theirs for a grant" in text
+    assert "all cores are busy (99%)" in text and "learner has used most" in text
+    assert (told["limit"]["stage"], told["limit"]["gain"]) == ("learner", 4.0)
+    assert told["verdict"]["loop"]["training"] == 0.9
+    assert told["advice"][0].startswith("the learner limits")
 
 
 def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
@@ -83,11 +108,6 @@ def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
     assert "episode_failures 3  episode_cut_share 0.25  by kind: exit 1  hang 2" in text
     assert "task task-10: episodes 10  return_mean 1.50  failures 2  cut_share 0.25" in text
     assert "task-2:" not in text and "and 2 more tasks, in metrics.jsonl" in text
-
-
-def test_a_learner_that_hardly_waits_is_the_limit() -> None:
-    assert limit_of({**ROW, "learner_wait_ratio": 0.01}).startswith("the learner limits")
-    assert limit_of({}) == ""
 
 
 def test_a_directory_without_a_run_has_no_status(tmp_path: Path) -> None:
