@@ -8,8 +8,6 @@ from typing import Any
 from minefleet.config import FleetConfig
 from minefleet.limit import CLEAR_GAIN, Limit, Stage, Verdict, still
 
-MOST_NAMED = 10.0
-"""Larger gains are not told apart."""
 STAGE_WORDS: Mapping[str, str] = {
     "environment": "the environments limit",
     "inference": "the actors' inference limits",
@@ -91,24 +89,24 @@ def knobs(stage: Stage, config: FleetConfig, *, is_full: bool) -> list[str]:
     ]
 
 
-def advice(verdict: Verdict, config: FleetConfig, processor_s: Mapping[str, float]) -> list[str]:
+def advice(verdict: Verdict, config: FleetConfig, cores: Mapping[str, float]) -> list[str]:
     """What limits, by how much, and what to turn, in lines; none while that is unknown.
 
     Args:
         verdict: What limits.
         config: The run's.
-        processor_s: Processor time by role, seconds.
+        cores: How many each role uses, on average since it started.
     """
     limit = verdict.limit
     if limit is None:
         return []
     if limit.stage is None:
-        return [_nothing(limit, config), *_machine(verdict, processor_s)]
+        return [_nothing(limit, config), *_machine(verdict, cores)]
     turn = knobs(limit.stage, config, is_full=verdict.is_full)
     return [
-        f"{STAGE_WORDS[limit.stage]}: {_why(limit.stage, verdict)}; the run would be at most {_times(limit.gain)} as "
-        "fast without",
-        *_machine(verdict, processor_s),
+        f"{STAGE_WORDS[limit.stage]}: {_why(limit.stage, verdict)}; without, the run would be at most "
+        f"{limit.gain:.3g} times as fast",
+        *_machine(verdict, cores),
         *(f"  {line}" for line in turn),
     ]
 
@@ -132,18 +130,14 @@ def _why(stage: Stage, verdict: Verdict) -> str:
     return f"slots wait {ours:.0%} of their time for it, the learner {waited:.0%} of its for fragments"
 
 
-def _times(gain: float) -> str:
-    return f"{gain:.1f} times" if gain < MOST_NAMED else f"more than {MOST_NAMED:.0f} times"
-
-
-def _machine(verdict: Verdict, processor_s: Mapping[str, float]) -> list[str]:
+def _machine(verdict: Verdict, cores: Mapping[str, float]) -> list[str]:
     """Where all cores are busy: that they are, and who uses them."""
     if not verdict.is_full:
         return []
-    busy, total = max(verdict.actors_busy, verdict.learner_busy), sum(processor_s.values())
-    most = max(processor_s, key=lambda role: processor_s[role], default="")
-    used = f"; {most} has used most of the roles' processor time, {processor_s[most] / total:.0%}" if total else ""
+    busy = max(verdict.actors_busy, verdict.learner_busy)
+    most = max(cores, key=lambda role: cores[role], default="")
+    used = f", on average so far {sum(cores.values()):.1f} of them by the roles, most by {most}: {cores[most]:.1f}"
     return [
-        f"all cores are busy ({busy:.0%}): what one stage gains others lose{used}. More cores help, or roles on other "
-        "machines"
+        f"all cores are busy ({busy:.0%}){used if most else ''}. What one stage gains others lose: more cores help, "
+        "fewer other programs, or roles on other machines"
     ]

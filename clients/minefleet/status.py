@@ -87,13 +87,15 @@ def look(directory: Path) -> RunStatus:
     with MetricsTail(directory / "metrics.jsonl") as tail:
         rows = tail.read()
     verdict = Verdict.from_figures(next((role.figures for role in roles if role.name == LEARNER), {}))
-    processor_s = {role.name: role.figures[PROCESSOR] for role in roles if PROCESSOR in role.figures}
+    cores = {
+        role.name: role.figures[PROCESSOR] / max(role.uptime_s, 1.0) for role in roles if PROCESSOR in role.figures
+    }
     return RunStatus(
         run_dir=str(directory),
         roles=roles,
         metrics=rows[-1] if rows else {},
         verdict=verdict,
-        advice=advice(verdict, config, processor_s),
+        advice=advice(verdict, config, cores),
     )
 
 

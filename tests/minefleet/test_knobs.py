@@ -39,16 +39,17 @@ def test_advice_says_what_limits_by_how_much_and_what_to_turn() -> None:
     first, *turn = advice(SLOW_ENVIRONMENTS, FleetConfig(), {})
     assert first == (
         "the environments limit: slots wait 80% of their time for it, the learner 60% of its for fragments; "
-        "the run would be at most 2.5 times as fast without"
+        "without, the run would be at most 2.5 times as fast"
     )
     assert "  rollout_config.worker_config.num_envs 8 -> more" in turn
 
 
 def test_where_all_cores_are_busy_that_is_said_with_the_role_that_uses_them_and_no_knob_that_needs_more() -> None:
     full = replace(SLOW_ENVIRONMENTS, actors_busy=0.99)
-    lines = advice(full, FleetConfig(), {"actor-0": 30.0, "learner": 10.0})
-    assert lines[1].startswith("all cores are busy (99%): what one stage gains others lose")
-    assert "actor-0 has used most of the roles' processor time, 75%" in lines[1]
+    lines = advice(full, FleetConfig(), {"actor-0": 3.0, "learner": 0.5})
+    assert lines[1].startswith(
+        "all cores are busy (99%), on average so far 3.5 of them by the roles, most by actor-0: 3.0"
+    )
     assert lines[2:] == []
 
 

@@ -91,7 +91,7 @@ def test_what_limits_is_shown_with_where_time_goes_and_told_as_json(run: Run) ->
     assert "environment 25%" in text and "grant 75%" in text and "fragments 10%" in text
     assert "slot_share" not in text
     assert "the learner limits: it trains 90% of its time, slots wait 75% of theirs for a grant" in text
-    assert "all cores are busy (99%)" in text and "learner has used most" in text
+    assert "all cores are busy (99%), on average so far" in text and "most by learner" in text
     assert (told["limit"]["stage"], told["limit"]["gain"]) == ("learner", 4.0)
     assert told["verdict"]["loop"]["training"] == 0.9
     assert told["advice"][0].startswith("the learner limits")

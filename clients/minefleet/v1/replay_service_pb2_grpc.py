@@ -94,7 +94,7 @@ class ReplayServiceServicer:
     def Reserve(self, request, context):
         """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
         its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-        grant expires when its stream falls silent.
+        grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
 
         Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
         to be used; `retry_after` says when to ask again.

@@ -42,7 +42,7 @@ class ReplayServiceStub:
     Reserve: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.ReserveRequest, _replay_service_pb2.ReserveResponse]
     """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
     its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-    grant expires when its stream falls silent.
+    grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
 
     Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
     to be used; `retry_after` says when to ask again.
@@ -112,7 +112,7 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     Reserve: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.ReserveRequest, _replay_service_pb2.ReserveResponse]  # type: ignore[assignment]
     """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
     its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-    grant expires when its stream falls silent.
+    grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
 
     Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
     to be used; `retry_after` says when to ask again.
@@ -185,7 +185,7 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_replay_service_pb2.ReserveResponse, _abc.Awaitable[_replay_service_pb2.ReserveResponse]]:
         """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
         its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-        grant expires when its stream falls silent.
+        grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
 
         Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
         to be used; `retry_after` says when to ask again.
