@@ -57,7 +57,7 @@ class Batcher:
         self._obs = obs
         self._least = min(least, inference.largest)
         self._timeout_s = timeout_s
-        self._threaded = threaded
+        self.is_threaded = threaded
         self._timed = timed
         self._forecast = Forecast(slots)
         self._pass_s = inference.measure() if threaded and not least else 0.0
@@ -83,7 +83,7 @@ class Batcher:
             self._since_s = self._since_s if self._wanted else time.monotonic()
             self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
             self._changed.notify_all()
-        while self._wanted and not self._threaded:
+        while self._wanted and not self.is_threaded:
             self._compute()
 
     def stepped(self, slots: Slots) -> None:
@@ -96,7 +96,7 @@ class Batcher:
         with self._changed:
             self._weights = weights, version
             self._changed.notify_all()
-        if not self._threaded:
+        if not self.is_threaded:
             self._take_weights()
 
     @property
@@ -112,7 +112,7 @@ class Batcher:
 
     def run(self) -> None:
         """Decides until closed; where `want` does that, ends at once."""
-        while self._threaded and self._wait():
+        while self.is_threaded and self._wait():
             self._take_weights()
             if self._wanted:
                 self._compute()

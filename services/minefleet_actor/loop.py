@@ -111,7 +111,7 @@ class Actor:
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
         ready = self._pool.wait(wait_s)
-        self._metrics.slot_time.settle(len(ready.slots))
+        self._metrics.slot_time.settle(len(ready.slots), in_turn=not self._batcher.is_threaded)
         self._absorb(ready)
         self._take_weights()
         self._let_go()

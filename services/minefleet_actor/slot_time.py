@@ -3,8 +3,9 @@
     turn:  pool.wait ── settle ── absorb, decide, act ── wait_for ── pool.wait
 
 Between two turns no slot changes its phase, so that the time which passes there goes to what each slot waits for at the
-end of a turn. The loop's own work is part of it: a slot that was found ready without any wait had been ready, as far as
-is known, all the time that the loop worked; that is the actor's time and not the environment's.
+end of a turn. The loop's own work is part of it. Where the loop decides by itself, no environment steps while it works:
+that is the actor's time. Else a slot that was found ready without any wait had been ready, as far as is known, all the
+time that the loop worked; that is the actor's time, too, and not the environment's.
 """
 
 import time
@@ -44,16 +45,18 @@ class SlotTime:
         self._waiting: Sequence[Waiting] = [()] * lanes
         self._began = self._ended = clock()
 
-    def settle(self, answered: int) -> None:
+    def settle(self, answered: int, *, in_turn: bool = False) -> None:
         """A wait is over: its time, and that of the turn before it, go to what the slots waited for.
 
         Args:
             answered: Slots whose environment has answered.
+            in_turn: Whether the loop decides by itself.
         """
         now = self._clock()
         elapsed_s, worked_s, waited_s = now - self._began, self._ended - self._began, now - self._ended
         self._began = now
-        busy_s, late = self._busy * elapsed_s, answered if waited_s < AT_ONCE_S else 0
+        late = sum(map(_working, self._waiting)) if in_turn else answered if waited_s < AT_ONCE_S else 0
+        busy_s = self._busy * elapsed_s
         for lane, counts in enumerate(self._waiting):
             seconds = self._seconds[lane]
             for kind, slots in counts:
@@ -82,3 +85,8 @@ class SlotTime:
     def totals(self) -> dict[str, float]:
         """Over all lanes."""
         return {kind: sum(seconds[index] for seconds in self._seconds) for index, kind in enumerate(KINDS)}
+
+
+def _working(waiting: Waiting) -> int:
+    """The slots whose environment works."""
+    return dict(waiting).get(ENVIRONMENT, 0)

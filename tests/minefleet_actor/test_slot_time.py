@@ -55,5 +55,18 @@ def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_acto
     assert slot_time.totals()["inference"] == pytest.approx(3.0)
 
 
+def test_where_the_loop_decides_by_itself_its_work_is_the_actors(clock: Clock) -> None:
+    slot_time = SlotTime(2, clock, busy=lambda: 0.0)
+    slot_time.settle(0, in_turn=True)
+    clock.now_s += 3.0
+    slot_time.wait_for([((ENVIRONMENT, 4), (GRANT, 1)), ((ENVIRONMENT, 2),)])
+    clock.now_s += 5.0
+    slot_time.settle(4, in_turn=True)
+    totals = slot_time.totals()
+    assert totals["inference"] == pytest.approx(6 * 3.0)
+    assert totals["environment"] == pytest.approx(6 * 5.0)
+    assert totals["grant"] == pytest.approx(8.0)
+
+
 def test_kinds_have_the_names_of_the_verdict() -> None:
     assert names(SlotShares) == KINDS
