@@ -153,11 +153,13 @@ def test_accumulated_micro_batches_equal_one_large_one(
             assert getattr(report, name) == pytest.approx(getattr(results[0][1], name), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("gae_values", ["recomputed", "behaviour"])
+@pytest.mark.parametrize("recorded", [False, True])
 def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
-    monkeypatch: pytest.MonkeyPatch, make_fragment: Make, make_policy: MakePolicy, gae_values: str
+    monkeypatch: pytest.MonkeyPatch, make_fragment: Make, make_policy: MakePolicy, recorded: bool
 ) -> None:
-    batch, config = make_batch(make_fragment, 0), replace(CONFIG, batch_size_per_gpu=6, gae_values=gae_values)
+    batch, config = make_batch(make_fragment, 0), replace(CONFIG, batch_size_per_gpu=6)
+    if recorded:
+        config = replace(config, gae_values="behaviour")
     trained, passes = [], []
     for steps in (10**6, 2 * batch.mask.shape[1], 1):
         monkeypatch.setattr(forward, "PASS_STEPS", steps)
