@@ -3,10 +3,10 @@
     python -m harness.whole_limit CASE SECONDS
 
 Each acts and trains by itself. Acting: forward passes in batches of all environments, a sample of the actions and its
-log-probability. Training: forward and backward passes of PPO's loss over `BATCH` steps, the norm of the gradient, and a
-step of fused Adam. The frames are those of the other sides, made once; there are no environments, advantages or episode
-ends, and nothing is stored or sent. Weights and frames are in channels-last memory. Measured as it is and with
-`torch.compile`, which needs a C++ compiler.
+log-probability. Training: forward and backward passes of PPO's loss over `BATCH` steps, as large as the learner's, the
+norm of the gradient, and a step of fused Adam. The frames are those of the other sides, made once; there are no
+environments, advantages or episode ends, and nothing is stored or sent. Weights and frames are in channels-last memory.
+Measured as it is and with `torch.compile`, which needs a C++ compiler.
 
 Prints a JSON line: parameters, steps per second of all cores as it is and compiled, seconds of a forward pass.
 """
@@ -44,6 +44,7 @@ from harness.whole_ours import policy_of
 from minefleet.config import PolicyConfig
 from minefleet.policies import build
 from minefleet.schema import Leaf, Schema
+from minefleet_learner.forward import PASS_STEPS
 from minefleet_runtime.memory import keep_freed_memory
 
 WARM_UP_S = 2.0
@@ -63,21 +64,24 @@ class Loop:
         self.parameters = sum(parameter.numel() for parameter in self._policy.parameters())
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=LEARNING_RATE, eps=ADAM_EPS, fused=True)
         self._acts_per_batch = BATCH // case.envs
-        self._seen, self._trained = frames(case, case.envs, 1), frames(case, BATCH // ROLLOUT, ROLLOUT)
-        self._drawn = torch.randn(2, BATCH // ROLLOUT, ROLLOUT)
+        self._seen, obs = frames(case, case.envs, 1), frames(case, BATCH // ROLLOUT, ROLLOUT)
+        drawn = torch.randn(2, BATCH // ROLLOUT, ROLLOUT)
         wrap: Callable[[Any], Any] = torch.compile if kind == "compiled" else lambda function: function
         self._decide, self._loss = wrap(self._decide_once), wrap(self._loss_of)
         with torch.no_grad():
-            params = self._policy(self._trained, *start(self._policy, self._trained))[0].params
-            self._action = self._policy.action_head.sample(params)
-            self._logp = self._policy.action_head.logp(params, self._action)
+            params = self._policy(obs, *start(self._policy, obs))[0].params
+            action = self._policy.action_head.sample(params)
+            logp = self._policy.action_head.logp(params, action)
+        rows = BATCH // ROLLOUT if case.gru else PASS_STEPS // ROLLOUT
+        self._passes = list(zip(*(whole.split(rows) for whole in (obs, action, logp, *drawn)), strict=True))
 
     def turn(self) -> None:
         """Acts and trains on `BATCH` steps."""
         for _ in range(self._acts_per_batch):
             self.act()
         self._optimizer.zero_grad()
-        self._loss().backward()
+        for part in self._passes:
+            (self._loss(*part) / len(self._passes)).backward()
         torch.nn.utils.clip_grad_norm_(self._policy.parameters(), MAX_GRAD_NORM)
         self._optimizer.step()
 
@@ -91,11 +95,10 @@ class Loop:
         action = self._policy.action_head.sample(output.params)
         return action, self._policy.action_head.logp(output.params, action), output.value, state
 
-    def _loss_of(self) -> Tensor:
-        output, _ = self._policy(self._trained, *start(self._policy, self._trained))
-        advantage, target = self._drawn
+    def _loss_of(self, obs: Tensor, action: Tensor, logp: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        output, _ = self._policy(obs, *start(self._policy, obs))
         head = self._policy.action_head
-        ratio = (head.logp(output.params, self._action) - self._logp).exp()
+        ratio = (head.logp(output.params, action) - logp).exp()
         policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).mean()
         value_loss = (output.value - target).square().mean()
         loss: Tensor = policy_loss + VALUE * value_loss - ENTROPY * head.entropy(output.params).mean()
