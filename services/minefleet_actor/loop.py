@@ -14,7 +14,8 @@ decision for every slot that wants one, carry out what was decided. The only wai
 are ready, decisions, new grants, room in the shipper's queue, new weights and a failed thread all wake it.
 
 The batcher computes in a thread of its own: while it decides for some slots, the environments of others step and the
-loop records them. What a decision says of a slot is carried out by the phase in which the slot is when it comes.
+loop records them. What a decision says of a slot is carried out by the phase in which the slot is when it comes. Where
+all environments are in one process there is no such thread, and a turn decides for all that it has found.
 
 A slot is in one phase:
 
