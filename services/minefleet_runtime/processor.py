@@ -45,17 +45,21 @@ def own_cores() -> CoreTime:
 
 def family_seconds(pid: int) -> float:
     """Processor time of a process and all below it, ended ones included; 0 where it is gone."""
-    try:
-        text = (PROCESSES / str(pid) / "stat").read_text()
-        times = text.rpartition(")")[2].split()[OWN_TIMES]
-        children = [
-            int(child)
-            for listed in (PROCESSES / str(pid) / "task").glob("*/children")
-            for child in listed.read_text().split()
-        ]
-    except OSError:
+    text = _read(PROCESSES / str(pid) / "stat")
+    if not text:
         return 0.0
+    times = text.rpartition(")")[2].split()[OWN_TIMES]
+    listed = (PROCESSES / str(pid) / "task").glob("*/children")
+    children = [int(child) for path in listed for child in _read(path).split()]
     return sum(map(int, times)) / TICKS_PER_S + sum(map(family_seconds, children))
+
+
+def _read(path: Path) -> str:
+    """A file of a process or thread; empty where that has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def own_figures() -> dict[str, float]:
@@ -81,15 +85,19 @@ class BusyShare:
 
 
 class ProcessorCollector(Collector):
-    """Processor time at the moment of the scrape."""
+    """Processor time at the moment of the scrape. A process that ends meanwhile may be missed for once."""
+
+    def __init__(self) -> None:
+        self._most_s = 0.0
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Of the role, and of the cores that it may use."""
         cores = own_cores()
+        self._most_s = max(self._most_s, family_seconds(os.getpid()))
         yield CounterMetricFamily(
             "minefleet_processor_seconds",
             "Processor time of the role and of all processes below it.",
-            value=family_seconds(os.getpid()),
+            value=self._most_s,
         )
         yield CounterMetricFamily(
             "minefleet_machine_busy_seconds",
