@@ -23,7 +23,7 @@ Doing = Literal["nothing", "waits", "trains", "stands still"]
 
 
 class LoopTime:
-    """Seconds by what they went to, from the first wait on. Thread-safe."""
+    """Seconds by what they went to, from the end of the first wait on, which is for roles to start. Thread-safe."""
 
     def __init__(self, max_staleness: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_staleness = max_staleness
@@ -37,7 +37,8 @@ class LoopTime:
 
     def waits(self) -> None:
         """The loop waits for fragments from now on."""
-        self._do("waits")
+        if self._doing != "nothing":
+            self._do("waits")
 
     def trains(self) -> None:
         """The loop is at work."""

@@ -44,7 +44,10 @@ def test_the_loop_waits_for_what_feed_and_backlog_say() -> None:
     def pass_s(seconds: float) -> None:
         now[0] += seconds
 
-    pass_s(100.0)  # Before the first wait nothing counts.
+    pass_s(100.0)
+    time.waits()
+    pass_s(100.0)  # Before the first fragments nothing counts.
+    time.trains()
     time.waits()
     pass_s(1.0)
     with time.reading():
