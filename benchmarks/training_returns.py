@@ -4,7 +4,8 @@
 
 Each round trains both in turn with a seed of its own, the other one first each time. Prints the median curves: the mean
 return of the last 100 episodes when so many steps had been trained on. The figure is how far they end above the first
-episodes, those of both sides together.
+episodes, those of both sides together. The learning rate is ten times that of the other benchmark: with that, 150,000
+steps taught neither side anything.
 """
 
 import argparse
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--case", choices=("vizdoom", "vector"), default="vizdoom")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=400_000)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="keys of our configuration")
     parser.add_argument("--picture", type=Path, help="file that the curves are drawn to")
     arguments = parser.parse_args()
@@ -48,9 +50,12 @@ def main() -> None:
 
 def run(side: str, seed: int, arguments: argparse.Namespace) -> Trace:
     """Trains one side."""
+    rate = arguments.learning_rate
     if side == PEER:
-        return train_peer(arguments.case, seed=seed, seconds=math.inf, steps=arguments.steps)
-    return train(arguments.case, arguments.set, seed=seed, seconds=math.inf, steps=arguments.steps)
+        options = [f"--learning_rate={rate}"]
+        return train_peer(arguments.case, options, seed=seed, seconds=math.inf, steps=arguments.steps)
+    overrides = [f"train_config.learning_rate={rate}", *arguments.set]
+    return train(arguments.case, overrides, seed=seed, seconds=math.inf, steps=arguments.steps)
 
 
 def points_of(trace: Trace) -> Points:

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.peers import PEERS, install
@@ -32,11 +33,11 @@ class Limit:
         return max(self.eager, self.compiled)
 
 
-def train_peer(name: str, *, seed: int, seconds: float, steps: float = math.inf) -> Trace:
+def train_peer(name: str, options: Sequence[str] = (), *, seed: int, seconds: float, steps: float = math.inf) -> Trace:
     """Trains Sample Factory until so many seconds after its first iteration, or so many steps."""
     python = install("sample_factory", constrained=False)
     with scratch() as directory:
-        words = [name, str(seed), str(min(seconds, FOREVER)), str(int(min(steps, FOREVER)))]
+        words = [name, str(seed), str(min(seconds, FOREVER)), str(int(min(steps, FOREVER))), *options]
         watch = Watch(
             command=[str(python), str(PEERS / "sample_factory_training.py"), *words],
             directory=directory,
