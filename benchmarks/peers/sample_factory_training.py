@@ -47,7 +47,10 @@ def make(name, config, env_config, render_mode=None):
 
 
 def options_of(case, seed):
-    """The hyper-parameters of `harness/whole_ours.py`, as Sample Factory has them; it adds nothing to the loss."""
+    """The hyper-parameters of `harness/whole_ours.py`, as Sample Factory has them.
+
+    Its processes have priorities of their own, the learner's the highest: that is the one this process was given.
+    """
     options = f"""--env=whole --experiment=whole --device=cpu --serial_mode=False --async_rl=True --seed={seed}
     --batched_sampling=False --num_policies=1 --num_workers={WORKERS} --num_envs_per_worker={case.envs // WORKERS}
     --worker_num_splits=2 --rollout={numbers.ROLLOUT} --recurrence={numbers.ROLLOUT if case.gru else 1}
@@ -56,7 +59,7 @@ def options_of(case, seed):
     --learning_rate={numbers.LEARNING_RATE} --adam_eps={numbers.ADAM_EPS} --max_grad_norm={numbers.MAX_GRAD_NORM}
     --gamma={numbers.DISCOUNT} --gae_lambda={numbers.GAE_LAMBDA} --ppo_clip_ratio={numbers.CLIP}
     --ppo_clip_value={UNCLIPPED} --exploration_loss_coeff={numbers.ENTROPY} --value_loss_coeff={numbers.VALUE}
-    --env_frameskip=1 --stats_avg={numbers.WINDOW} --save_every_sec={numbers.SAVE_S}
+    --env_frameskip=1 --default_niceness={os.nice(0)} --stats_avg={numbers.WINDOW} --save_every_sec={numbers.SAVE_S}
     --save_best_every_sec={numbers.SAVE_S} --train_dir={tempfile.mkdtemp(dir=".")}""".split()
     if case.has_frames:
         network = f"--nonlinearity=relu --obs_scale=255.0 --encoder_conv_mlp_layers {case.hidden}".split()
