@@ -55,15 +55,14 @@ class SlotTime:
         now = self._clock()
         elapsed_s, worked_s, waited_s = now - self._began, self._ended - self._began, now - self._ended
         self._began = now
-        late = sum(map(_working, self._waiting)) if in_turn else answered if waited_s < AT_ONCE_S else 0
-        busy_s = self._busy * elapsed_s
+        busy_s, late = self._busy * elapsed_s, answered if waited_s < AT_ONCE_S else 0
         for lane, counts in enumerate(self._waiting):
             seconds = self._seconds[lane]
             for kind, slots in counts:
                 seconds[kind] += slots * elapsed_s
                 self._busy_s[lane] += slots * busy_s
-                if late and kind == ENVIRONMENT:
-                    moved = min(late, slots)
+                if kind == ENVIRONMENT:
+                    moved = slots if in_turn else min(late, slots)
                     late -= moved
                     seconds[ENVIRONMENT] -= moved * worked_s
                     seconds[INFERENCE] += moved * worked_s
@@ -85,8 +84,3 @@ class SlotTime:
     def totals(self) -> dict[str, float]:
         """Over all lanes."""
         return {kind: sum(seconds[index] for seconds in self._seconds) for index, kind in enumerate(KINDS)}
-
-
-def _working(waiting: Waiting) -> int:
-    """The slots whose environment works."""
-    return dict(waiting).get(ENVIRONMENT, 0)
