@@ -11,19 +11,19 @@ two cores have two million a second.
 import argparse
 import json
 import subprocess
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
 
 from harness.acting_envs import make_bank
 from harness.peers import install
-from harness.processes import TICKS_PER_S
+from harness.processes import stat_s
 from harness.report import aligned
 from harness.training_stages import IDLE, NATIVE, stage_of
-from harness.watching import family
+from harness.watching import GONE, family
 from harness.whole_cases import CASES, share_cores
 from harness.whole_ours import rows_of, train
 
@@ -55,17 +55,15 @@ class Probe:
 
     def __init__(self, spy: Path, warm_up_s: float, seconds: float) -> None:
         self._spy, self._warm_up_s, self._seconds = spy, warm_up_s, seconds
-        self._thread: threading.Thread | None = None
         self.steps = 0.0
         self.cpu_s: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         """By role and stage."""
 
     def look(self, pid: int, run: Path) -> None:
-        """Called now and then; starts when the warm-up is over."""
+        """Called now and then; measures when the warm-up is over."""
         rows = rows_of(run)
-        if self._thread is None and rows and rows[-1][0] - rows[0][0] > self._warm_up_s:
-            self._thread = threading.Thread(target=self._measure, args=(pid, run))
-            self._thread.start()
+        if not self.steps and rows and rows[-1][0] - rows[0][0] > self._warm_up_s:
+            self._measure(pid, run)
 
     def _measure(self, pid: int, run: Path) -> None:
         roles = family(pid)
@@ -92,8 +90,8 @@ def thread_times(pids: Mapping[int, str]) -> Times:
     times: Times = {}
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-            fields = path.read_text().rpartition(")")[2].split()
-            times[pid, int(path.parent.name)] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+            with suppress(*GONE):
+                times[pid, int(path.parent.name)] = stat_s(path)
     return times
 
 

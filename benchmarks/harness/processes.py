@@ -16,7 +16,12 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def cpu_s(pid: int) -> float:
     """Seconds of processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return stat_s(Path(f"/proc/{pid}/stat"))
+
+
+def stat_s(path: Path) -> float:
+    """Seconds of processor time by the `stat` of a process, or of a thread."""
+    fields = path.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
