@@ -193,7 +193,7 @@ def frames_per_second(path: Path) -> float:
 
 def test_a_run_films_what_it_wishes_for(train: Train) -> None:
     keys = [f"rollout_config.worker_config.{key}" for key in ("video_fps=7", "video_output_dir=films")]
-    fleet = train("cartpole", "stop.env_steps=30000", "train_config.record_video_interval=2", "seed=7", *keys)
+    fleet = train("cartpole", "stop.env_steps=6000", "train_config.record_video_interval=2", "seed=7", *keys)
     fleet.finish()
     shown = [list(pictures(path)) for path in (fleet.directory / "videos").iterdir()]
     assert shown and all(len(frames) > 5 for frames in shown)
