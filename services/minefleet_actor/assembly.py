@@ -198,7 +198,7 @@ def make_shipper(
     rollout = context.run.config.rollout_config
     return Shipper(
         replay_client(context, shard, abandoned),
-        capacity=rollout.to_send_queue_size,
+        capacity=rollout.queue_size,
         schema_fingerprint=context.run.schema.fingerprint,
         compression=rollout.replay_buffer_config.compression,
         state_dtype=rollout.state_dtype,

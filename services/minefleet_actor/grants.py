@@ -5,8 +5,9 @@
        └────────── may_make ◀── grants ◀────┘
 
 The actor's loop fills `wishes` and empties `grants`; this thread moves one to the other. It waits for a first wish, or
-for replay's hint when something was refused; a new wish, new weights and `close` wake it. Granted chunks that are not
-done are asked for again every `renew_s`, which keeps a slow stream's grant alive.
+for replay's hint when something was refused; a new wish, new weights and `close` wake it. Wishes are made ahead, so it
+then waits a moment for others, unless the loop waits for a grant. Granted chunks that are not done are asked for again
+every `renew_s`, which keeps a slow stream's grant alive.
 
 `poll` lets the thread also ask how much room there is, whatever is wished for. What was free at two polls in a row is
 spare: the streams that replay has do not take it.
@@ -25,6 +26,8 @@ SlotSeconds = replay_service_pb2.SlotSeconds
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
 
+LINGER_S = 0.02
+"""Longest time that a wish waits for others to travel with."""
 POLL_S = 1.0
 """Between two polls: about the longest time after which a refused stream asks again."""
 RECENT_S = 3 * POLL_S
@@ -63,6 +66,9 @@ class Grants:
         self._polls: deque[tuple[float, int]] = deque(maxlen=2)  # When, and the chunks that were free.
         self._polling = False
         self._news = False
+        self._urgent = False
+        self._missed = False
+        """Whether the loop was told of a chunk that it is not granted, and nothing since."""
         self._closed = False
 
     def bind(self, run_id: str) -> None:
@@ -74,11 +80,17 @@ class Grants:
         with self._changed:
             if chunk not in self._grants and chunk not in self._wishes:
                 self._wishes[chunk] = None
-                self._wake()
+                self._wake(urgent=False)
 
     def may_make(self, chunk: Chunk) -> bool:
-        """Whether the chunk is granted."""
-        return chunk in self._grants
+        """Whether the chunk is granted. Where not, `granted` is called when something is."""
+        with self._changed:
+            granted = chunk in self._grants
+            if not granted:
+                self._missed = True
+                if self._news and not self._urgent:
+                    self._wake()
+        return granted
 
     @property
     def is_behind(self) -> bool:
@@ -126,7 +138,7 @@ class Grants:
     def ask(self) -> float | None:
         """Asks once for all wishes and for due renewals. Returns when to ask again, in seconds; None when a wish."""
         with self._changed:
-            self._news = False
+            self._news = self._urgent = False
             due = [chunk for chunk, since in self._grants.items() if self._clock() - since >= self._renew_s]
             asked, polling = [*self._wishes, *due], self._polling
             self._asked = asked
@@ -143,7 +155,9 @@ class Grants:
             if polling:
                 self._polling = False
                 self._polls.append((self._clock(), answer.free_chunks))
-        if polling or any(answer.granted):
+            told = polling or (self._missed and any(answer.granted))
+            self._missed = self._missed and not told
+        if told:
             self._granted_hook()
         return None if all(answer.granted) else answer.retry_after_s
 
@@ -153,7 +167,8 @@ class Grants:
             while not self._closed:
                 retry_after_s = self.ask()
                 with self._changed:
-                    self._changed.wait_for(lambda: self._news or self._closed, retry_after_s or self._renew_s)
+                    if self._changed.wait_for(lambda: self._news or self._closed, retry_after_s or self._renew_s):
+                        self._changed.wait_for(lambda: self._urgent or self._closed, LINGER_S)
         except StoppedError:
             return
 
@@ -169,6 +184,7 @@ class Grants:
             self._wishes.pop(chunk, None)
             self._grants[chunk] = self._clock()
 
-    def _wake(self) -> None:
-        self._news = True
-        self._changed.notify_all()
+    def _wake(self, *, urgent: bool = True) -> None:
+        if urgent or not self._news:
+            self._changed.notify_all()
+        self._news, self._urgent = True, self._urgent or urgent

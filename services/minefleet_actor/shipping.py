@@ -4,8 +4,9 @@
 
 The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`), so the queue is
 bounded by that plus one fragment per slot. This thread empties it, with one call for all that is queued up to
-`CALL_BYTES`, while another packs what the next call shall carry; it waits for something to send, and while replay does
-not answer it repeats the same names until it does.
+`CALL_BYTES`, while another packs what the next call shall carry. It waits for something to send and then a moment for
+more, since a call costs as much as the fragments that it carries, unless the queue is half full. While replay does not
+answer it repeats the same names until it does.
 """
 
 import logging
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 CALL_BYTES = 4 * 2**20
 """Packed bytes beyond which a call takes no further fragment."""
+
+LINGER_S = 0.02
+"""Longest time that a fragment waits for others to travel with."""
 
 FLUSH_S = 1.0
 """Longest time that an episode record waits for a fragment to travel with."""
@@ -66,6 +70,8 @@ class Shipper:
         self._parcels: deque[Parcel] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
         self._videos: deque[tuple[episode_pb2.Video, Callable[[bool], None]]] = deque()
+        self._refused = False
+        """Whether the loop was told that there is no room, and nothing since."""
         self._closed = False
 
     def bind(self, run_id: str) -> None:
@@ -76,14 +82,18 @@ class Shipper:
         return len(self._parcels)
 
     def has_room(self) -> bool:
-        """Whether another fragment may be started."""
-        return len(self._parcels) < self._capacity
+        """Whether another fragment may be started. Where not, `sent` is called when one may."""
+        with self._changed:
+            has_room = len(self._parcels) < self._capacity
+            self._refused = self._refused or not has_room
+        return has_room
 
     def send(self, parcel: Parcel) -> None:
         """Queues a fragment."""
         with self._changed:
             self._parcels.append(parcel)
-            self._changed.notify_all()
+            if len(self._parcels) == 1 or self._is_urgent():
+                self._changed.notify_all()
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
         """Queues an episode record."""
@@ -99,23 +109,25 @@ class Shipper:
         """Sends until closed and empty."""
         try:
             while self._wait():
-                self.flush()
+                self.flush(LINGER_S)
             self._append([])
         except StoppedError:
             return
 
-    def flush(self) -> None:
-        """Sends all that is queued, oldest first, and this actor's progress. Packs the next call during each."""
+    def flush(self, linger_s: float = 0.0) -> None:
+        """Sends all that is queued, oldest first, and this actor's progress. Packs the next call during each.
+
+        Args:
+            linger_s: How long fragments wait for others to travel with.
+        """
         with ThreadPoolExecutor(1, thread_name_prefix="packer") as packer:
-            packed = self._pack(self._queued())
+            packed = self._pack(self._queued(linger_s))
             while packed:
                 rest = self._queued()[len(packed) :]
-                ahead = packer.submit(self._pack, rest) if rest else None
+                ahead = packer.submit(self._pack, rest) if self._are_many(len(rest)) else None
                 self._append(packed)
-                for _ in packed:
-                    self._parcels.popleft()
-                self._sent()
-                packed = ahead.result() if ahead is not None else self._pack(self._queued())
+                self._forget(len(packed))
+                packed = ahead.result() if ahead is not None else self._pack(self._queued(linger_s))
         if self._episodes:
             self._append([])
         while self._videos:
@@ -132,6 +144,22 @@ class Shipper:
             self._changed.wait_for(lambda: self._parcels or self._videos or self._closed, FLUSH_S)
             return not self._closed or bool(self._parcels or self._episodes or self._videos)
 
+    def _is_urgent(self) -> bool:
+        """Whether to send at once: to end, to show something, or before the loop runs out of room."""
+        return self._closed or bool(self._videos) or self._are_many(len(self._parcels))
+
+    def _are_many(self, parcels: int) -> bool:
+        return 2 * parcels >= self._capacity
+
+    def _forget(self, count: int) -> None:
+        """Drops the oldest fragments, which replay has; tells the loop if it waits for room."""
+        with self._changed:
+            for _ in range(count):
+                self._parcels.popleft()
+            told, self._refused = self._refused, False
+        if told:
+            self._sent()
+
     def _append(self, packed: list[Packed]) -> None:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         self._replay.append(packed, episodes=episodes, progress=self._progress())
@@ -146,8 +174,11 @@ class Shipper:
         else:
             told(True)
 
-    def _queued(self) -> list[Parcel]:
+    def _queued(self, linger_s: float = 0.0) -> list[Parcel]:
+        """The queue, once it was not empty for so long or is urgent."""
         with self._changed:
+            if self._parcels and linger_s:
+                self._changed.wait_for(self._is_urgent, linger_s)
             return list(self._parcels)
 
     def _pack(self, parcels: list[Parcel]) -> list[Packed]:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_worker import kin
 from minefleet_worker.describing import reply
-from minefleet_worker.frames import MAX_FRAME_BYTES, unpack_setup
+from minefleet_worker.frames import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_worker.host import EnvHost
 from minefleet_worker.layout import attach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
@@ -37,12 +37,12 @@ def main() -> None:
     """Runs until the channel closes, or until there is an answer."""
     job, descriptor, parent_pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _tie_to(parent_pid)
-    _spread_out()
+    cores = _spread_out()
     os.set_inheritable(descriptor, False)
     if job == "describe":
         _describe(descriptor, json.loads(sys.argv[4]))
     else:
-        _serve(descriptor)
+        _serve(descriptor, cores)
     kin.kill_tree(os.getpid())
 
 
@@ -52,8 +52,10 @@ def _describe(file: int, question: Mapping[str, Any]) -> None:
         json.dump(reply(question), answer)
 
 
-def _serve(channel: int) -> None:
-    host = _host(os.read(channel, MAX_FRAME_BYTES))
+def _serve(channel: int, cores: Sequence[int]) -> None:
+    setup = unpack_setup(os.read(channel, MAX_FRAME_BYTES))
+    _settle(setup, cores)
+    host = _host(setup)
     with contextlib.suppress(SystemExit, BrokenPipeError):
         _run(channel, host)
         # Inside, so that a signal that comes now ends the serving and not what follows.
@@ -73,11 +75,21 @@ def _tie_to(parent_pid: int) -> None:
         sys.exit("the parent is gone")
 
 
-def _spread_out() -> None:
-    """Leaves the cores of a pinned parent to it, for all that its launcher has."""
-    cores = os.environ.pop(ALL_CORES, "")
+def _spread_out() -> list[int]:
+    """Leaves the cores of a pinned parent to it, for all that its launcher has; returns those."""
+    cores = [int(core) for core in os.environ.pop(ALL_CORES, "").split(",") if core]
     if cores:
-        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+        os.sched_setaffinity(0, cores)
+    return cores
+
+
+def _settle(setup: Setup, cores: Sequence[int]) -> None:
+    """Keeps to one core where there is exactly one for each process, and its environments run in turn anyway.
+
+    What they start, such as an engine, stays with them: it is woken faster on the core on which it was asked.
+    """
+    if len(setup.slots) > 1 and setup.processes == len(cores):
+        os.sched_setaffinity(0, [cores[setup.index]])
 
 
 def _exit(*_: object) -> NoReturn:
@@ -85,8 +97,7 @@ def _exit(*_: object) -> NoReturn:
     sys.exit()
 
 
-def _host(setup_frame: bytes) -> EnvHost:
-    setup = unpack_setup(setup_frame)
+def _host(setup: Setup) -> EnvHost:
     _extend_path(setup.import_path)
     arrays = attach(setup.memory, setup.schema, setup.num_slots, setup.frame_shape)
     os.close(setup.memory)

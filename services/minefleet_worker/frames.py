@@ -124,6 +124,10 @@ class Setup:
     """Where modules are found besides the interpreter's own places."""
     frame_shape: Sequence[int] | None = None
     """[height, width, 3] of the frames that environments render when they are filmed; None where none does."""
+    index: int = 0
+    """Of this process among the pool's."""
+    processes: int = 1
+    """How many the pool has."""
 
     def pack(self) -> bytes:
         """Returns the packet."""

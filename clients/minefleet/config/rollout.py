@@ -6,6 +6,9 @@ from typing import Literal
 
 from minefleet.config.checks import above, at_least, whole_or_share
 
+LEAST_QUEUE = 8
+"""Finished fragments that an actor buffers at least, unless it is told."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerConfig:
@@ -170,14 +173,16 @@ class RolloutConfig:
     """Cores of each actor that `minefleet train` starts, rounded up, >= 0: so many threads compute a batch on the CPU,
     and where this machine has enough for all actors and at least one for each other role, the actor runs on cores that
     no other role uses, its threads that pack and send included. Its environments are not counted: they run anywhere.
-    0 gives one thread and no cores of its own. Seeds: 1, a reservation in Ray's books there."""
+    0 gives one thread, and a core of its own only where there are as many cores as ranks of the learner and actors
+    together, and no GPU. Seeds: 1, a reservation in Ray's books there."""
     fragment_length: int = 64
     """Steps per fragment, >= 1. Seeds: 256."""
     state_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format in which a policy's recurrent state before the first step of a fragment travels and is stored; the
     others halve it. Actors act on from the state as it is stored, so that the learner starts from what was acted on."""
-    to_send_queue_size: int = 8
-    """Finished fragments that an actor buffers before it pauses, >= 1. Seeds: 1-8."""
+    to_send_queue_size: int = 0
+    """Finished fragments that an actor buffers before it pauses, >= 0; 0 means one per environment, and 8 at least.
+    Seeds: 1-8."""
     worker_config: WorkerConfig = field(default_factory=WorkerConfig)
     replay_buffer_config: ReplayBufferConfig = field(default_factory=ReplayBufferConfig)
     episode_statistics_config: EpisodeStatisticsConfig = field(default_factory=EpisodeStatisticsConfig)
@@ -188,7 +193,12 @@ class RolloutConfig:
         whole_or_share("rollout_config.num_gpus_per_worker", self.num_gpus_per_worker)
         at_least("rollout_config.num_cpus_per_worker", self.num_cpus_per_worker, 0)
         at_least("rollout_config.fragment_length", self.fragment_length, 1)
-        at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 1)
+        at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 0)
+
+    @property
+    def queue_size(self) -> int:
+        """Finished fragments that an actor buffers."""
+        return self.to_send_queue_size or max(LEAST_QUEUE, self.worker_config.num_envs)
 
     @property
     def torch_threads(self) -> int:

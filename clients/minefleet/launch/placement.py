@@ -1,7 +1,9 @@
 """Which GPUs and cores the processes of a local fleet get: a pure function of configuration and machine."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minefleet.config import FleetConfig
 from minefleet.launch.machine import VISIBLE_DEVICES, Machine
@@ -62,15 +64,15 @@ def place(config: FleetConfig, machine: Machine) -> Placement:
     share. Where there are too few, processes share those with the least on them.
     """
     gpus, gpu_notes = _place_gpus(config, machine)
-    rest, actor_cores, core_notes = _place_cores(config, machine)
+    cores, core_notes = _place_cores(config, machine)
     ranks = config.train_config.num_workers
     return Placement(
-        learners=tuple(Place(gpus=own, cores=rest) for own in gpus[:ranks]),
+        learners=tuple(Place(gpus=own, cores=cores.learner) for own in gpus[:ranks]),
         actors=tuple(
-            Place(gpus=own, cores=cores, all_cores=machine.cores if cores else ())
-            for own, cores in zip(gpus[ranks:], actor_cores, strict=True)
+            Place(gpus=own, cores=its, all_cores=machine.cores if its else ())
+            for own, its in zip(gpus[ranks:], cores.actors, strict=True)
         ),
-        others=Place(cores=rest),
+        others=Place(cores=cores.others),
         notes=(*gpu_notes, *core_notes),
     )
 
@@ -119,13 +121,24 @@ def _take(loads: list[float], share: float) -> list[int]:
     return chosen
 
 
-def _place_cores(config: FleetConfig, machine: Machine) -> tuple[tuple[int, ...], list[tuple[int, ...]], list[str]]:
-    """Cores of the other roles and of each actor, and notes; none where no process is pinned."""
+class _Cores(NamedTuple):
+    """Which cores each role runs on; none where the kernel chooses."""
+
+    learner: tuple[int, ...]
+    """Of all ranks."""
+    actors: Sequence[tuple[int, ...]]
+    others: tuple[int, ...]
+
+
+def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[str]]:
+    """Cores of each role, and notes."""
     rollout = config.rollout_config
     actors, each = rollout.num_rollout_workers, math.ceil(rollout.num_cpus_per_worker)
-    unpinned: list[tuple[int, ...]] = [()] * actors
-    if not actors or not each:
-        return (), unpinned, []
+    unpinned = _Cores((), [()] * actors, ())
+    if not actors:
+        return unpinned, []
+    if not each:
+        return (_one_for_each(config, machine) if _is_one_for_each(config, machine) else unpinned), []
     train = config.train_config
     readers = round(train.num_readers * train.num_cpus_per_reader)
     others = train.num_workers * (max(train.torch_threads, 1) + readers) + len(config.services.replay) + 1
@@ -134,7 +147,26 @@ def _place_cores(config: FleetConfig, machine: Machine) -> tuple[tuple[int, ...]
             f"rollout_config.num_cpus_per_worker={rollout.num_cpus_per_worker:g}: {actors * each} cores for actors and "
             f"{others} for the other roles are more than the {len(machine.cores)} here: no process gets its own"
         )
-        return (), unpinned, [note]
+        return unpinned, [note]
     rest = machine.cores[: len(machine.cores) - actors * each]
     own = machine.cores[len(rest) :]
-    return rest, [own[index * each : (index + 1) * each] for index in range(actors)], []
+    return _Cores(rest, [own[index * each : (index + 1) * each] for index in range(actors)], rest), []
+
+
+def _is_one_for_each(config: FleetConfig, machine: Machine) -> bool:
+    """Whether there is exactly one core for each process that computes, and nothing else to compute on.
+
+    Where there are more, the kernel has room to keep them apart by itself.
+    """
+    threads = max(config.train_config.torch_threads, config.rollout_config.torch_threads)
+    processes = config.train_config.num_workers + config.rollout_config.num_rollout_workers
+    return not machine.gpus and threads <= 1 and processes == len(machine.cores)
+
+
+def _one_for_each(config: FleetConfig, machine: Machine) -> _Cores:
+    """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
+
+    The other roles and the environments take what is left of all cores.
+    """
+    ranks = config.train_config.num_workers
+    return _Cores(machine.cores[:ranks], [(core,) for core in machine.cores[ranks:]], ())

@@ -92,7 +92,7 @@ class EnvPool(BookedPool):
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
         self._memory = layout.create(self._schema, self.num_slots, self._frame_shape)
         self._book.arrays = layout.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
-        self._supervisor.open([self._setup(slots) for slots in self._shares()], self._book.arrays.began_s)
+        self._supervisor.open(self._setups(), self._book.arrays.began_s)
         for index in range(len(self._supervisor.processes)):
             self._begin(index)
         while not any(process.made for process in self._supervisor.processes):
@@ -268,16 +268,23 @@ class EnvPool(BookedPool):
         size = self._config.envs_per_process
         return [range(start, min(start + size, self.num_slots)) for start in range(0, self.num_slots, size)]
 
-    def _setup(self, slots: range) -> Setup:
-        return Setup(
-            config=asdict(self._env_config),
-            schema=self._schema,
-            num_slots=self.num_slots,
-            slots=slots,
-            memory=self._memory,
-            import_path=boot.import_path(self._env_config.python),
-            frame_shape=self._frame_shape,
-        )
+    def _setups(self) -> list[Setup]:
+        """What each process must know."""
+        shares = self._shares()
+        return [
+            Setup(
+                config=asdict(self._env_config),
+                schema=self._schema,
+                num_slots=self.num_slots,
+                slots=slots,
+                memory=self._memory,
+                import_path=boot.import_path(self._env_config.python),
+                frame_shape=self._frame_shape,
+                index=index,
+                processes=len(shares),
+            )
+            for index, slots in enumerate(shares)
+        ]
 
 
 def _timeouts_s(config: WorkerConfig) -> dict[int, float]:
