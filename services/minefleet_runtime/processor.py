@@ -8,6 +8,8 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from minefleet_runtime.cores import all_cores
+
 STAT = Path("/proc/stat")
 PROCESSES = Path("/proc")
 IDLE = (3, 4)
@@ -39,8 +41,8 @@ def core_time(stat: str, cores: frozenset[int]) -> CoreTime:
 
 
 def own_cores() -> CoreTime:
-    """Of the cores that this process may use. What limits of a container take away is not seen."""
-    return core_time(STAT.read_text(), frozenset(os.sched_getaffinity(0)))
+    """Of the cores that this fleet may use on this machine. What limits of a container take away is not seen."""
+    return core_time(STAT.read_text(), all_cores())
 
 
 def family_seconds(pid: int) -> float:

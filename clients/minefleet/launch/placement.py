@@ -9,7 +9,7 @@ from minefleet.config import FleetConfig
 from minefleet.launch.machine import VISIBLE_DEVICES, Machine
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
-"""Tells the environment processes of a pinned actor which cores they may use: all that the launcher may."""
+"""Tells a process that is tied to some cores which ones its fleet has: those of the launcher, and of environments."""
 ROUNDING = 1e-6
 """Ten tenths of a GPU are one."""
 
@@ -23,7 +23,7 @@ class Place:
     cores: tuple[int, ...] = ()
     """Those that it runs on; empty leaves it those that the launcher runs on."""
     all_cores: tuple[int, ...] = ()
-    """Those of its own environment processes; empty where `cores` is."""
+    """Those of the fleet, on which environment processes run; empty where `cores` is."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -67,12 +67,9 @@ def place(config: FleetConfig, machine: Machine) -> Placement:
     cores, core_notes = _place_cores(config, machine)
     ranks = config.train_config.num_workers
     return Placement(
-        learners=tuple(Place(gpus=own, cores=cores.learner) for own in gpus[:ranks]),
-        actors=tuple(
-            Place(gpus=own, cores=its, all_cores=machine.cores if its else ())
-            for own, its in zip(gpus[ranks:], cores.actors, strict=True)
-        ),
-        others=Place(cores=cores.others),
+        learners=tuple(_tied(cores.learner, machine, own) for own in gpus[:ranks]),
+        actors=tuple(_tied(its, machine, own) for own, its in zip(gpus[ranks:], cores.actors, strict=True)),
+        others=_tied(cores.others, machine),
         notes=(*gpu_notes, *core_notes),
     )
 
@@ -119,6 +116,10 @@ def _take(loads: list[float], share: float) -> list[int]:
     for gpu in chosen:
         loads[gpu] += each
     return chosen
+
+
+def _tied(cores: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = ()) -> Place:
+    return Place(gpus=gpus, cores=cores, all_cores=machine.cores if cores else ())
 
 
 class _Cores(NamedTuple):

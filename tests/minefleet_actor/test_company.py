@@ -1,0 +1,196 @@
+"""What goes to replay waits a moment for company, but for nothing that the loop waits for."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minefleet.fragment import Fragment
+from minefleet.v1 import replay_service_pb2
+from minefleet_actor import grants, shipping
+from minefleet_actor.grants import Chunk, Grants
+from minefleet_actor.shipping import Parcel, Shipper
+
+FOR_EVER_S = 600.0
+SOON_S = 60.0
+"""Longest wait for what must come: a test fails after it."""
+
+
+@pytest.fixture(autouse=True)
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for company waits for ever, so that whatever ends a wait is not the time."""
+    for module in (shipping, grants):
+        monkeypatch.setattr(module, "LINGER_S", FOR_EVER_S)
+
+
+class Replay:
+    """Grants all, or nothing, and tells what it is asked."""
+
+    position = SimpleNamespace(run_id="run")
+
+    def __init__(self) -> None:
+        self.appended: Queue[list[int]] = Queue()
+        self.reserved: Queue[list[Chunk]] = Queue()
+        self.grants = True
+
+    def append(self, packed: Any = (), **_: object) -> None:
+        self.appended.put([header.name.sequence for header, _ in packed])
+
+    def reserve(self, policy_version: int, chunks: list[Chunk], **_: object) -> Any:
+        self.reserved.put(chunks)
+        return SimpleNamespace(
+            granted=[self.grants] * len(chunks),
+            retry_after_s=FOR_EVER_S,
+            newest_version=1,
+            free_chunks=0,
+            wants_newer_weights=False,
+        )
+
+
+def parcel(sequence: int) -> Parcel:
+    values, flags = np.zeros(1, np.float32), np.zeros(1, np.bool_)
+    fragment = Fragment(
+        obs=np.zeros((1, 2), np.float32),
+        action=np.zeros(1, np.int64),
+        reward=values,
+        terminated=~flags,
+        truncated=flags,
+        first=flags,
+        crash=flags,
+        behaviour_logp=values,
+        behaviour_value=values,
+        next_value=values,
+        policy_version=np.ones(1, np.uint32),
+        cut_index=np.zeros(0, np.int32),
+        cut_obs=np.zeros((0, 2), np.float32),
+        recurrent_state={},
+    )
+    return Parcel(stream="s", sequence=sequence, fragment=fragment, closes_stream=False)
+
+
+def shipper_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> Shipper:
+    return Shipper(
+        replay,  # type: ignore[arg-type]
+        capacity=capacity,
+        schema_fingerprint="",
+        compression="none",
+        state_dtype="float32",
+        progress=replay_service_pb2.ActorProgress,
+        sent=sent,
+    )
+
+
+def grants_of(replay: Replay, granted: Callable[[], None] = lambda: None) -> Grants:
+    return Grants(
+        replay,  # type: ignore[arg-type]
+        version=lambda: 1,
+        granted=granted,
+        renew_s=FOR_EVER_S,
+        max_staleness=1,
+    )
+
+
+@contextmanager
+def running(worker: Shipper | Grants) -> Iterator[None]:
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.close()
+        thread.join(SOON_S)
+        assert not thread.is_alive()
+
+
+def test_fragments_travel_together_once_the_queue_is_half_full() -> None:
+    replay = Replay()
+    shipper = shipper_of(replay, capacity=6)
+    with running(shipper):
+        for sequence in range(3):
+            shipper.send(parcel(sequence))
+        assert replay.appended.get(timeout=SOON_S) == [0, 1, 2]
+
+
+def test_the_end_waits_for_no_company() -> None:
+    replay = Replay()
+    shipper = shipper_of(replay, capacity=6)
+    with running(shipper):
+        shipper.send(parcel(0))
+        shipper.close()
+        assert replay.appended.get(timeout=SOON_S) == [0]
+
+
+def test_a_fragment_without_company_goes_by_itself_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "LINGER_S", 0.01)
+    replay = Replay()
+    shipper = shipper_of(replay, capacity=6)
+    with running(shipper):
+        shipper.send(parcel(0))
+        assert replay.appended.get(timeout=SOON_S) == [0]
+
+
+def test_who_asks_what_is_queued_to_be_sent_waits_for_nothing() -> None:
+    replay = Replay()
+    shipper = shipper_of(replay, capacity=6)
+    shipper.send(parcel(0))
+    shipper.flush()
+    assert replay.appended.get_nowait() == [0]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_loop_is_told_of_room_only_where_it_found_none(asked: bool) -> None:
+    replay, told = Replay(), list[bool]()
+    shipper = shipper_of(replay, capacity=1, sent=lambda: told.append(True))
+    shipper.send(parcel(0))
+    if asked:
+        assert not shipper.has_room()
+    shipper.flush()
+    assert told == [True] * asked
+    assert shipper.has_room()
+    shipper.send(parcel(1))
+    shipper.flush()
+    assert told == [True] * asked
+
+
+def test_wishes_travel_together_until_the_loop_waits_for_one() -> None:
+    replay = Replay()
+    asking = grants_of(replay)
+    with running(asking):
+        replay.reserved.join()
+        for number in range(3):
+            asking.wish(("s", number))
+        assert not asking.may_make(("s", 1))
+        assert replay.reserved.get(timeout=SOON_S) == [("s", 0), ("s", 1), ("s", 2)]
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_the_loop_is_told_of_a_grant_only_where_it_missed_one(missed: bool) -> None:
+    replay, told = Replay(), list[bool]()
+    asking = grants_of(replay, granted=lambda: told.append(True))
+    asking.wish(("s", 0))
+    if missed:
+        assert not asking.may_make(("s", 0))
+    asking.ask()
+    assert told == [True] * missed
+    assert asking.may_make(("s", 0))
+    asking.wish(("s", 1))
+    asking.ask()
+    assert told == [True] * missed
+
+
+def test_a_refusal_leaves_the_loop_to_be_told_later() -> None:
+    replay, told = Replay(), list[bool]()
+    replay.grants = False
+    asking = grants_of(replay, granted=lambda: told.append(True))
+    asking.wish(("s", 0))
+    assert not asking.may_make(("s", 0))
+    asking.ask()
+    assert not told
+    replay.grants = True
+    asking.ask()
+    assert told
