@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from minefleet.policies import gated
+from minefleet.policies.dense import dense, is_fast
+
 
 class GRUCore(nn.Module):
     """A GRU whose state is zeros before every step that is `first`."""
@@ -22,7 +25,7 @@ class GRUCore(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, features: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Runs over time, in one call between two steps at which any row is reset.
+        """Runs over time; on a GPU in one call between two steps at which any row is reset.
 
         Where those steps are is in the data, so this part of a compiled policy runs as it is.
 
@@ -34,6 +37,9 @@ class GRUCore(nn.Module):
         Returns:
             [B, T, H], and the state after the last step, [B, H].
         """
+        if is_fast(features):
+            weight_in, weight, bias_in, bias = self.gru.parameters()
+            return gated.run(dense(features, weight_in, bias_in), state, first, weight, bias)
         starts = reset_steps(first)
         outputs = []
         for start, end in zip(starts, [*starts[1:], first.shape[1]], strict=True):

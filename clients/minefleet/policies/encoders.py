@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
+from minefleet.policies.dense import Dense
 from minefleet.policies.layers import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
 from minefleet.policies.masks import without_mask
 from minefleet.policies.text import TextFeatures
@@ -133,5 +134,5 @@ def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
 def _dense(sizes: list[int], config: PolicyConfig) -> nn.Sequential:
     modules: list[nn.Module] = []
     for before, after in pairwise(sizes):
-        modules += [orthogonal(nn.Linear(before, after), TRUNK_GAIN), ACTIVATIONS[config.activation]()]
+        modules += [orthogonal(Dense(before, after), TRUNK_GAIN), ACTIVATIONS[config.activation]()]
     return nn.Sequential(*modules)
