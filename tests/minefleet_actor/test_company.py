@@ -160,8 +160,10 @@ def test_the_loop_is_told_of_room_only_where_it_found_none(asked: bool) -> None:
 def test_wishes_travel_together_until_the_loop_waits_for_one() -> None:
     replay = Replay()
     asking = grants_of(replay)
+    asking.wish(("s", 9))
     with running(asking):
-        replay.reserved.join()
+        # From now on the thread has asked once, and waits for a wish.
+        assert replay.reserved.get(timeout=SOON_S) == [("s", 9)]
         for number in range(3):
             asking.wish(("s", number))
         assert not asking.may_make(("s", 1))

@@ -10,6 +10,7 @@ Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of cuDNN, in which
 Shape legend: B = rows, T = steps, H = units.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +54,9 @@ def run(inputs: Tensor, state: Tensor, first: Tensor, weight: Tensor, bias: Tens
     return output, output[:, -1]
 
 
-def _steps(inputs: Tensor, state: Tensor, first: Tensor, weight: Tensor, bias: Tensor) -> Any:
+def _steps(
+    inputs: Tensor, state: Tensor, first: Tensor, weight: Tensor, bias: Tensor
+) -> Iterator[tuple[Gates, Tensor]]:
     """Yields each step and the state after it."""
     for step, fresh in zip(inputs.unbind(1), first.unsqueeze(-1).unbind(1), strict=True):
         before = state.masked_fill(fresh, 0.0)
@@ -85,7 +88,7 @@ class _Recurrence(torch.autograd.Function):
         of_products = gradient.new_empty(*before.shape[:2], 3 * before.shape[2])
         of_new = torch.empty_like(before)
         later, back = torch.zeros_like(before[0]), weight.t()
-        for t in range(len(before) - 1, -1, -1):
+        for t in reversed(range(len(before))):
             later = later + gradient[:, t]
             torch.mul(later, to_new[t], out=of_new[t])
             by_reset, by_update, by_product = of_products[t].chunk(3, -1)

@@ -64,6 +64,8 @@ def test_an_actors_cores_are_no_other_roles(config: FleetConfig, on: Machine) ->
         assert len(placed.learners[0].cores) >= (3 if asked else 1)
         assert all(actor.all_cores == on.cores for actor in placed.actors)
         assert placed.others.cores == (placed.learners[0].cores if asked else ())
+    else:
+        assert placed.others.cores == placed.learners[0].cores == ()
 
 
 @given(CONFIGS, MACHINES)
@@ -102,10 +104,10 @@ def test_too_few_gpus_are_shared_and_that_is_said_once() -> None:
 
 
 def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
-    placed = place(config_of(1, 3, 0.5), machine())
+    placed = place(config_of(1, 3, 0.5), machine(cores=5))
     (note,) = placed.notes
     assert "there are none here: all run on the CPU" in note
-    assert not any(process.gpus for process in (*placed.learners, *placed.actors))
+    assert all(process.variables == {} for process in (*placed.learners, *placed.actors))
 
 
 def test_who_asks_for_nothing_is_left_as_it_is() -> None:
