@@ -76,20 +76,25 @@ class Batcher:
             keeps: [n] bool; where False only the value of what the slot sees is wanted.
             begins: [n] bool; where True the recurrent state before the step is wanted, too.
         """
-        if not len(slots):
-            return
+        if not self.is_threaded:
+            for start in range(0, len(slots), self._inference.largest):
+                part = slice(start, start + self._inference.largest)
+                self._decide(slots[part], keeps[part], begins[part])
+        elif len(slots):
+            self._queue(slots, keeps, begins)
+
+    def _queue(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
         with self._changed:
             self._forecast.answered(slots, time.monotonic())
             self._since_s = self._since_s if self._wanted else time.monotonic()
             self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
             self._changed.notify_all()
-        while self._wanted and not self.is_threaded:
-            self._compute()
 
     def stepped(self, slots: Slots) -> None:
         """Tells that the slots' environments step from now on."""
-        with self._changed:
-            self._forecast.stepped(slots, time.monotonic())
+        if self.is_threaded:
+            with self._changed:
+                self._forecast.stepped(slots, time.monotonic())
 
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
         """Uses newer weights from the next batch on."""
@@ -159,7 +164,9 @@ class Batcher:
     def _compute(self) -> None:
         with self._changed:
             rows = [self._wanted.popleft() for _ in range(min(len(self._wanted), self._inference.largest))]
-        slots, keeps, begins = (np.array(column) for column in zip(*sorted(rows), strict=True))
+        self._decide(*(np.array(column) for column in zip(*sorted(rows), strict=True)))
+
+    def _decide(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
         with self._timed(len(slots)):
             decision = self._inference.decide(slots, self._obs(), keeps=keeps, begins=begins)
         with self._changed:

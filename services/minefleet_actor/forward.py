@@ -124,6 +124,7 @@ class Forward:
         return Evaluated(output.params, self._policy.value_norm.denormalize(output.value), after)
 
     def _compile(self) -> None:
+        @torch.inference_mode()
         def try_out(outcome: Pass) -> None:
             for size in self._sizes:
                 outcome(*self._inputs(size))

@@ -88,6 +88,7 @@ class Inference:
         self._generators = [
             torch.Generator(device).manual_seed(seed + slot) for slot in range(slots if noise_per_slot else 1)
         ]
+        self._remembers = bool(flatten(policy.initial_state(1)))
         self._initial: Tree = tree_map(torch.clone, self._policy.initial_state(1))
         self._state: Tree = tree_map(torch.clone, self._policy.initial_state(slots))
         self._first = np.ones(slots, np.bool_)
@@ -126,16 +127,16 @@ class Inference:
         count, version = len(slots), self.version
         keeps = np.ones(count, np.bool_) if keeps is None else keeps
         computed, rows = self._places(slots)
-        index, first = torch.from_numpy(computed).to(self._device), self._first[slots]
-        fresh = torch.from_numpy(self._first[computed]).to(self._device)
-        state = tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
+        first, fresh = self._first[slots], torch.from_numpy(self._first[computed]).to(self._device)
+        state = self._gathered(computed, fresh)
         before: dict[int, Tree] = {}
-        if begins is not None:
+        if begins is not None and begins.any():
             state = self._rounded(state, rows[begins])
             before = self._before(slots[begins], state, rows[begins])
         params, value, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
-        at = slice(count) if computed is not self._every else torch.from_numpy(rows).to(self._device)
-        params, value = _rows(params, at), value[at]
+        if computed is not slots:
+            at = torch.from_numpy(rows).to(self._device) if self._whole else slice(count)
+            params, value = _rows(params, at), value[at]
         action = self._draw(slots, params, keeps)
         logp = self._policy.action_head.logp(params, action)
         back = _to_host({"action": action, "logp": logp, "value": value})
@@ -166,6 +167,13 @@ class Inference:
             return rows.to(self._device, non_blocking=True).unsqueeze(1)
 
         return tree_map(stage, self._staging, obs)
+
+    def _gathered(self, slots: Slots, fresh: Tensor) -> Tree:
+        """The state before the step, [N, ...]; that of an episode's start where `fresh` [N]."""
+        if not self._remembers:
+            return self._state
+        index = torch.from_numpy(slots).to(self._device)
+        return tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
 
     def _draw(self, slots: Slots, params: Tree, keeps: Mask) -> Tree:
         """Actions [n, 1, ...]. A slot whose noise is its own uses none of it for what it does not do."""
@@ -200,9 +208,10 @@ class Inference:
 
     def _keep(self, slots: Slots, state: Tree, rows: Slots) -> None:
         """Scatters the rows of the state of slots that act."""
-        source_rows, index = (torch.from_numpy(each).to(self._device) for each in (rows, slots))
-        tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
         self._first[slots] = False
+        if self._remembers:
+            source_rows, index = (torch.from_numpy(each).to(self._device) for each in (rows, slots))
+            tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
 
 
 def _rows(tree: Tree, rows: int | slice | Tensor) -> Tree:
@@ -216,9 +225,10 @@ def _renewed(state: Tensor, initial: Tensor, fresh: Tensor) -> Tensor:
 
 def _to_host(tree: Tree) -> Tree:
     """[n, 1, ...] on a device to arrays [n, ...] in memory, in one transfer."""
-    leaves: dict[str, Tensor] = {path: leaf.squeeze(1).contiguous() for path, leaf in flatten(tree).items()}
+    leaves: dict[str, Tensor] = flatten(tree)
     if all(leaf.device.type == "cpu" for leaf in leaves.values()):
-        return unflatten({path: leaf.numpy() for path, leaf in leaves.items()})
+        return unflatten({path: leaf.numpy()[:, 0] for path, leaf in leaves.items()})
+    leaves = {path: leaf.squeeze(1).contiguous() for path, leaf in leaves.items()}
     block = torch.cat([leaf.view(torch.uint8).flatten() for leaf in leaves.values()]).cpu().numpy().data
     arrays: dict[str, NDArray[Any]] = {}
     offset = 0

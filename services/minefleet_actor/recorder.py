@@ -1,6 +1,6 @@
 """Turns steps into fragments, exactly at every boundary.
 
-One row of buffers per environment slot; all slots of a batch are written at once.
+The buffers hold `fragment_length` rows per environment slot; all slots of a batch are written at once.
 
 Shape legend: S = slots, T = fragment_length, n = slots in a batch.
 
@@ -42,14 +42,15 @@ class Recorder:
     """The open fragment of every slot. `shape_reward` makes what is trained on from the environment's rewards."""
 
     def __init__(self, schema: Schema, slots: int, fragment_length: int, shape_reward: Shape = unchanged) -> None:
-        shape = (slots, fragment_length)
+        self._shape = (slots, fragment_length)
+        rows = slots * fragment_length
         self._shape_reward = shape_reward
         self.fragment_length = fragment_length
         self.length = np.zeros(slots, np.intp)
-        self._obs = zeros(schema.obs, *shape)
-        self._action = zeros(schema.action, *shape)
+        self._obs = zeros(schema.obs, rows)
+        self._action = zeros(schema.action, rows)
         self._arrays: dict[str, Array] = {
-            name: np.zeros(shape, dtype)
+            name: np.zeros(rows, dtype)
             for name, dtype in (
                 ("reward", np.float32),
                 ("terminated", np.bool_),
@@ -77,14 +78,24 @@ class Recorder:
         """Takes V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
         waiting = self.pending[slots]
         slots, value = slots[waiting], value[waiting]
-        self._arrays["next_value"][slots, self.length[slots] - 1] = value
+        self._arrays["next_value"][self._rows(slots, self.length[slots] - 1)] = value
         self.pending[slots] = False
 
     def act(self, slots: Slots, obs: Tree, action: Tree, logp: Array, value: Array, first: Array, version: int) -> None:
-        """Writes the policy's half of the next step of each slot; trees of [n, ...]."""
-        at = (slots, self.length[slots])
-        for buffer, rows in ((self._obs, obs), (self._action, action)):
-            tree_map(lambda target, source: target.__setitem__(at, source), buffer, rows)
+        """Writes the policy's half of the next step of each slot.
+
+        Args:
+            slots: [n].
+            obs: Tree of [S, ...]: what all slots see. Only the rows of `slots` are read.
+            action: Tree of [n, ...].
+            logp: [n].
+            value: [n].
+            first: [n].
+            version: That has decided.
+        """
+        at = self._rows(slots, self.length[slots])
+        tree_map(lambda target, source: target.__setitem__(at, source[slots]), self._obs, obs)
+        tree_map(lambda target, source: target.__setitem__(at, source), self._action, action)
         for name, row in (
             ("behaviour_logp", logp),
             ("behaviour_value", value),
@@ -95,7 +106,7 @@ class Recorder:
 
     def result(self, slots: Slots, reward: Array, terminated: Array, truncated: Array) -> None:
         """Writes the environment's half: the steps now count."""
-        at = (slots, self.length[slots])
+        at = self._rows(slots, self.length[slots])
         for name, row in (
             ("reward", self._shape_reward(reward)),
             ("terminated", terminated),
@@ -118,11 +129,11 @@ class Recorder:
             slot: The slot whose environment failed.
             obs: The observation after the last good step: `acted_on(slot)` when a step was in flight.
         """
-        step = int(self.length[slot])
-        if step == 0 or self._is_done(slot):
+        if self.length[slot] == 0 or self._is_done(slot):
             return
-        self._arrays["truncated"][slot, step - 1] = True
-        self._arrays["crash"][slot, step - 1] = True
+        last = self._last(slot)
+        self._arrays["truncated"][last] = True
+        self._arrays["crash"][last] = True
         self.cut(slot, obs)
 
     def close(self, slot: int, after: Tree | None = None) -> Fragment | None:
@@ -153,16 +164,31 @@ class Recorder:
         return bool(np.any((self.length > 0) & (self.length < self.fragment_length)))
 
     def _is_done(self, slot: int) -> bool:
-        last = int(self.length[slot]) - 1
-        return bool(self._arrays["terminated"][slot, last] or self._arrays["truncated"][slot, last])
+        last = self._last(slot)
+        return bool(self._arrays["terminated"][last] or self._arrays["truncated"][last])
 
     def acted_on(self, slot: int) -> Tree:
         """The observation of the step in flight."""
-        return tree_map(lambda buffer: buffer[slot, self.length[slot]], self._obs)
+        row = self._rows(slot, self.length[slot])
+        return tree_map(lambda buffer: buffer[row], self._obs)
+
+    def _last(self, slot: int) -> Any:
+        """The row of the slot's last step."""
+        return self._rows(slot, self.length[slot] - 1)
+
+    def _rows(self, slots: Slots | int, steps: Slots | int) -> Any:
+        """Where these steps of the slots stand: buffers have one axis of rows, along which NumPy copies much faster.
+
+        Raises:
+            ValueError: If a slot has no such step.
+        """
+        return np.ravel_multi_index((slots, steps), self._shape)
 
     def _copy(self, slot: int, steps: int) -> Fragment:
+        start = slot * self.fragment_length
+
         def rows(buffer: Array) -> Array:
-            return buffer[slot, :steps].copy()
+            return buffer[start : start + steps].copy()
 
         cuts = self._cuts[slot]
         return Fragment(
@@ -180,7 +206,7 @@ def _stack(trees: Iterable[Tree], like: Tree) -> Tree:
     rows = [flatten(tree) for tree in trees]
     return unflatten(
         {
-            path: np.stack([row[path] for row in rows]) if rows else buffer[0, :0].copy()
+            path: np.stack([row[path] for row in rows]) if rows else buffer[:0].copy()
             for path, buffer in flatten(like).items()
         }
     )
