@@ -92,6 +92,9 @@ class Recorder:
             value: [n].
             first: [n].
             version: That has decided.
+
+        Raises:
+            ValueError: If the fragment of a slot is full.
         """
         at = self._rows(slots, self.length[slots])
         tree_map(lambda target, source: target.__setitem__(at, source[slots]), self._obs, obs)

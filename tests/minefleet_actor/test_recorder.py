@@ -169,3 +169,19 @@ def test_closing_in_mid_episode_without_the_observation_after_it_is_refused() ->
     step(recorder)
     with pytest.raises(ValueError, match="observation after"):
         recorder.close(0)
+
+
+def test_a_step_beyond_a_full_fragment_is_refused_and_the_next_slot_left_as_it_was() -> None:
+    recorder = Recorder(SCHEMA, 2, LENGTH)
+    for number in range(LENGTH):
+        act(recorder, number)
+        step(recorder)
+    with pytest.raises(ValueError, match="invalid entry"):
+        act(recorder, LENGTH)
+    second = np.array([1])
+    both, no = obs(7)[None].repeat(2, axis=0), np.zeros(1, np.bool_)
+    recorder.act(second, both, np.array([1]), np.zeros(1, np.float32), np.zeros(1, np.float32), no, 1)
+    recorder.result(second, np.ones(1, np.float32), ~no, no)
+    fragment = recorder.close(1)
+    assert fragment is not None
+    assert fragment.obs.tolist() == [[7.0]]

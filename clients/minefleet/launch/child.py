@@ -113,6 +113,9 @@ class Child:
         if self._place.cores:
             # It has one thread by now; those that it starts later inherit this.
             os.sched_setaffinity(self._process.pid, self._place.cores)
+        if self._place.nice:
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, own + self._place.nice)
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def reap(self) -> Death:

@@ -12,6 +12,8 @@ ALL_CORES = "MINEFLEET_ALL_CORES"
 """Tells a process that is tied to some cores which ones its fleet has: those of the launcher, and of environments."""
 ROUNDING = 1e-6
 """Ten tenths of a GPU are one."""
+FEEDING = 5
+"""Niceness of all that feeds a learner, where each has one core: beside them it gets three quarters of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,8 @@ class Place:
     """Those that it runs on; empty leaves it those that the launcher runs on."""
     all_cores: tuple[int, ...] = ()
     """Those of the fleet, on which environment processes run; empty where `cores` is."""
+    nice: int = 0
+    """How far it stands behind the others for processor time, as in `nice(1)`, and all that it starts with it."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -68,8 +72,8 @@ def place(config: FleetConfig, machine: Machine) -> Placement:
     ranks = config.train_config.num_workers
     return Placement(
         learners=tuple(_tied(cores.learner, machine, own) for own in gpus[:ranks]),
-        actors=tuple(_tied(its, machine, own) for own, its in zip(gpus[ranks:], cores.actors, strict=True)),
-        others=_tied(cores.others, machine),
+        actors=tuple(_tied(its, machine, own, cores.nice) for own, its in zip(gpus[ranks:], cores.actors, strict=True)),
+        others=_tied(cores.others, machine, nice=cores.nice),
         notes=(*gpu_notes, *core_notes),
     )
 
@@ -118,8 +122,8 @@ def _take(loads: list[float], share: float) -> list[int]:
     return chosen
 
 
-def _tied(cores: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = ()) -> Place:
-    return Place(gpus=gpus, cores=cores, all_cores=machine.cores if cores else ())
+def _tied(cores: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = (), nice: int = 0) -> Place:
+    return Place(gpus=gpus, cores=cores, all_cores=machine.cores if cores else (), nice=nice)
 
 
 class _Cores(NamedTuple):
@@ -129,6 +133,8 @@ class _Cores(NamedTuple):
     """Of all ranks."""
     actors: Sequence[tuple[int, ...]]
     others: tuple[int, ...]
+    nice: int = 0
+    """Of all but the learner."""
 
 
 def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[str]]:
@@ -167,7 +173,8 @@ def _is_one_for_each(config: FleetConfig, machine: Machine) -> bool:
 def _one_for_each(config: FleetConfig, machine: Machine) -> _Cores:
     """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
 
-    The other roles and the environments take what is left of all cores.
+    The other roles and the environments take what is left of all cores, and the learner goes before them on its own:
+    it computes without end, and the kernel would leave whoever wakes on that core half of it.
     """
     ranks = config.train_config.num_workers
-    return _Cores(machine.cores[:ranks], [(core,) for core in machine.cores[ranks:]], ())
+    return _Cores(machine.cores[:ranks], [(core,) for core in machine.cores[ranks:]], (), FEEDING)
