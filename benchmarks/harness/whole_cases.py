@@ -45,7 +45,7 @@ CASES = {
     "pixels": Case(env="harness.acting_envs:Frames", actions=17, hidden=512),
     "pixels-gru": Case(env="harness.acting_envs:Frames", actions=17, hidden=512, gru=512),
     "vizdoom": Case(
-        env="vizdoom_basic:Basic", python="vizdoom", actions=4, hidden=512, envs_per_process=8, min_batch=16
+        env="vizdoom_basic:Basic", python="vizdoom", actions=4, hidden=512, envs_per_process=8, min_batch=8
     ),
     "vector": Case(env="harness.whole_envs:Pole", actions=2, hidden=64, has_frames=False),
     "slow": Case(env="harness.whole_envs:SlowFrames", actions=17, hidden=512, envs=64, envs_per_process=1),
