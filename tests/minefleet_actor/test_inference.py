@@ -2,12 +2,14 @@
 
 import logging
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch._inductor import config as inductor
 
 from minefleet.config import PolicyConfig
 from minefleet.policies import Policy, build
@@ -205,28 +207,14 @@ def test_graphs_fall_back_with_a_message_where_there_is_no_gpu(caplog: pytest.Lo
     assert_close(inference.decide(EVERY, obs), inference_of(greedy=True).decide(EVERY, obs), 0)
 
 
-class Uncompilable(Policy):
-    """Refuses to be traced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        inner = policy_of()
-        self.inner, self.action_head, self.value_norm = inner, inner.action_head, inner.value_norm
-
-    def initial_state(self, batch: int) -> Tree:
-        return self.inner.initial_state(batch)
-
-    def forward(self, obs: Tree, state: Tree, first: torch.Tensor) -> Tree:
-        if torch.compiler.is_compiling():
-            raise RuntimeError("not to be traced")
-        return self.inner(obs, state, first)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-def test_what_cannot_be_compiled_runs_as_it_is_with_a_message(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_compiled_runs_as_it_is_with_a_message(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",)}), caplog.at_level(logging.WARNING):
         inference = Inference(
-            Uncompilable(),
+            policy_of(),
             SCHEMA,
             SLOTS,
             device=torch.device("cpu"),
@@ -234,7 +222,8 @@ def test_what_cannot_be_compiled_runs_as_it_is_with_a_message(caplog: pytest.Log
             greedy=True,
             options=ForwardOptions(compile=True),
         )
-    assert any("runs uncompiled" in record.message for record in caplog.records)
+    (said,) = [record.message for record in caplog.records if "runs uncompiled" in record.message]
+    assert "no-such-compiler" in said
     (obs,) = looks(1)
     assert_close(inference.decide(EVERY, obs), inference_of(greedy=True).decide(EVERY, obs), 0)
 
