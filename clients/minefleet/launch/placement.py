@@ -13,7 +13,7 @@ ALL_CORES = "MINEFLEET_ALL_CORES"
 ROUNDING = 1e-6
 """Ten tenths of a GPU are one."""
 FEEDING = 5
-"""Niceness of all that feeds a learner, where each has one core: beside them it gets three quarters of it."""
+"""Niceness of all that feeds a learner, which then gets three quarters of a core that it shares with one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
