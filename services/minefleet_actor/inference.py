@@ -88,8 +88,8 @@ class Inference:
         self._generators = [
             torch.Generator(device).manual_seed(seed + slot) for slot in range(slots if noise_per_slot else 1)
         ]
-        self._remembers = bool(flatten(policy.initial_state(1)))
         self._initial: Tree = tree_map(torch.clone, self._policy.initial_state(1))
+        self._remembers = bool(flatten(self._initial))
         self._state: Tree = tree_map(torch.clone, self._policy.initial_state(slots))
         self._first = np.ones(slots, np.bool_)
         self._staging: Tree = tree_map(self._stage, zeros(schema.obs, self.largest))

@@ -127,8 +127,8 @@ def test_where_each_process_that_computes_can_have_one_core_it_has(
     placed = place(config, machine(cores=cores))
     assert [one.cores for one in placed.learners] == [learner] * ranks
     assert [one.cores for one in placed.actors] == each
-    assert placed.others.cores == ()
-    assert {one.nice for one in (*placed.actors, placed.others)} == {FEEDING if learner else 0}
+    assert placed.others == Place(nice=FEEDING if learner else 0)
+    assert {one.nice for one in placed.actors} == {placed.others.nice}
     assert {one.nice for one in placed.learners} == {0}
     threaded = replace(config, train_config=replace(train, torch_threads=2))
     for other in (place(threaded, machine(cores=cores)), place(config, machine(cores=cores, gpus=1))):
