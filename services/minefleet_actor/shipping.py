@@ -4,10 +4,10 @@
 
 The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`). A slot that finds
 room may still have to queue the fragment that it has just completed, and then the one that it starts, so the queue
-never holds more than `capacity` - 1 and two fragments per slot. This thread empties it, with one call for all that is queued up to
-`CALL_BYTES`, while another packs what the next call shall carry. It waits for something to send and then a moment for
-more, since a call costs as much as the fragments that it carries, unless the queue is half full. While replay does not
-answer it repeats the same names until it does.
+never holds more than `capacity` - 1 and two fragments per slot. This thread empties it, with one call for all that is
+queued up to `CALL_BYTES`, while another packs what the next call shall carry. It waits for something to send and then a
+moment for more, since a call costs as much as the fragments that it carries, unless the queue is half full. While
+replay does not answer it repeats the same names until it does.
 """
 
 import logging
