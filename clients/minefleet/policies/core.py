@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.policies import gated
-from minefleet.policies.dense import dense, is_fast
+from minefleet.policies.dense import dense, is_plain
 
 
 class GRUCore(nn.Module):
@@ -37,7 +37,7 @@ class GRUCore(nn.Module):
         Returns:
             [B, T, H], and the state after the last step, [B, H].
         """
-        if is_fast(features):
+        if is_plain(features):
             weight_in, weight, bias_in, bias = self.gru.parameters()
             return gated.run(dense(features, weight_in, bias_in), state, first, weight, bias)
         starts = reset_steps(first)

@@ -2,8 +2,9 @@
 
     r, z = σ(xᵣ + hᵣ), σ(x_z + h_z)        n = tanh(xₙ + r · hₙ)        h' = n + z (h - n)        [hᵣ h_z hₙ] = h Wᵀ + b
 
-Its products are those of `dense`, which on a CPU are twice as fast as those of `torch.nn.GRU`. A reset is a zero in the
-state, so that one loop over time serves rows that are reset at different steps.
+Its products are those of `dense`, which may be twice as fast on a CPU as those of `torch.nn.GRU`, and its gradient has
+one product for the weights in place of one per step. A reset is a zero in the state, so that one loop over time serves
+rows that are reset at different steps.
 
 Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of cuDNN, in which r is applied after the product.
 

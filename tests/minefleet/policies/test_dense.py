@@ -1,5 +1,7 @@
 """Products by oneDNN, and the GRU that is made of them, against torch's own."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,15 @@ from minefleet.policies.core import GRUCore
 from minefleet.policies.dense import Dense
 
 SIZES = st.tuples(*[st.integers(1, 40)] * 3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def by_onednn() -> Iterator[None]:
+    """All products go through oneDNN, however small and whatever the processor."""
+    assert dense._MULTIPLY is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "LEAST_PRODUCT", 0)
+        yield
 
 
 def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -27,10 +38,31 @@ def gradients(output: Tensor, of: list[Tensor]) -> list[Tensor]:
 def test_a_dense_layer_and_its_gradients_are_those_of_torch(sizes: tuple[int, int, int]) -> None:
     rows, inputs, outputs = sizes
     own = leaves((rows, inputs), (outputs, inputs), (outputs,))
-    assert dense.is_fast(own[0])
     ours, theirs = dense.dense(*own), nn.functional.linear(*own)
     for mine, other in zip([ours, *gradients(ours, own)], [theirs, *gradients(theirs, own)], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-4)
+
+
+def test_small_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def multiply(rows: Tensor, weight: Tensor, *_: object) -> Tensor:
+        asked.append(len(rows))
+        return rows @ weight.t()
+
+    monkeypatch.setattr(dense, "LEAST_PRODUCT", 4 * 8 * 6)
+    monkeypatch.setattr(dense, "_MULTIPLY", multiply)
+    for rows in (3, 4, 5):
+        values, weight = torch.ones(rows, 8), torch.ones(6, 8)
+        assert torch.equal(dense.multiply(values, weight), torch.full((rows, 6), 8.0))
+        assert torch.equal(dense.dense(values, weight, torch.zeros(6)), torch.full((rows, 6), 8.0))
+    assert asked == [4, 4, 5, 5]
+
+
+def test_without_the_operation_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "_MULTIPLY", None)
+    own = leaves((4, 8), (6, 8), (6,))
+    assert torch.equal(dense.dense(*own), nn.functional.linear(*own))
 
 
 def test_time_and_strides_make_no_difference() -> None:
@@ -56,10 +88,10 @@ def test_a_gradient_that_nobody_wants_is_not_computed() -> None:
 
 def test_rounded_and_exact_products_are_torchs() -> None:
     (values,) = leaves((4, 8))
-    assert not dense.is_fast(values.double())
-    assert not dense.is_fast(values.half())
+    assert not dense.is_plain(values.double())
+    assert not dense.is_plain(values.half())
     with torch.autocast("cpu", torch.bfloat16):
-        assert not dense.is_fast(values)
+        assert not dense.is_plain(values)
         assert Dense(8, 6)(values).dtype == torch.bfloat16
 
 
@@ -82,7 +114,7 @@ def run_twice(
     memory: GRUCore, features: Tensor, state: Tensor, first: Tensor, monkeypatch: pytest.MonkeyPatch, *, ours: bool
 ) -> list[Tensor]:
     """Outputs, the last state, and the gradients of both by everything that they depend on."""
-    monkeypatch.setattr(core, "is_fast", lambda _: ours)
+    monkeypatch.setattr(core, "is_plain", lambda _: ours)
     output, last = memory(features, state, first)
     assert torch.equal(output[:, -1], last)
     return [output, *gradients(output, [features, state, *memory.parameters()])]
