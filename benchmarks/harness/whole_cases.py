@@ -37,16 +37,12 @@ class Case:
     envs: int = 16
     envs_per_process: int = 16
     """Of ours."""
-    min_batch: int = 0
-    """Environments that a batch of ours waits for; 0 leaves that to the actor."""
 
 
 CASES = {
     "pixels": Case(env="harness.acting_envs:Frames", actions=17, hidden=512),
     "pixels-gru": Case(env="harness.acting_envs:Frames", actions=17, hidden=512, gru=512),
-    "vizdoom": Case(
-        env="vizdoom_basic:Basic", python="vizdoom", actions=4, hidden=512, envs_per_process=8, min_batch=8
-    ),
+    "vizdoom": Case(env="vizdoom_basic:Basic", python="vizdoom", actions=4, hidden=512, envs_per_process=8),
     "vector": Case(env="harness.whole_envs:Pole", actions=2, hidden=64, has_frames=False),
     "slow": Case(env="harness.whole_envs:SlowFrames", actions=17, hidden=512, envs=64, envs_per_process=1),
 }

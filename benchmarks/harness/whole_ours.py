@@ -80,7 +80,6 @@ def config_of(case: Case) -> dict[str, Any]:
             "worker_config": {
                 "num_envs": case.envs,
                 "envs_per_process": case.envs_per_process,
-                "min_batch_size": case.min_batch,
             },
             "replay_buffer_config": {"max_reuse": 1, "max_staleness": 2},
             "episode_statistics_config": {"window": numbers.WINDOW},

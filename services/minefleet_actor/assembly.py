@@ -140,23 +140,25 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
 
 
 def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetrics, *, inline: bool) -> Batcher:
-    """Decides in a thread of its own, unless everything is to happen in order.
+    """Decides in a thread of its own, unless the loop could do nothing meanwhile.
 
-    Where all environments are in one process, they wait while the policy decides, and it waits while they step: a
-    thread would only cost its wake-ups.
+    Where everything is to happen in order, or all environments are in one process, they wait while the policy decides,
+    and it waits while they step: there is nobody to wait for, and a thread would only cost its wake-ups. Where policy
+    and loop share one core, it would cost those and their waits for the interpreter.
     """
     worker = run.config.rollout_config.worker_config
     in_turn = inline or worker.deterministic or worker.envs_per_process >= worker.num_envs
+    threaded = not in_turn and (inference.device.type != "cpu" or len(os.sched_getaffinity(0)) > 1)
     batcher = Batcher(
         inference,
         lambda: pool.obs,
         pool.num_slots,
         least=worker.min_batch_size,
-        timeout_s=worker.batch_timeout_s,
-        threaded=not in_turn,
+        timeout_s=0.0 if in_turn else worker.batch_timeout_s,
+        threaded=threaded,
         timed=metrics.inferring,
     )
-    if not in_turn:
+    if threaded:
         batcher.on_decided = pool.wake
     return batcher
 

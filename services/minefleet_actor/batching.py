@@ -1,15 +1,17 @@
 """Decides for slots in batches, while the loop records and steps others.
 
-    loop ── want ──▶ wanted ── run ──▶ inference ──▶ decided ── take ──▶ loop
+    loop ── want ──▶ wanted ── run, decide ──▶ inference ──▶ decided ── take ──▶ loop
 
 Wanted    filled by the loop; emptied by the thread of `run`, which takes all of it, up to the largest batch, as soon as
           it is free and waiting for more would cost more than it saves.
 Decided   filled by the thread, emptied by the loop, which `on_decided` wakes. Both hold each slot at most once.
 Weights   newer ones wait for the running batch to end.
 
-Where there is no thread, `want` decides before it returns.
+Where there is no thread, the loop itself calls `decide` for a batch at a time, as soon as `due_s` have passed. Where
+nothing is to be waited for either, `want` decides before it returns, without a queue.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -38,6 +40,7 @@ class Batcher:
         least: Slots that start a batch; 0 for as many as are worth waiting for.
         timeout_s: Longest wait for more, seconds.
         threaded: Whether `run` computes, in a thread of its own.
+        timed: Surrounds what computes so many slots.
     """
 
     def __init__(
@@ -60,7 +63,8 @@ class Batcher:
         self.is_threaded = threaded
         self._timed = timed
         self._forecast = Forecast(slots)
-        self._pass_s = inference.measure() if threaded and not least else 0.0
+        self._is_patient = threaded or timeout_s > 0
+        self._pass_s = inference.measure() if self._is_patient and not least else 0.0
         self._changed = threading.Condition()
         self._wanted: deque[tuple[int, bool, bool]] = deque()
         self._since_s = 0.0
@@ -76,7 +80,7 @@ class Batcher:
             keeps: [n] bool; where False only the value of what the slot sees is wanted.
             begins: [n] bool; where True the recurrent state before the step is wanted, too.
         """
-        if not self.is_threaded:
+        if not self._is_patient:
             for start in range(0, len(slots), self._inference.largest):
                 part = slice(start, start + self._inference.largest)
                 self._decide(slots[part], keeps[part], begins[part])
@@ -92,7 +96,7 @@ class Batcher:
 
     def stepped(self, slots: Slots) -> None:
         """Tells that the slots' environments step from now on."""
-        if self.is_threaded:
+        if self._is_patient:
             with self._changed:
                 self._forecast.stepped(slots, time.monotonic())
 
@@ -103,6 +107,17 @@ class Batcher:
             self._changed.notify_all()
         if not self.is_threaded:
             self._take_weights()
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until a batch is due for `decide`; infinite where none is wanted, or the thread decides."""
+        patience_s = None if self.is_threaded else self._patience_s()
+        return math.inf if patience_s is None else patience_s
+
+    def decide(self) -> None:
+        """Computes a batch if one is due. The loop's, where there is no thread; nothing happens where there is."""
+        if self.due_s == 0:
+            self._compute()
 
     @property
     def has_decided(self) -> bool:
@@ -116,7 +131,7 @@ class Batcher:
         return decided
 
     def run(self) -> None:
-        """Decides until closed; where `want` does that, ends at once."""
+        """Decides until closed; where the loop does that, ends at once."""
         while self.is_threaded and self._wait():
             self._take_weights()
             if self._wanted:

@@ -82,7 +82,8 @@ class Inference:
         self._whole = options.whole
         self._every = np.arange(slots)
         self._policy = policy.to(device).eval()
-        self._device = device
+        self.device = device
+        """Where it computes."""
         self._greedy = greedy
         self._state_dtype = state_dtype
         self._generators = [
@@ -127,7 +128,7 @@ class Inference:
         count, version = len(slots), self.version
         keeps = np.ones(count, np.bool_) if keeps is None else keeps
         computed, rows = self._places(slots)
-        first, fresh = self._first[slots], torch.from_numpy(self._first[computed]).to(self._device)
+        first, fresh = self._first[slots], torch.from_numpy(self._first[computed]).to(self.device)
         state = self._gathered(computed, fresh)
         before: dict[int, Tree] = {}
         if begins is not None and begins.any():
@@ -135,7 +136,7 @@ class Inference:
             before = self._before(slots[begins], state, rows[begins])
         params, value, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
         if computed is not slots:
-            at = torch.from_numpy(rows).to(self._device) if self._whole else slice(count)
+            at = torch.from_numpy(rows).to(self.device) if self._whole else slice(count)
             params, value = _rows(params, at), value[at]
         action = self._draw(slots, params, keeps)
         logp = self._policy.action_head.logp(params, action)
@@ -156,7 +157,7 @@ class Inference:
 
     def _stage(self, leaf: NDArray[Any]) -> Tensor:
         """Room for a batch of rows, from where a GPU fetches them by itself."""
-        return torch.from_numpy(leaf).pin_memory() if self._device.type == "cuda" else torch.from_numpy(leaf)
+        return torch.from_numpy(leaf).pin_memory() if self.device.type == "cuda" else torch.from_numpy(leaf)
 
     def _staged(self, slots: Slots, obs: Tree) -> Tree:
         """Copies rows to the device, [N, 1, ...]. The staging is free again when the decision has come back."""
@@ -164,7 +165,7 @@ class Inference:
         def stage(staging: Tensor, leaf: NDArray[Any]) -> Tensor:
             rows = staging[: len(slots)]
             np.take(leaf, slots, 0, out=rows.numpy(), mode="clip")
-            return rows.to(self._device, non_blocking=True).unsqueeze(1)
+            return rows.to(self.device, non_blocking=True).unsqueeze(1)
 
         return tree_map(stage, self._staging, obs)
 
@@ -172,7 +173,7 @@ class Inference:
         """The state before the step, [N, ...]; that of an episode's start where `fresh` [N]."""
         if not self._remembers:
             return self._state
-        index = torch.from_numpy(slots).to(self._device)
+        index = torch.from_numpy(slots).to(self.device)
         return tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
 
     def _draw(self, slots: Slots, params: Tree, keeps: Mask) -> Tree:
@@ -190,7 +191,7 @@ class Inference:
         """The state, in some rows rounded to what a fragment keeps of it, so that the learner starts alike."""
         if self._state_dtype == torch.float32 or not len(rows):
             return state
-        index, largest = torch.from_numpy(rows).to(self._device), torch.finfo(self._state_dtype).max
+        index, largest = torch.from_numpy(rows).to(self.device), torch.finfo(self._state_dtype).max
 
         def rounded(leaf: Tensor) -> Tensor:
             if leaf.dtype != torch.float32:
@@ -202,7 +203,7 @@ class Inference:
 
     def _before(self, slots: Slots, state: Tree, rows: Slots) -> dict[int, Tree]:
         """Copies of some rows of the gathered state, by slot."""
-        index = torch.from_numpy(rows).to(self._device)
+        index = torch.from_numpy(rows).to(self.device)
         copies = tree_map(lambda leaf: leaf[index].cpu().numpy(), state)
         return {slot: _rows(copies, row) for row, slot in enumerate(slots.tolist())}
 
@@ -210,7 +211,7 @@ class Inference:
         """Scatters the rows of the state of slots that act."""
         self._first[slots] = False
         if self._remembers:
-            source_rows, index = (torch.from_numpy(each).to(self._device) for each in (rows, slots))
+            source_rows, index = (torch.from_numpy(each).to(self.device) for each in (rows, slots))
             tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
 
 

@@ -15,7 +15,8 @@ are ready, decisions, new grants, room in the shipper's queue, new weights and a
 
 The batcher computes in a thread of its own: while it decides for some slots, the environments of others step and the
 loop records them. What a decision says of a slot is carried out by the phase in which the slot is when it comes. Where
-all environments are in one process there is no such thread, and a turn decides for all that it has found.
+the actor has but one core there is no such thread: a turn computes one batch, when one is due. Where all environments
+are in one process none is waited for, and a turn decides for all that it has found.
 
 A slot is in one phase:
 
@@ -103,6 +104,8 @@ class Actor:
         self._reset_at = np.full(slots, np.inf)
         self._held_at = np.full(slots, np.inf)
         self._acted_at = np.full(slots, np.nan)
+        self._commands = 0
+        """How many slots were given something to do in this turn."""
 
     def start(self) -> None:
         """Resets every environment and wishes for every slot's first chunk."""
@@ -114,19 +117,21 @@ class Actor:
 
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
-        ready = self._pool.wait(wait_s)
-        self._metrics.slot_time.settle(len(ready.slots), in_turn=not self._batcher.is_threaded)
+        ready = self._pool.wait(min(wait_s, self._batcher.due_s))
+        self._metrics.slot_time.settle(len(ready.slots), ready.idle_s)
         self._absorb(ready)
         self._take_weights()
         self._let_go()
         self._move_on()
         self._carry_out()
         self._ask()
+        self._batcher.decide()
         while self._batcher.has_decided:
             self._carry_out()
             self._ask()
         self._cut_slow_resets()
-        self._metrics.slot_time.wait_for(self._waiting())
+        self._metrics.slot_time.wait_for(self._waiting(), self._commands)
+        self._commands = 0
 
     def is_held(self) -> bool:
         """Whether every slot waits for a grant or room: nothing will happen before replay answers."""
@@ -239,6 +244,7 @@ class Actor:
         self._reset_at[slot] = self._clock()
         if self._camera is not None:
             self._camera.begin(slot)
+        self._commands += 1
         self._pool.reset(alone)
 
     def _take_weights(self) -> None:
@@ -309,6 +315,7 @@ class Actor:
             self._camera.look(slots, value, decision.version)
         self._phase[slots] = Phase.WORKING
         self._acted_at[slots] = self._clock()
+        self._commands += len(slots)
         self._pool.step(slots, action)
         self._batcher.stepped(slots)
 

@@ -3,9 +3,9 @@
     turn:  pool.wait ── settle ── absorb, decide, act ── wait_for ── pool.wait
 
 Between two turns no slot changes its phase, so that the time which passes there goes to what each slot waits for at the
-end of a turn. The loop's own work is part of it. Where the loop decides by itself, no environment steps while it works:
-that is the actor's time. Else a slot that was found ready without any wait had been ready, as far as is known, all the
-time that the loop worked; that is the actor's time, too, and not the environment's.
+end of a turn. The loop's own work is part of it, and the actor's time, not the environment's, for a slot that acted in
+that turn, since a pool passes commands on when it is waited for; and for one that is found ready without any wait: it
+had been ready, as far as is known, all the time that the loop worked.
 """
 
 import time
@@ -43,37 +43,39 @@ class SlotTime:
         self._busy_s = [0.0] * lanes
         self._busy, self._looked_at = 0.0, -LOOK_S
         self._waiting: Sequence[Waiting] = [()] * lanes
+        self._acted = 0
         self._began = self._ended = clock()
 
-    def settle(self, answered: int, *, in_turn: bool = False) -> None:
+    def settle(self, answered: int, idle_s: float) -> None:
         """A wait is over: its time, and that of the turn before it, go to what the slots waited for.
 
         Args:
             answered: Slots whose environment has answered.
-            in_turn: Whether the loop decides by itself.
+            idle_s: How long they had to be waited for.
         """
         now = self._clock()
-        elapsed_s, worked_s, waited_s = now - self._began, self._ended - self._began, now - self._ended
+        elapsed_s, worked_s = now - self._began, self._ended - self._began
         self._began = now
-        busy_s, late = self._busy * elapsed_s, answered if waited_s < AT_ONCE_S else 0
+        busy_s, waited = self._busy * elapsed_s, self._acted + (answered if idle_s < AT_ONCE_S else 0)
         for lane, counts in enumerate(self._waiting):
             seconds = self._seconds[lane]
             for kind, slots in counts:
                 seconds[kind] += slots * elapsed_s
                 self._busy_s[lane] += slots * busy_s
                 if kind == ENVIRONMENT:
-                    moved = slots if in_turn else min(late, slots)
-                    late -= moved
+                    moved = min(waited, slots)
+                    waited -= moved
                     seconds[ENVIRONMENT] -= moved * worked_s
                     seconds[INFERENCE] += moved * worked_s
 
-    def wait_for(self, waiting: Sequence[Waiting]) -> None:
+    def wait_for(self, waiting: Sequence[Waiting], acted: int) -> None:
         """A turn is over.
 
         Args:
             waiting: By lane, how many slots wait for what from now on.
+            acted: Slots whose environments were given something to do in this turn.
         """
-        self._waiting, self._ended = waiting, self._clock()
+        self._waiting, self._acted, self._ended = waiting, acted, self._clock()
         if self._ended - self._looked_at >= LOOK_S:
             self._busy, self._looked_at = self._look(), self._ended
 

@@ -212,9 +212,11 @@ class Post:
         self.used.append(version)
 
 
-def played(seed: int, clock: Callable[[], float] = lambda: 0.0, *, threaded: bool = False) -> tuple[NumberedPool, Post]:
+def played(
+    seed: int, clock: Callable[[], float] = lambda: 0.0, *, threaded: bool = False, least: int = 0
+) -> tuple[NumberedPool, Post]:
     post = Post(seed)
-    return play(seed, clock, [post], threaded=threaded)[0], post
+    return play(seed, clock, [post], threaded=threaded, least=least)[0], post
 
 
 def play(
@@ -223,6 +225,7 @@ def play(
     posts: list[Post],
     *,
     threaded: bool = False,
+    least: int = 0,
     metrics: ActorMetrics | None = None,
 ) -> tuple[NumberedPool, ActorMetrics]:
     """Acts with one lane per post until 1500 steps are taken, and drains."""
@@ -234,7 +237,8 @@ def play(
     ]
     inference = Inference(NumberPolicy(), SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
     inference.swap(weights_of(1), 1)
-    batcher = Batcher(inference, lambda: pool.obs, SLOTS, threaded=threaded)
+    timeout_s = 0.001 if least else 0.0
+    batcher = Batcher(inference, lambda: pool.obs, SLOTS, least=least, timeout_s=timeout_s, threaded=threaded)
     actor = Actor(
         pool=pool,
         inference=inference,
@@ -271,11 +275,13 @@ def ticking() -> Callable[[], float]:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("clock", [lambda: 0.0, ticking()], ids=["fast resets", "slow resets"])
-@pytest.mark.parametrize("threaded", [False, True], ids=["in order", "batches in flight"])
+@pytest.mark.parametrize(
+    ("threaded", "least"), [(False, 0), (False, 2), (True, 0)], ids=["in order", "batch by batch", "batches in flight"]
+)
 def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_version(
-    seed: int, clock: Callable[[], float], threaded: bool
+    seed: int, clock: Callable[[], float], threaded: bool, least: int
 ) -> None:
-    pool, post = played(seed, clock, threaded=threaded)
+    pool, post = played(seed, clock, threaded=threaded, least=least)
     assert len(post.used) > 10
     assert post.used == sorted(set(post.used))
     assert sum(len(parcel.fragment) for parcel in post.parcels) == pool.steps

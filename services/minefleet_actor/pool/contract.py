@@ -42,6 +42,8 @@ class Ready:
     """For each slot whose episode has ended or failed; of one that failed, its task."""
     failures: Mapping[int, Failure]
     """For each slot that failed, why; told once, and only when nothing can change the slot's rows any more."""
+    idle_s: float = 0.0
+    """How long the pool had nothing to do but to wait for this, seconds."""
 
 
 class Pool(Protocol):

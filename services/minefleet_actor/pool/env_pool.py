@@ -119,14 +119,14 @@ class EnvPool(BookedPool):
         Raises:
             EnvGaveUpError: If no environment is left that works.
         """
-        until_s = time.monotonic() + timeout_s
+        until_s, idle_s = time.monotonic() + timeout_s, self._supervisor.idle_s
         while self._asked:
             self._pass_on(self._asked.pop())
         self._turn(until_s)
         while not (self._book.has_news or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
         self._supervisor.was_woken = False
-        return self._book.take()
+        return self._book.take(self._supervisor.idle_s - idle_s)
 
     def wake(self) -> None:
         """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""

@@ -111,8 +111,8 @@ class SlotBook:
         self.command[section] = Command.NONE
         self._broken[section] = False
 
-    def take(self) -> Ready:
-        """Returns the news and forgets them."""
+    def take(self, idle_s: float = 0.0) -> Ready:
+        """Returns the news, which were waited for so long, and forgets them."""
         slots = np.flatnonzero(self._kind)
         kind = self._kind[slots]
         self._kind[slots] = Kind.NONE
@@ -130,6 +130,7 @@ class SlotBook:
             truncated=truncated,
             endings=endings,
             failures=failures,
+            idle_s=idle_s,
         )
 
     def _sow(self, slot: int) -> None:

@@ -72,6 +72,8 @@ class Supervisor:
     def __init__(self, timeouts_s: Mapping[int, float], max_rss_bytes: int) -> None:
         self.processes: list[EnvProcess] = []
         self.was_woken = False
+        self.idle_s = 0.0
+        """How long `turn` had nothing to do but to wait, in all, seconds."""
         self._timeouts_s = timeouts_s
         """The longest that each command may take, seconds."""
         self._began_s = np.zeros(0)
@@ -98,8 +100,11 @@ class Supervisor:
 
     def turn(self, until_s: float) -> Iterator[Event]:
         """Waits for the next event, at most until `until_s`; yields what has happened."""
-        patience_s = min(until_s, self._due_s.min()) - time.monotonic()
-        for key, _ in self._selector.select(min(max(patience_s, 0.0), LONGEST_SELECT_S)):
+        began_s = time.monotonic()
+        patience_s = min(until_s, self._due_s.min()) - began_s
+        found = self._selector.select(min(max(patience_s, 0.0), LONGEST_SELECT_S))
+        self.idle_s += time.monotonic() - began_s
+        for key, _ in found:
             if key.data >= 0:
                 yield from self._hear(key.data)
             elif key.data == _GUARD:
