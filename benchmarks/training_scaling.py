@@ -6,8 +6,8 @@
     actors        1, 2 and 4 with 16 environments each, on one replay
 
 Beside each rate stand the cores that each role used, how busy each core was, whoever used it, and how much of its time
-the learner waited for steps. What is used up is named: all cores; a core by one role, which has no more threads; the
-learner's time; or nothing, where steps wait for each other.
+the learner waited for steps. What is used up is named: all cores; one core, and who used most; the learner's time; or
+nothing, where steps wait for each other.
 """
 
 import argparse
@@ -52,8 +52,8 @@ class Level:
         busiest = max(self.cores, key=self.cores.__getitem__)
         if min(self.busy) >= USED_UP:
             return f"all cores, by {busiest} most"
-        if self.cores[busiest] >= USED_UP:
-            return f"a core, by {busiest}"
+        if max(self.busy) >= USED_UP:
+            return f"a core, by {busiest} most"
         return "the learner's time" if self.learner_waits <= 1 - USED_UP else "nothing"
 
 
