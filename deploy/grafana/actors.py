@@ -87,7 +87,7 @@ def waits() -> list[Panel]:
         ),
         chart(
             "Fragments that wait to be sent",
-            "By actor; less than to_send_queue_size and two per slot.",
+            "By actor; at most to_send_queue_size and one per slot.",
             (total("minefleet_actor_queued_fragments", BY), LEGEND),
             unit="none",
             span=12,

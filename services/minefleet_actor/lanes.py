@@ -11,7 +11,7 @@ Each step is counted at the shard that its slot's stream goes to, so the sum ove
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
@@ -34,11 +34,17 @@ class Lane:
     """The shard's."""
     grants: Grants
     shipper: Shipper
+    coming: set[int] = field(default_factory=set)
+    """Slots that may start a fragment, but have not yet sent the complete one before it."""
+
+    def has_room(self) -> bool:
+        """Whether another fragment may be started, as far as the shipper's queue goes."""
+        return self.shipper.has_room(len(self.coming))
 
     @property
     def lack(self) -> str:
         """What a slot that is held waits for: one of `metrics.REASONS`."""
-        if not self.shipper.has_room():
+        if not self.has_room():
             return "room"
         return "weights" if self.grants.is_behind else "grant"
 
@@ -79,10 +85,20 @@ class Lanes:
         """Asks for the chunk of the slot's fragment with this number."""
         self._lane(slot).grants.wish(self._chunk(slot, sequence))
 
-    def may_start(self, slot: int, sequence: int) -> bool:
-        """Whether the slot may start this fragment: its chunk is granted, and there is room to send it."""
+    def may_start(self, slot: int, sequence: int, *, after_another: bool) -> bool:
+        """Whether the slot may start this fragment: its chunk is granted, and there is room to send it.
+
+        Args:
+            slot: The slot.
+            sequence: The number of the fragment.
+            after_another: Whether the fragment before it is complete, but not sent. Where the slot may start, room is
+                kept for that one until it is.
+        """
         lane = self._lane(slot)
-        return lane.shipper.has_room() and lane.grants.may_make(self._chunk(slot, sequence))
+        may_start = lane.has_room() and lane.grants.may_make(self._chunk(slot, sequence))
+        if may_start and after_another:
+            lane.coming.add(slot)
+        return may_start
 
     def lack(self, slot: int) -> str:
         """What a slot that is held waits for: one of `metrics.REASONS`."""
@@ -97,6 +113,7 @@ class Lanes:
         """Queues a fragment. After a chunk's last one, its grant need not be kept."""
         parcel = Parcel(stream=self.stream(slot), sequence=sequence, fragment=fragment, closes_stream=closes_stream)
         lane = self._lane(slot)
+        lane.coming.discard(slot)
         lane.shipper.send(parcel)
         if (sequence + 1) % self._fragments_per_chunk == 0:
             lane.grants.done(self._chunk(slot, sequence))

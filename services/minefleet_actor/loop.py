@@ -379,8 +379,8 @@ class Actor:
 
     def _may_start(self, slot: int) -> bool:
         """Whether the fragment after the open one may be started."""
-        sequence = int(self._sequence[slot]) + int(self._recorder.is_full(slot))
-        return self._lanes.may_start(slot, sequence)
+        is_full = self._recorder.is_full(slot)
+        return self._lanes.may_start(slot, int(self._sequence[slot]) + int(is_full), after_another=is_full)
 
     def _obs(self, slot: int) -> Tree:
         return tree_map(lambda leaf: leaf[slot], self._pool.obs)

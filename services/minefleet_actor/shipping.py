@@ -2,12 +2,11 @@
 
     loop ── fragment, episodes ──▶ queue ── encode, append ──▶ replay
 
-The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`). A slot that finds
-room may still have to queue the fragment that it has just completed, and then the one that it starts, so the queue
-never holds more than `capacity` - 1 and two fragments per slot. This thread empties it, with one call for all that is
-queued up to `CALL_BYTES`, while another packs what the next call shall carry. It waits for something to send and then a
-moment for more, since a call costs as much as the fragments that it carries, unless the queue is half full. While
-replay does not answer it repeats the same names until it does.
+The loop fills the queue and stops starting fragments while it holds `capacity` of them (`has_room`), those included
+that are complete and come with the next decision, so the queue is bounded by that plus one fragment per slot. This
+thread empties it, with one call for all that is queued up to `CALL_BYTES`, while another packs what the next call shall
+carry. It waits for something to send and then a moment for more, since a call costs as much as the fragments that it
+carries, unless the queue is half full. While replay does not answer it repeats the same names until it does.
 """
 
 import logging
@@ -82,10 +81,14 @@ class Shipper:
     def __len__(self) -> int:
         return len(self._parcels)
 
-    def has_room(self) -> bool:
-        """Whether another fragment may be started. Where not, `sent` is called when one may."""
+    def has_room(self, coming: int = 0) -> bool:
+        """Whether another fragment may be started. Where not, `sent` is called when one may.
+
+        Args:
+            coming: Fragments that will be queued before it.
+        """
         with self._changed:
-            has_room = len(self._parcels) < self._capacity
+            has_room = len(self._parcels) + coming < self._capacity
             self._refused = self._refused or not has_room
         return has_room
 

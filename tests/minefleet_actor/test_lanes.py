@@ -184,11 +184,29 @@ def test_what_a_held_slot_waits_for_is_known(
 ) -> None:
     replay = Replay()
     replay.newest_version, replay.wants_newer_weights = newest_version, wants_newer
-    lanes = lanes_of([replay], 1, clock, SimpleNamespace(has_room=lambda: has_room))
+    lanes = lanes_of([replay], 1, clock, SimpleNamespace(has_room=lambda coming: has_room))
     lanes.wish(0, 0)
     for lane in lanes:
         lane.grants.ask()
     assert lanes.lack(0) == lack
+
+
+def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Clock) -> None:
+    sent: list[Any] = []
+    fragment: Any = None
+    shipper = SimpleNamespace(has_room=lambda coming: len(sent) + coming < 2, send=sent.append)
+    lanes = lanes_of([Replay(free_chunks=3)], 3, clock, shipper)
+    for slot in range(3):
+        lanes.wish(slot, 0)
+    for lane in lanes:
+        lane.grants.ask()
+    assert lanes.may_start(0, 0, after_another=False)
+    assert [lanes.may_start(slot, 1, after_another=True) for slot in range(3)] == [True, True, False]
+    assert lanes.lack(2) == "room"
+    lanes.send(0, 0, fragment, closes_stream=False)
+    assert not lanes.may_start(2, 1, after_another=True)
+    sent.clear()
+    assert lanes.may_start(2, 1, after_another=True)
 
 
 def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:

@@ -39,6 +39,7 @@ SCHEMA = Schema(
     action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(3,)),
 )
 SLOTS = 5
+CAPACITY = 1
 PER_CHUNK = 2
 
 
@@ -153,13 +154,14 @@ def staged(version: int) -> Staged:
 
 
 class Post:
-    """Stands for shipper, grants and follower: keeps what is sent, and grants at random."""
+    """Stands for shipper, grants and follower: keeps what is sent; sends and grants at random."""
 
     run_id = ""
     is_behind = False
 
     def __init__(self, seed: int) -> None:
         self.parcels: list[Parcel] = []
+        self.queued = self.most_queued = 0
         self.episodes: list[episode_pb2.EpisodeRecord] = []
         self.wished: set[tuple[str, int]] = set()
         self.withdrawn: set[tuple[str, int]] = set()
@@ -167,10 +169,13 @@ class Post:
         self.used: list[int] = []
         self._rng = np.random.default_rng(seed)
 
-    def has_room(self) -> bool:
-        return bool(self._rng.random() < 0.7)
+    def has_room(self, coming: int) -> bool:
+        self.queued -= int(self.queued > 0 and self._rng.random() < 0.3)
+        return self.queued + coming < CAPACITY
 
     def send(self, parcel: Parcel) -> None:
+        self.queued += 1
+        self.most_queued = max(self.queued, self.most_queued)
         assert (parcel.stream, parcel.sequence // PER_CHUNK) in self.wished - self.withdrawn
         self.parcels.append(parcel)
 
@@ -284,6 +289,7 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
     pool, post = played(seed, clock, threaded=threaded, least=least)
     assert len(post.used) > 10
     assert post.used == sorted(set(post.used))
+    assert CAPACITY <= post.most_queued <= CAPACITY + SLOTS
     assert sum(len(parcel.fragment) for parcel in post.parcels) == pool.steps
     for slot in range(SLOTS):
         parcels = [parcel for parcel in post.parcels if parcel.stream == f"actor-{slot}"]

@@ -35,7 +35,7 @@ class Door:
     def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **told: object) -> Any:
         return self.world.replay.reserve(policy_version, [ChunkName(*chunk) for chunk in chunks])
 
-    def has_room(self) -> bool:
+    def has_room(self, coming: int) -> bool:
         return True
 
     def send(self, parcel: Parcel) -> None:
@@ -83,7 +83,7 @@ class Actor:
         self.version = published
 
     def wait(self, slot: int, held_at: float) -> None:
-        if self.lanes.may_start(slot, self.sequence[slot]):
+        if self.lanes.may_start(slot, self.sequence[slot], after_another=False):
             self.held_at[slot] = None
             self.began[slot] = self.version
             self.lanes.wish(slot, self.sequence[slot] + 1)
