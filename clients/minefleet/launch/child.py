@@ -116,6 +116,8 @@ class Child:
         if self._place.nice:
             own = os.getpriority(os.PRIO_PROCESS, 0)
             os.setpriority(os.PRIO_PROCESS, self._process.pid, own + self._place.nice)
+        if self._place.is_batch:
+            os.sched_setscheduler(self._process.pid, os.SCHED_BATCH, os.sched_param(0))
         self._pidfd = os.pidfd_open(self._process.pid)
 
     def reap(self) -> Death:

@@ -28,6 +28,8 @@ class Place:
     """Those of the fleet, on which environment processes run; empty where `cores` is."""
     nice: int = 0
     """How far it stands behind the others for processor time, as in `nice(1)`, and all that it starts with it."""
+    is_batch: bool = False
+    """Whether it interrupts nobody when it wakes, nor does what it starts: `SCHED_BATCH`, see `sched(7)`."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -71,9 +73,11 @@ def place(config: FleetConfig, machine: Machine) -> Placement:
     cores, core_notes = _place_cores(config, machine)
     ranks = config.train_config.num_workers
     return Placement(
-        learners=tuple(_tied(cores.learner, machine, own) for own in gpus[:ranks]),
-        actors=tuple(_tied(its, machine, own, cores.nice) for own, its in zip(gpus[ranks:], cores.actors, strict=True)),
-        others=_tied(cores.others, machine, nice=cores.nice),
+        learners=tuple(_tied(cores.learner, cores, machine, own) for own in gpus[:ranks]),
+        actors=tuple(
+            _tied(its, cores, machine, own, cores.nice) for own, its in zip(gpus[ranks:], cores.actors, strict=True)
+        ),
+        others=_tied(cores.others, cores, machine, nice=cores.nice),
         notes=(*gpu_notes, *core_notes),
     )
 
@@ -122,10 +126,6 @@ def _take(loads: list[float], share: float) -> list[int]:
     return chosen
 
 
-def _tied(cores: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = (), nice: int = 0) -> Place:
-    return Place(gpus=gpus, cores=cores, all_cores=machine.cores if cores else (), nice=nice)
-
-
 class _Cores(NamedTuple):
     """Which cores each role runs on; none where the kernel chooses."""
 
@@ -135,6 +135,12 @@ class _Cores(NamedTuple):
     others: tuple[int, ...]
     nice: int = 0
     """Of all but the learner."""
+    is_batch: bool = False
+    """Of all."""
+
+
+def _tied(own: tuple[int, ...], cores: _Cores, machine: Machine, gpus: tuple[str, ...] = (), nice: int = 0) -> Place:
+    return Place(gpus=gpus, cores=own, all_cores=machine.cores if own else (), nice=nice, is_batch=cores.is_batch)
 
 
 def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[str]]:
@@ -174,7 +180,9 @@ def _one_for_each(config: FleetConfig, machine: Machine) -> _Cores:
     """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
 
     The other roles and the environments take what is left of all cores, and the learner goes before them on its own:
-    it computes without end, and the kernel would leave whoever wakes on that core half of it.
+    it computes without end, and the kernel would leave whoever wakes on that core half of it. Who wakes waits for who
+    computes, which is over sooner than the caches are filled again.
     """
     ranks = config.train_config.num_workers
-    return _Cores(machine.cores[:ranks], [(core,) for core in machine.cores[ranks:]], (), FEEDING)
+    own = [(core,) for core in machine.cores[ranks:]]
+    return _Cores(machine.cores[:ranks], own, (), nice=FEEDING, is_batch=True)

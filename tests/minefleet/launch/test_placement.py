@@ -127,7 +127,8 @@ def test_where_each_process_that_computes_can_have_one_core_it_has(
     placed = place(config, machine(cores=cores))
     assert [one.cores for one in placed.learners] == [learner] * ranks
     assert [one.cores for one in placed.actors] == each
-    assert placed.others == Place(nice=FEEDING if learner else 0)
+    assert placed.others == Place(nice=FEEDING if learner else 0, is_batch=bool(learner))
+    assert {one.is_batch for one in (*placed.actors, *placed.learners)} == {placed.others.is_batch}
     assert {one.nice for one in placed.actors} == {placed.others.nice}
     assert {one.nice for one in placed.learners} == {0}
     threaded = replace(config, train_config=replace(train, torch_threads=2))
