@@ -52,12 +52,12 @@ class Speedometer:
         """Seconds since this launch."""
         return self._clock() - self._launched
 
-    def pass_by(self, env_steps: int) -> float:
-        """Notes that an iteration ends with so many steps; returns the steps per second."""
+    def pass_by(self, env_steps: int) -> float | None:
+        """Notes that an iteration ends with so many steps; returns the steps per second, None after the first one."""
         now = self._clock()
         self._marks.append((now, env_steps))
         (then, steps_then) = self._marks[0]
-        return (env_steps - steps_then) / (now - then) if now > then else 0.0
+        return (env_steps - steps_then) / (now - then) if now > then else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class Account:
 
 
 def make_row(
-    *, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float, verdict: Verdict
+    *, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float | None, verdict: Verdict
 ) -> dict[str, Any]:
     """The numbers of an iteration that has just been acked."""
     staleness, uses = account.receipt.staleness, account.receipt.uses

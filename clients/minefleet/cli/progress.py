@@ -101,7 +101,7 @@ class Progress:
         target = self._config.stop.env_steps
         facts = {
             "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
-            "steps/s": f"{row['sps']:,.0f}",
+            "steps/s": _number(row["sps"], ",.0f"),
             "return": _number(row["episode_return_mean"]),
             **_failures(row),
             "version": str(row["policy_version"]),
@@ -167,8 +167,8 @@ def time_left_s(config: FleetConfig, rows: "deque[Row]", trained_s: float) -> fl
     return max(0.0, min(left))
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _duration(seconds: float) -> str:

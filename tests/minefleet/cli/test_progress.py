@@ -82,6 +82,10 @@ def test_before_the_first_episode_there_is_no_return(run: Run) -> None:
     assert "return -" in lines(run, [row(1, episode_return_mean=None)], 5.0)
 
 
+def test_after_one_iteration_there_is_no_rate(run: Run) -> None:
+    assert "steps/s -" in lines(run, [row(1, sps=None)], 5.0)
+
+
 def test_failures_are_shown_once_there_are_any(run: Run) -> None:
     failing = row(2, episode_failures=1200, episode_cut_share=0.031)
     assert "failures" not in lines(run, [row(1, episode_failures=0, episode_cut_share=0.0)], 5.0)
