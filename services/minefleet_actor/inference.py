@@ -21,6 +21,7 @@ from minefleet.policies.weights import Architecture, architecture, load_numpy
 from minefleet.schema import Schema, zeros
 from minefleet.tree import Tree, flatten, tree_map, unflatten
 from minefleet_actor.forward import Forward, ForwardOptions
+from minefleet_actor.layout import lay_out
 
 Slots = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -82,6 +83,8 @@ class Inference:
         self._whole = options.whole
         self._every = np.arange(slots)
         self._policy = policy.to(device).eval()
+        if device.type == "cpu":
+            lay_out(self._policy)
         self.device = device
         """Where it computes."""
         self._greedy = greedy

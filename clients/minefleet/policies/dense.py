@@ -1,4 +1,4 @@
-"""Matrix products of dense layers, on a CPU with AVX-512 by oneDNN.
+"""Matrix products of dense layers, on a CPU with AVX-512 that is not Intel's by oneDNN.
 
 torch multiplies float32 matrices on a CPU by MKL, which leaves the wider half of the vector units of other vendors'
 processors idle; its convolutions go through oneDNN, which uses all of them. The operation is the one that
@@ -9,6 +9,7 @@ Shape legend: N = rows, I = inputs, O = outputs.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,14 @@ _MULTIPLY: Any = (
     else None
 )
 
-LEAST_PRODUCT = 2**22 if torch.backends.cpu.get_cpu_capability() == "AVX512" else sys.maxsize
+
+def _is_intel() -> bool:
+    """Whether MKL uses all of this processor."""
+    cpus = Path("/proc/cpuinfo")
+    return cpus.exists() and "GenuineIntel" in cpus.read_text()
+
+
+LEAST_PRODUCT = 2**22 if torch.backends.cpu.get_cpu_capability() == "AVX512" and not _is_intel() else sys.maxsize
 """N · I · O from which a product is sooner done by oneDNN."""
 
 
@@ -68,6 +76,14 @@ def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if _goes_by_onednn(rows, weight):
         return _MULTIPLY(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]  # An operation has no types.
     return nn.functional.linear(rows, weight, bias)
+
+
+def by_columns(weight: Tensor) -> Tensor:
+    """The same matrix [O, I], laid out in memory by columns: with it a product of few rows is up to twice as fast.
+
+    MKL and oneDNN make this copy in every call otherwise, which takes about as long as the product of 10 rows.
+    """
+    return weight.t().contiguous().t()
 
 
 def _goes_by_onednn(values: Tensor, weight: Tensor) -> bool:

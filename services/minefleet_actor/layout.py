@@ -1,0 +1,20 @@
+"""How the weights of a policy lie in memory that computes few rows at a time, on a CPU, and is not trained."""
+
+import torch
+from torch import nn
+
+from minefleet.policies.dense import by_columns
+
+
+def lay_out(policy: nn.Module) -> None:
+    """Lays matrices out by columns, and the weights of convolutions by pixels, as these products want them.
+
+    What is computed is the same, and new weights are copied into the old ones' place.
+    """
+    for module in policy.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # Its stub lacks it.
+        elif isinstance(module, nn.Linear | nn.GRU):
+            for parameter in module.parameters(recurse=False):
+                if parameter.ndim == 2:  # A matrix.
+                    parameter.data = by_columns(parameter.data)
