@@ -2,10 +2,10 @@
 
     python benchmarks/training_returns.py [--case vizdoom] [--rounds 3] [--steps 400000] [--picture FILE]
 
-Each round trains both in turn with a seed of its own, the other one first each time. Prints the median curves: the mean
-return of the last 100 episodes when so many steps had been trained on. The figure is how far they end above the first
-episodes, those of both sides together. The learning rate is ten times that of the other benchmark: with that, 150,000
-steps taught neither side anything.
+Each round trains both in turn with a seed of its own, the other one first each time. Prints each curve and the medians:
+the mean return of the last 100 episodes when so many steps had been trained on. The figure is how far they end above
+the first episodes, those of both sides together. The learning rate is ten times that of the other benchmark: with that,
+150,000 steps taught neither side anything.
 """
 
 import argparse
@@ -39,7 +39,8 @@ def main() -> None:
     for seed in range(arguments.rounds):
         for side in SIDES if seed % 2 == 0 else reversed(SIDES):
             runs[side].append(points_of(run(side, seed, arguments)))
-            print(f"seed {seed}, {side}: {runs[side][-1][-1][1]:.3f}", flush=True)
+            curve = (f"{reached(runs[side][-1], mark):.2f}" for mark in marks_of(arguments.steps))
+            print(f"seed {seed}, {side}:", *curve, flush=True)
     print(aligned(rows_of(runs, arguments.steps)))
     if arguments.picture is not None:
         draw(runs, arguments.picture)
@@ -68,10 +69,16 @@ def reached(points: Points, steps: float) -> float:
     return [points[0], *(point for point in points if point[0] <= steps)][-1][1]
 
 
+def marks_of(steps: int) -> list[int]:
+    """After how many steps returns are shown."""
+    return [steps * number // POINTS for number in range(1, POINTS + 1)]
+
+
 def rows_of(runs: Runs, steps: int) -> list[list[str]]:
     """The curves as a table."""
-    marks = [steps * number // POINTS for number in range(1, POINTS + 1)]
-    medians = {mark: [median(reached(points, mark) for points in runs[side]) for side in SIDES] for mark in marks}
+    medians = {
+        mark: [median(reached(points, mark) for points in runs[side]) for side in SIDES] for mark in marks_of(steps)
+    }
     return [
         ["return", *SIDES],
         *([f"{mark:,} steps", *(f"{value:.3f}" for value in row)] for mark, row in medians.items()),
