@@ -7,7 +7,7 @@ allocated.
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import cramjam
 import lz4.frame
@@ -28,12 +28,8 @@ MAX_RAW_BYTES = 2**30
 ZSTD_LEVEL = 1
 LZ4_LEVEL = -4
 """Below 0 is faster: by a sixth, for a twentieth more bytes of Crafter frames."""
-PROBED_BYTES = 2**20
-"""An array from this size on is packed only if a piece from its middle packs well."""
-PROBE_BYTES = 2**16
-"""Size of that piece."""
-WORTHWHILE = 0.9
-"""Packed size over raw size below which packing is worth its time."""
+PROBE_BYTES = 2**15
+"""Size of the piece from the middle of an array that shows how well it packs."""
 Buffer = Any
 """Bytes, or what can be joined with them."""
 
@@ -45,7 +41,23 @@ LARGE = ("obs", "cut_obs", "recurrent_state")
 """Fields that `decode_half` leaves packed."""
 _DTYPES = NUMPY_DTYPES | {tensor_pb2.DTYPE_BFLOAT16: np.dtype("<u2")}
 """What the elements are on the wire; NumPy has no bfloat16, which is the upper half of a float32."""
-_CODECS = {"none": tensor_pb2.CODEC_NONE, "zstd": tensor_pb2.CODEC_ZSTD, "lz4": tensor_pb2.CODEC_LZ4}
+
+
+class _Packing(NamedTuple):
+    codec: tensor_pb2.Codec.ValueType
+    worthwhile: float = 0.9
+    """Packed size over raw size below which packing is worth its time."""
+    probed_bytes: int = 2**20
+    """An array from this size on is packed only if a piece of it is worth it."""
+
+
+_AS_IT_IS = _Packing(tensor_pb2.CODEC_NONE)
+_PACKINGS = {
+    "none": _AS_IT_IS,
+    "zstd": _Packing(tensor_pb2.CODEC_ZSTD),
+    "lz4": _Packing(tensor_pb2.CODEC_LZ4),
+    "halving": _Packing(tensor_pb2.CODEC_ZSTD, worthwhile=0.5, probed_bytes=2 * PROBE_BYTES),
+}
 
 
 def checksum(payload: bytes | memoryview) -> int:
@@ -66,12 +78,13 @@ def encode(
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
     """Packs a fragment; observations are compressed, the rest is small.
 
-    `state_dtype` is what float32 in the recurrent state becomes: float32, bfloat16 or float16.
+    `compression` is zstd, lz4, none, or halving: zstd where that halves an array. `state_dtype` is what float32 in the
+    recurrent state becomes: float32, bfloat16 or float16.
     """
     specs, parts, raw_bytes = [], [], 0
     for name, wide in _arrays(fragment):
         dtype, array = _narrowed(name, wide, state_dtype)
-        codec, part = _pack(array, dtype, _CODECS[compression] if name.startswith(_PACKED) else tensor_pb2.CODEC_NONE)
+        codec, part = _pack(array, dtype, _PACKINGS[compression] if name.startswith(_PACKED) else _AS_IT_IS)
         specs.append(
             tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=len(part))
         )
@@ -257,19 +270,21 @@ def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
 
 
 def _pack(
-    array: NDArray[np.generic], dtype: tensor_pb2.Dtype.ValueType, codec: tensor_pb2.Codec.ValueType
+    array: NDArray[np.generic], dtype: tensor_pb2.Dtype.ValueType, packing: _Packing
 ) -> tuple[tensor_pb2.Codec.ValueType, Buffer]:
-    """Packs an array with a codec, or with none where that hardly helps. Returns the codec, too."""
-    if codec == tensor_pb2.CODEC_NONE:
-        return codec, array.astype(_DTYPES[dtype], copy=False).tobytes()
+    """Packs an array, or leaves it as it is where packing is not worth it. Returns the codec, too."""
+    if packing.codec == tensor_pb2.CODEC_NONE:
+        return packing.codec, array.astype(_DTYPES[dtype], copy=False).tobytes()
     data = np.ascontiguousarray(array, _DTYPES[dtype]).reshape(-1).view(np.uint8)
-    return (codec, _squeeze(data, codec)) if _is_worth_packing(data, codec) else (tensor_pb2.CODEC_NONE, data.data)
+    if not _is_worth_packing(data, packing):
+        return tensor_pb2.CODEC_NONE, data.data
+    return packing.codec, _squeeze(data, packing.codec)
 
 
-def _is_worth_packing(data: NDArray[np.uint8], codec: tensor_pb2.Codec.ValueType) -> bool:
+def _is_worth_packing(data: NDArray[np.uint8], packing: _Packing) -> bool:
     middle = len(data) // 2
     probe = data[middle : middle + PROBE_BYTES]
-    return len(data) < PROBED_BYTES or len(_squeeze(probe, codec)) < WORTHWHILE * len(probe)
+    return len(data) < packing.probed_bytes or len(_squeeze(probe, packing.codec)) < packing.worthwhile * len(probe)
 
 
 def _squeeze(data: NDArray[np.uint8], codec: tensor_pb2.Codec.ValueType) -> Buffer:

@@ -60,7 +60,7 @@ KNOBS: Mapping[Stage, tuple[Knob, ...]] = {
     ),
     "replay": (
         Knob(key=f"{BUFFER}.durability", turn="process", counts=_is("host")),
-        Knob(key=f"{BUFFER}.compression", turn="zstd where the network is slow, lz4 where processors are"),
+        Knob(key=f"{BUFFER}.compression", turn="zstd where the network is slow, lz4 or none where processors are"),
         Knob(key="rollout_config.to_send_queue_size", turn="larger, or 0", counts=_more_than(0)),
         Knob(key="train_config.prefetch_batches", turn="1", counts=_is(0)),
         Knob(key="train_config.num_readers", turn="more", needs_cores=True),

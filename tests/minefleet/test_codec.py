@@ -64,7 +64,7 @@ def assert_equal(a: Fragment, b: Fragment) -> None:
             np.testing.assert_array_equal(left[path], right[path])
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "none", "halving"])
 def test_what_is_encoded_is_decoded(compression: str) -> None:
     fragment = make_fragment()
     assert_equal(decode(*packed(fragment, compression)), fragment)
@@ -160,7 +160,7 @@ def test_arrays_of_different_lengths_are_no_fragment() -> None:
         make_fragment(obs=np.zeros(4))
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "none", "halving"])
 def test_a_half_packed_fragment_unpacks_to_what_was_encoded(compression: str) -> None:
     fragment = make_fragment()
     half = decode_half(*packed(fragment, compression))
@@ -215,3 +215,21 @@ def test_a_state_that_no_bfloat16_can_say_travels_as_it_is() -> None:
     state = {"gru": np.array([1.1, np.inf], np.float32)}
     fragment = replace(make_fragment(), recurrent_state=state)
     assert_equal(decode(*packed(fragment, state_dtype="bfloat16")), fragment)
+
+
+@pytest.mark.parametrize(
+    ("values", "compression", "codec"),
+    [
+        (256, "zstd", tensor_pb2.CODEC_ZSTD),
+        (48, "halving", tensor_pb2.CODEC_NONE),
+        (48, "zstd", tensor_pb2.CODEC_ZSTD),
+        (4, "halving", tensor_pb2.CODEC_ZSTD),
+    ],
+)
+def test_halving_leaves_what_zstd_does_not_halve(values: int, compression: str, codec: int) -> None:
+    obs = np.random.default_rng(0).integers(values, size=(5, 64, 64, 6), dtype=np.uint8)
+    fragment = make_fragment(obs=obs)
+    header, payload = packed(fragment, compression)
+    (spec,) = (spec for spec in header.tensors if spec.name == "obs")
+    assert spec.codec == codec
+    assert_equal(decode(header, payload), fragment)

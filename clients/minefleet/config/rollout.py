@@ -129,8 +129,8 @@ class ReplayBufferConfig:
     """Which chunks are leased first."""
     grant_timeout_s: float = 60.0
     """A grant expires when its stream has been silent for so long, seconds, > 0."""
-    compression: Literal["zstd", "lz4", "none"] = "zstd"
-    """How actors pack observations."""
+    compression: Literal["auto", "zstd", "lz4", "none"] = "auto"
+    """How actors pack observations. `auto`: by zstd; for a replay on the same host only what that halves."""
     database_config: DatabaseConfig = field(default_factory=DatabaseConfig)
 
     def __post_init__(self) -> None:

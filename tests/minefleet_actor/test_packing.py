@@ -1,0 +1,26 @@
+"""How an actor packs for a shard: as it was told, or as far away as the shard is."""
+
+from pathlib import Path
+
+import pytest
+
+from minefleet.config.fleet import EndpointConfig
+from minefleet.run import Shard
+from minefleet_actor.assembly import packing_for
+
+
+@pytest.mark.parametrize(
+    ("compression", "address", "packing"),
+    [
+        ("auto", "127.0.0.1:4001", "halving"),
+        ("auto", "localhost:4001", "halving"),
+        ("auto", "[::1]:4001", "halving"),
+        ("auto", "192.0.2.7:4001", "zstd"),
+        ("zstd", "127.0.0.1:4001", "zstd"),
+        ("lz4", "127.0.0.1:4001", "lz4"),
+        ("none", "192.0.2.7:4001", "none"),
+    ],
+)
+def test_a_replay_on_the_same_host_gets_packed_what_halves(compression: str, address: str, packing: str) -> None:
+    shard = Shard(index=0, name="replay", store=Path("store"), endpoint=EndpointConfig(address=address))
+    assert packing_for(compression, shard) == packing
