@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
+from minefleet.policies.convolution import Convolution
 from minefleet.policies.dense import Dense
 from minefleet.policies.layers import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
 from minefleet.policies.masks import without_mask
@@ -126,7 +127,7 @@ def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
         raise ConfigError(f"policy.conv_channels must be {len(KERNELS)} numbers >= 1, got {config.conv_channels}")
     modules: list[nn.Module] = [Pixels()]
     for channels, kernel, stride in zip(config.conv_channels, KERNELS, STRIDES, strict=True):
-        modules += [orthogonal(nn.Conv2d(depth, channels, kernel, stride), TRUNK_GAIN), nn.ReLU(inplace=True)]
+        modules += [orthogonal(Convolution(depth, channels, kernel, stride), TRUNK_GAIN), nn.ReLU(inplace=True)]
         height, width, depth = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
     return nn.Sequential(*modules, nn.Flatten(), *_dense([height * width * depth, config.hidden_size], config))
 
