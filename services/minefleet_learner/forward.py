@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from minefleet.policies import Policy, PolicyOutput
+from minefleet.policies.encoders import AT_ONCE
 from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
 
-PASS_STEPS = 256
-"""Steps that a pass on the CPU takes at most without memory: what the layers make of more leaves the caches."""
+PASS_STEPS = AT_ONCE
+"""Steps that a pass on the CPU takes at most without memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,8 @@ def has_memory(policy: Policy) -> bool:
 def rows_of_a_pass(policy: Policy, batch: Batch, most: int) -> int:
     """How many rows of a batch one pass takes, at most `most`. Sums over passes are the same for any number.
 
-    A recurrent layer multiplies by the same weights for each step of time: it wants all the rows that it can have.
+    A recurrent layer multiplies by the same weights for each step of time: it wants all the rows that it can have. What
+    is below it, it encodes by parts.
     """
     if batch.mask.device.type != "cpu" or has_memory(policy):
         return most

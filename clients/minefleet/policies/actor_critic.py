@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from minefleet.errors import ConfigError
 from minefleet.policies.core import GRUCore
+from minefleet.policies.encoders import by_parts
 from minefleet.policies.heads import action_head
 from minefleet.policies.layers import VALUE_GAIN, orthogonal
 from minefleet.policies.masks import check_mask, mask_of
@@ -82,12 +83,12 @@ class ActorCritic(Policy):
         steps = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
         if self.obs_norm is not None:
             steps = self.obs_norm(steps)
-        hidden = value_hidden = self.encode(steps).view(*first.shape, -1)
+        hidden = value_hidden = by_parts(self.encode, steps).view(*first.shape, -1)
         if self.core is not None:
             hidden, memory = self.core(hidden, state["gru"], first)
             value_hidden, state = hidden, {"gru": memory}
         if self.value_encoder is not None:
-            value_hidden = self.value_encoder(steps).view(*first.shape, -1)
+            value_hidden = by_parts(self.value_encoder, steps).view(*first.shape, -1)
         # Rounded logits and values would show in every ratio and advantage.
         with torch.autocast(hidden.device.type, enabled=False):
             value = self.value_head(value_hidden.float()).squeeze(-1)

@@ -4,7 +4,7 @@ Shape legend: N = steps (batch and time flattened), F = features. An encoder is 
 the schema says (pixels are bytes, categories are integers) to [N, F].
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import torch
@@ -18,12 +18,27 @@ from minefleet.policies.layers import ACTIVATIONS, TRUNK_GAIN, module_name, orth
 from minefleet.policies.masks import without_mask
 from minefleet.policies.text import TextFeatures
 from minefleet.schema import Leaf
-from minefleet.tree import Tree, flatten
+from minefleet.tree import Tree, flatten, tree_map
 
 KERNELS = (8, 4, 3)
 STRIDES = (4, 2, 2)
 SMALLEST_IMAGE = 36
 """Height and width below which nothing is left after the three convolutions."""
+AT_ONCE = 256
+"""Steps that a CPU encodes at a time: what the layers make of more leaves its caches."""
+
+
+def by_parts(encode: Callable[[Tree], Tensor], steps: Tree) -> Tensor:
+    """Encodes a tree of [N, ...] to [N, F], on a CPU `AT_ONCE` steps at a time."""
+    leaf = next(iter(flatten(steps).values()))
+    if leaf.device.type != "cpu" or len(leaf) <= AT_ONCE or torch.compiler.is_compiling():
+        return encode(steps)
+    parts = (slice(start, start + AT_ONCE) for start in range(0, len(leaf), AT_ONCE))
+    return torch.cat([encode(_rows(steps, part)) for part in parts])
+
+
+def _rows(steps: Tree, part: slice) -> Tree:
+    return tree_map(lambda leaf: leaf[part], steps)
 
 
 class Pixels(nn.Module):

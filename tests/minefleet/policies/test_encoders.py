@@ -5,6 +5,7 @@ import torch
 
 from minefleet.config import PolicyConfig
 from minefleet.errors import ConfigError
+from minefleet.policies import encoders
 from minefleet.policies.encoders import Numbers, OneHot, encoder
 from minefleet.schema import Leaf, zeros
 from minefleet.tree import Tree, tree_map
@@ -113,3 +114,17 @@ def test_layers_start_orthogonal_with_zero_biases() -> None:
             assert (parameter == 0).all()
         else:
             torch.testing.assert_close(parameter @ parameter.T, 2 * torch.eye(32), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [4, 5, 8])
+def test_parts_come_to_the_same_and_none_is_larger_than_said(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    monkeypatch.setattr(encoders, "AT_ONCE", 4)
+    encode, obs, sizes = encoder(NESTED, CONFIG), random_obs(NESTED, steps), list[int]()
+
+    def counted(part: Tree) -> torch.Tensor:
+        sizes.append(len(part["image"]))
+        features: torch.Tensor = encode(part)
+        return features
+
+    torch.testing.assert_close(encoders.by_parts(counted, obs), encode(obs))
+    assert sizes == [4] * (steps // 4) + [steps % 4] * (steps % 4 > 0)
