@@ -6,18 +6,12 @@ cold caches that is up to a third of the time. Where weights change rarely, as a
 Shape legend: N = images, C = channels, H, W = height and width.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from minefleet.policies.dense import is_plain
+from minefleet.policies.dense import is_plain, onednn
 
-_CONVOLVE: Any = (
-    torch.ops.mkldnn._convolution_pointwise.default  # It has no public name.
-    if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")  # type: ignore[no-untyped-call]
-    else None
-)
+_CONVOLVE = onednn("_convolution_pointwise")
 
 
 class Convolution(nn.Conv2d):
@@ -27,10 +21,11 @@ class Convolution(nn.Conv2d):
 
     def pack(self) -> None:
         """Packs the weights as they are now. From then on the layer has no gradient."""
-        if _CONVOLVE is not None and is_plain(self.weight):
-            self.packed = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight.detach(), self.padding, self.stride, self.dilation, self.groups
-            )
+        if _CONVOLVE is None or not is_plain(self.weight):
+            self.packed = None
+            return
+        geometry = self.padding, self.stride, self.dilation, self.groups
+        self.packed = torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *geometry)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # As torch names it.
         """[N, C, H, W] to [N, C', H', W']."""

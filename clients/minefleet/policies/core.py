@@ -48,9 +48,8 @@ class GRUCore(nn.Module):
         """
         if is_plain(features):
             weight_in, weight, bias_in, bias = self.gru.parameters()
-            if self.packed is not None:
-                return gated.run(dense(features, self.packed[0], bias_in), state, first, self.packed[1], bias)
-            return gated.run(dense(features, weight_in, bias_in), state, first, weight, bias)
+            of_inputs, of_state = self.packed or (weight_in, weight)
+            return gated.run(dense(features, of_inputs, bias_in), state, first, of_state, bias)
         starts = reset_steps(first)
         outputs = []
         for start, end in zip(starts, [*starts[1:], first.shape[1]], strict=True):

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_MULTIPLY: Any = (
-    torch.ops.mkldnn._linear_pointwise.default  # It has no public name.
-    if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
-    else None
-)
+
+def onednn(name: str) -> Any:
+    """An operation that `torch.compile` makes of layers, by its name, which is not public; None where there is none."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return None
+    operation = getattr(torch.ops.mkldnn, name, None)
+    return None if operation is None else operation.default
 
 
 def _is_intel() -> bool:
@@ -31,6 +33,7 @@ def _is_intel() -> bool:
     return cpus.exists() and "GenuineIntel" in cpus.read_text()
 
 
+_MULTIPLY = onednn("_linear_pointwise")
 ONEDNN_IS_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX512" and not _is_intel()
 LEAST_PRODUCT = 2**22 if ONEDNN_IS_FASTER else sys.maxsize
 """N · I · O from which a product is sooner done by oneDNN."""
@@ -104,7 +107,7 @@ def packed(weight: Tensor) -> Tensor | None:
     """A copy of the matrix [O, I] in oneDNN's layout, for `dense` and `multiply`; None where it would gain nothing."""
     if _MULTIPLY is None or not ONEDNN_IS_FASTER or weight.numel() < LEAST_PACKED or not is_plain(weight):
         return None
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)  # type: ignore[no-any-return]
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)  # type: ignore[no-any-return]
 
 
 def _goes_by_onednn(values: Tensor, weight: Tensor) -> bool:

@@ -34,11 +34,7 @@ def by_parts(encode: Callable[[Tree], Tensor], steps: Tree) -> Tensor:
     if leaf.device.type != "cpu" or len(leaf) <= AT_ONCE or torch.compiler.is_compiling():
         return encode(steps)
     parts = (slice(start, start + AT_ONCE) for start in range(0, len(leaf), AT_ONCE))
-    return torch.cat([encode(_rows(steps, part)) for part in parts])
-
-
-def _rows(steps: Tree, part: slice) -> Tree:
-    return tree_map(lambda leaf: leaf[part], steps)
+    return torch.cat([encode(tree_map(lambda leaf, at=part: leaf[at], steps)) for part in parts])
 
 
 class Pixels(nn.Module):
