@@ -33,7 +33,7 @@ def _is_intel() -> bool:
     return cpus.exists() and "GenuineIntel" in cpus.read_text()
 
 
-_MULTIPLY = onednn("_linear_pointwise")
+MULTIPLY = onednn("_linear_pointwise")
 ONEDNN_IS_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX512" and not _is_intel()
 LEAST_PRODUCT = 2**22 if ONEDNN_IS_FASTER else sys.maxsize
 """N · I · O from which a product is sooner done by oneDNN."""
@@ -45,25 +45,19 @@ LEAST_PACKED = 2**18
 class Dense(nn.Linear):
     """`torch.nn.Linear`, with the same parameters."""
 
-    packed: Tensor | None = None
-
-    def pack(self) -> None:
-        """Packs the weights as they are now. From then on the layer has no gradient."""
-        self.packed = packed(self.weight)
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # As torch names it.
         """[..., I] to [..., O]."""
-        return dense(input, self.weight if self.packed is None or not is_plain(input) else self.packed, self.bias)
+        return dense(input, self.weight, self.bias)
 
 
 def is_plain(values: Tensor) -> bool:
     """Whether these are float32 on a CPU, neither to be rounded nor to be compiled."""
-    return (
-        values.dtype == torch.float32
-        and values.device.type == "cpu"
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-    )
+    return values.dtype == torch.float32 and values.device.type == "cpu" and is_as_written()
+
+
+def is_as_written() -> bool:
+    """Whether a CPU computes what the code says, neither rounded nor compiled."""
+    return not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
 
 
 def dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -90,7 +84,7 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Rows [N, I] · weight [O, I]ᵀ + bias [O]: [N, O]. Has no gradient of its own."""
     if _goes_by_onednn(rows, weight):
-        return _MULTIPLY(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]  # An operation has no types.
+        return MULTIPLY(rows, weight, bias, "none", [], "")  # type: ignore[no-any-return]  # An operation has no types.
     return nn.functional.linear(rows, weight, bias)
 
 
@@ -105,14 +99,14 @@ def by_columns(weight: Tensor) -> Tensor:
 
 def packed(weight: Tensor) -> Tensor | None:
     """A copy of the matrix [O, I] in oneDNN's layout, for `dense` and `multiply`; None where it would gain nothing."""
-    if _MULTIPLY is None or not ONEDNN_IS_FASTER or weight.numel() < LEAST_PACKED or not is_plain(weight):
+    if MULTIPLY is None or not ONEDNN_IS_FASTER or weight.numel() < LEAST_PACKED or not is_plain(weight):
         return None
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)  # type: ignore[no-any-return]
 
 
 def _goes_by_onednn(values: Tensor, weight: Tensor) -> bool:
     return weight.is_mkldnn or (
-        values.numel() * len(weight) >= LEAST_PRODUCT and _MULTIPLY is not None and is_plain(values)
+        values.numel() * len(weight) >= LEAST_PRODUCT and MULTIPLY is not None and is_plain(values)
     )
 
 

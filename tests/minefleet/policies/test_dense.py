@@ -18,7 +18,7 @@ SIZES = st.tuples(*[st.integers(1, 40)] * 3)
 @pytest.fixture(autouse=True, scope="module")
 def by_onednn() -> Iterator[None]:
     """All products go through oneDNN, however small and whatever the processor."""
-    assert dense._MULTIPLY is not None
+    assert dense.MULTIPLY is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "LEAST_PRODUCT", 0)
         yield
@@ -51,7 +51,7 @@ def test_small_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         return rows @ weight.t()
 
     monkeypatch.setattr(dense, "LEAST_PRODUCT", 4 * 8 * 6)
-    monkeypatch.setattr(dense, "_MULTIPLY", multiply)
+    monkeypatch.setattr(dense, "MULTIPLY", multiply)
     for rows in (3, 4, 5):
         values, weight = torch.ones(rows, 8), torch.ones(6, 8)
         assert torch.equal(dense.multiply(values, weight), torch.full((rows, 6), 8.0))
@@ -60,7 +60,7 @@ def test_small_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_operation_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "_MULTIPLY", None)
+    monkeypatch.setattr(dense, "MULTIPLY", None)
     own = leaves((4, 8), (6, 8), (6,))
     assert torch.equal(dense.dense(*own), nn.functional.linear(*own))
 
