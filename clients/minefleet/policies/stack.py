@@ -1,7 +1,7 @@
 """Layers one after another, whose weights may lie as oneDNN wants them.
 
 On a CPU oneDNN copies the weights of a layer into blocks of its own in every call, a ReLU is a pass of its own, and
-torch does as much around a layer as in some of them. For few rows and cold caches that is a third of the time. Where
+torch does as much around a layer as in some of them. For few rows and cold caches that is up to a third of it. Where
 weights change rarely, as an actor's, they are copied once, and what there is to do is found out once.
 """
 
