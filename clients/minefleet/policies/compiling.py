@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from minefleet.policies.core import exclude_from_compile
+
 logger = logging.getLogger(__name__)
 
 
@@ -17,6 +19,7 @@ def compiled(function: Callable[..., Any], try_out: Callable[[Any], object], *, 
         try_out: Called with the outcome, to run it as it will be run: code is made then.
         dynamic: Whether one piece of code serves all sizes.
     """
+    exclude_from_compile()
     try:
         outcome = torch.compile(function, dynamic=dynamic)
         try_out(outcome)
