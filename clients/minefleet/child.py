@@ -1,56 +1,122 @@
-"""Questions to a child process, for whatever imports heavy packages or somebody else's code.
+"""Child processes, and questions to one, for whatever imports heavy packages or somebody else's code.
 
 The parent calls `ask(module, ...)`; the child, `python -m module ...`, calls `reply(work)`. The answer travels as JSON
 through a file without a name, so that whatever the child prints cannot spoil it.
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn, Protocol
 
 from minefleet.errors import ConfigError, EnvFailedError
 from minefleet.lifeline import tied
 from minefleet_worker.errors import in_one_line
 
 ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"
+NO_DESCRIPTORS: Mapping[str, int] = MappingProxyType({})
 
 
-def ask(module: str, *arguments: str) -> dict[str, Any]:
+class Process(Protocol):
+    """A child process, as `subprocess.Popen` shows it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, until it is waited for."""
+        ...
+
+    def wait(self) -> int:
+        """Reaps it and returns its exit code; negative is the signal that killed it."""
+        ...
+
+    def kill(self) -> None:
+        """Kills it. Only before it is waited for."""
+        ...
+
+
+class Start(Protocol):
+    """A way to start a child process in a process group of its own: `start_fresh`, or `ForkServer.start`."""
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        output: int,
+        *,
+        descriptors: Mapping[str, int] = NO_DESCRIPTORS,
+        arrange: Callable[[int], None] = lambda _: None,
+    ) -> Process:
+        """Starts it.
+
+        Args:
+            command: The program and its arguments.
+            variables: All its environment variables.
+            output: Descriptor of its stdout and stderr; stdin is empty.
+            descriptors: More that it inherits; each variable named here will hold its number there.
+            arrange: Called with its process id while it has one thread; what it sets is inherited by those to come.
+        """
+        ...
+
+
+def start_fresh(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    output: int,
+    *,
+    descriptors: Mapping[str, int] = NO_DESCRIPTORS,
+    arrange: Callable[[int], None] = lambda _: None,
+) -> Process:
+    """Starts a program afresh; see `Start`."""
+    process = subprocess.Popen(
+        command,
+        env={**variables, **{name: str(number) for name, number in descriptors.items()}},
+        pass_fds=[*descriptors.values()],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        process_group=0,
+    )
+    arrange(process.pid)
+    return process
+
+
+def ask(module: str, *arguments: str, start: Start = start_fresh) -> dict[str, Any]:
     """Runs a module in a child process and returns its answer. What the child prints is dropped.
 
     Raises:
         EnvFailedError: If the child raised it.
         ConfigError: If the child failed otherwise; with its reason in one line.
     """
-    with tempfile.TemporaryFile() as file:
-        descriptor = file.fileno()
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            env=os.environ | tied() | {ANSWER_VARIABLE: str(descriptor)},
-            pass_fds=[descriptor],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+    command = [sys.executable, "-m", module, *arguments]
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as output:
+        descriptors = {ANSWER_VARIABLE: file.fileno()}
+        process = start(command, os.environ | tied(), output.fileno(), descriptors=descriptors)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
         file.seek(0)
         answer = json.loads(file.read() or b"{}")
+        output.seek(0)
+        said = output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
     if "result" in answer:
         return answer["result"]  # type: ignore[no-any-return]  # JSON has no types.
     if "env_failure" in answer:
         raise EnvFailedError(answer["env_failure"])
-    last_line = (done.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-    raise ConfigError(answer.get("error", f"{module} ended with exit code {done.returncode}: {last_line}"))
+    raise ConfigError(answer.get("error", f"{module} ended with exit code {code}: {said[-1]}"))
 
 
 def reply(work: Callable[[], dict[str, Any]]) -> None:
-    """Answers the parent with the result, or with the reason why there is none."""
+    """Answers the parent with the result and exits, or with the reason why there is none and raises."""
     try:
         _write({"result": work()})
+        exit_at_once(0)
     except EnvFailedError as error:
         _write({"env_failure": str(error)})
         raise
@@ -60,6 +126,14 @@ def reply(work: Callable[[], dict[str, Any]]) -> None:
     except Exception as error:
         _write({"error": in_one_line(error)})
         raise
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """Ends this process without Python's own clean-up, which takes a second where torch is loaded."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _write(answer: dict[str, Any]) -> None:

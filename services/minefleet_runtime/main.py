@@ -3,12 +3,12 @@
 import argparse
 import logging
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import prometheus_client
 
+from minefleet.child import exit_at_once
 from minefleet.config import EndpointConfig
 from minefleet.credentials import read_credentials
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
@@ -64,9 +64,8 @@ def run_role(
     die_with_launcher()
     keep_freed_memory()
     code = _exit_code(lambda: _run(role, title, arguments, body, has_free_ports=has_free_ports), title)
-    # Who asks for the end now shall get the exit code: Python's own end takes a moment, and has no handlers.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(code)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Who asks for the end now shall get the exit code.
+    exit_at_once(code)
 
 
 def role_name(role: status_service_pb2.Role.ValueType, index: str = "0") -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from minefleet.cli.settings import fresh_directory
 from minefleet.cli.train import finish, train_fleet
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
+from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import holding, prepare
 from minefleet.plot import CURVE_FILE
 
@@ -33,9 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains, evaluates before and after, and says what to try next."""
     directory = arguments.run_dir or fresh_directory("demo")
-    prepared = prepare(load(PRESET, ["stop.env_steps=0", f"stop.minutes={arguments.minutes}"]), directory)
-    with holding(prepared.directory):
-        outcome = train_fleet(prepared)
+    with closing(ForkServer()) as forks:
+        config = load(PRESET, ["stop.env_steps=0", f"stop.minutes={arguments.minutes}"])
+        prepared = prepare(config, directory, forks.start)
+        with holding(prepared.directory):
+            outcome = train_fleet(prepared, forks.start)
     checkpoint = newest(prepared.checkpoints)
     if outcome.ending.stopped_by != "learner" or checkpoint is None:
         return finish(prepared, outcome)

@@ -10,7 +10,8 @@ from minefleet.cli.settings import add_settings, run_directory, split
 from minefleet.config.load import load
 from minefleet.errors import ConfigError
 from minefleet.index import HELP, read_index
-from minefleet.launch.child import ONE_THREAD_EACH, role_command
+from minefleet.launch.child import role_command
+from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.launch.prepare import join
 from minefleet.reproduce import reproducible
 from minefleet.run import RUN_FILE, Run, read_run

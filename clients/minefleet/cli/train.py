@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from minefleet.checkpoint import CheckpointState, newest, read_state
+from minefleet.child import Start
 from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
@@ -29,6 +31,7 @@ from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.launch.child import role_command
+from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
 from minefleet.launch.supervisor import Ending, Supervisor, is_rank, supervisor
 from minefleet.lifeline import tied
@@ -57,7 +60,7 @@ class Outcome:
     """The bound that the run had reached before."""
 
 
-Train = Callable[[Run], Outcome]
+Train = Callable[[Run, Start], Outcome]
 BOUNDS = {
     "env_steps": "stop.env_steps={config.stop.env_steps}",
     "num_iterations": "train_config.num_iterations={config.train_config.num_iterations}",
@@ -81,19 +84,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepares a new run or an old one, and trains."""
+    with closing(ForkServer()) as forks:
+        if arguments.resume is not None:
+            return _resume(arguments, forks.start)
+        return _start(arguments, forks.start)
+
+
+def _start(arguments: argparse.Namespace, start: Start) -> int:
     train = train_serially if arguments.serial else train_fleet
-    if arguments.resume is not None:
-        return _resume(arguments, train)
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or fresh_directory(required(config))
-    loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []))
+    loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []), start)
     check_serial(loaded, arguments)
     if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
-        return _go_on(directory, lambda _: loaded, [config, *overrides], train)
+        return _go_on(directory, lambda _: loaded, [config, *overrides], train, start)
     with reproducible([config, *overrides]):
-        fresh = prepare(loaded, directory)
+        fresh = prepare(loaded, directory, start)
     with holding(fresh.directory):
-        return finish(fresh, train(fresh))
+        return finish(fresh, train(fresh, start))
 
 
 def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
@@ -109,7 +117,7 @@ def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--serial trains in one process; it cannot with train_config.num_workers={ranks}")
 
 
-def train_fleet(run: Run) -> Outcome:
+def train_fleet(run: Run, start: Start) -> Outcome:
     """Runs all roles as processes and shows how it goes."""
     began_s = time.monotonic()
     progress = Progress(run, Console(stderr=True))
@@ -121,7 +129,7 @@ def train_fleet(run: Run) -> Outcome:
         stall.tick(iterated=iterated or not is_training)
         curve.tick()
 
-    fleet = supervisor(run, tell=progress.say, tick=tick)
+    fleet = supervisor(run, tell=progress.say, tick=tick, start=start)
     with progress:
         progress.say(f"training in {run.directory}")
         ending = fleet.run()
@@ -130,7 +138,7 @@ def train_fleet(run: Run) -> Outcome:
     return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
 
 
-def train_serially(run: Run) -> Outcome:
+def train_serially(run: Run, _: Start) -> Outcome:
     """Runs all roles in one process, which has the terminal to itself."""
     began_s, command = time.monotonic(), role_command("serial", run.directory)
     with subprocess.Popen(command, env=os.environ | tied()) as child:
@@ -171,7 +179,7 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _resume(arguments: argparse.Namespace, train: Train) -> int:
+def _resume(arguments: argparse.Namespace, start: Start) -> int:
     """Goes on with a run. What follows `--resume` may be an override already."""
     asked, settings = arguments.resume, list(arguments.settings)
     if "=" in asked:
@@ -186,10 +194,13 @@ def _resume(arguments: argparse.Namespace, train: Train) -> int:
         check_serial(merged, arguments)
         return merged
 
-    return _go_on(directory, changed, [str(directory), *overrides], train)
+    train = train_serially if arguments.serial else train_fleet
+    return _go_on(directory, changed, [str(directory), *overrides], train, start)
 
 
-def _go_on(directory: Path, config_of: Callable[[Run], FleetConfig], settings: list[str], train: Train) -> int:
+def _go_on(
+    directory: Path, config_of: Callable[[Run], FleetConfig], settings: list[str], train: Train, start: Start
+) -> int:
     """Goes on with the run in a directory, configured by what it was."""
     read_run(directory)
     with holding(directory):
@@ -200,8 +211,8 @@ def _go_on(directory: Path, config_of: Callable[[Run], FleetConfig], settings: l
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
             return finish(previous, Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0, reached=reached))
         with reproducible(settings):
-            resumed = prepare_resumed(config, previous)
-        return finish(resumed, train(resumed))
+            resumed = prepare_resumed(config, previous, start)
+        return finish(resumed, train(resumed, start))
 
 
 def _reached(config: FleetConfig, run: Run) -> str:

@@ -18,6 +18,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from minefleet.child import Start, start_fresh
 from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.module import read_module
 from minefleet.config.paths import map_paths
@@ -45,13 +46,13 @@ ENTRY = re.compile(r"(\w+)\[(\d+)\]")
 Data = dict[str, Any]
 
 
-def load(config: str, overrides: Sequence[str] = ()) -> FleetConfig:
-    """Reads CONFIG and `key=value` overrides.
+def load(config: str, overrides: Sequence[str] = (), start: Start = start_fresh) -> FleetConfig:
+    """Reads CONFIG and `key=value` overrides; `start` starts the process that imports a Python module.
 
     Raises:
         ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
     """
-    return merge(read(config, read_overrides(overrides).get("path_map", {})), config, overrides)
+    return merge(read(config, read_overrides(overrides).get("path_map", {}), start), config, overrides)
 
 
 def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
@@ -100,19 +101,20 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
     return merge(named, source, ())
 
 
-def read(config: str, path_map: Any = None) -> Data:
+def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
     """Reads what CONFIG names, unchecked, with its paths as they are on this machine.
 
     Args:
         config: A preset or a file.
         path_map: What adds to the `path_map` of CONFIG.
+        start: Starts the process that imports a Python module.
 
     Raises:
         ConfigError: If it does not exist, or is no mapping.
     """
     path = Path(config)
     if path.suffix == ".py":
-        return _settle_paths(read_module(path), path.absolute().parent, path_map)
+        return _settle_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
         return _settle_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
     preset = resources.files("minefleet") / "presets" / f"{config}.yaml"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minefleet.child import ask
+from minefleet.child import Start, ask, start_fresh
 from minefleet.errors import ConfigError
 
 SETTINGS = "online_dict"
@@ -17,7 +17,7 @@ GENERATORS = {"env_generator": "env", "policy_generator": "policy"}
 """Function in the module -> section whose `generator` names it."""
 
 
-def read_module(path: Path) -> dict[str, Any]:
+def read_module(path: Path, start: Start = start_fresh) -> dict[str, Any]:
     """Reads a module's settings; its generators become references to the file.
 
     Raises:
@@ -25,7 +25,7 @@ def read_module(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    return ask("minefleet.config.module", str(path.absolute()))
+    return ask("minefleet.config.module", str(path.absolute()), start=start)
 
 
 def answer(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from minefleet.launch.placement import Place
+from minefleet.child import Process, Start, start_fresh
+from minefleet.launch.placement import ONE_THREAD_EACH, Place
 from minefleet.lifeline import tied
 
 FAST_S = 20.0
@@ -25,11 +25,6 @@ RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 """How a record of a role's log begins: with its time and level."""
 ANYWHERE = Place()
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
-
-ONE_THREAD_EACH: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-)
-"""Unless set outside: the roles share the cores. torch's own threads are in the configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +56,7 @@ class Child:
         *,
         place: Place = ANYWHERE,
         variables: Mapping[str, str] = NO_VARIABLES,
+        start: Start = start_fresh,
         first_delay_s: float = FIRST_DELAY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,9 +69,10 @@ class Child:
         """When to start it again, on the clock."""
         self._place = place
         self._variables = variables
+        self._start_process = start
         self._first_delay_s = first_delay_s
         self._clock = clock
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._pidfd = -1
         self._began_s = 0.0
         self._log_start = 0
@@ -96,29 +93,18 @@ class Child:
         self._began_s = self._clock()
         with self.log.open("ab") as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={
-                    **ONE_THREAD_EACH,
-                    **os.environ,
-                    **self._place.variables,
-                    **self._variables,
-                    **tied(),
-                },
-                process_group=0,
-            )
-        if self._place.cores:
-            # It has one thread by now; those that it starts later inherit this.
-            os.sched_setaffinity(self._process.pid, self._place.cores)
-        if self._place.nice:
-            own = os.getpriority(os.PRIO_PROCESS, 0)
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, own + self._place.nice)
-        if self._place.is_batch:
-            os.sched_setscheduler(self._process.pid, os.SCHED_BATCH, os.sched_param(0))
+            variables = {**ONE_THREAD_EACH, **os.environ, **self._place.variables, **self._variables, **tied()}
+            self._process = self._start_process(self.command, variables, log.fileno(), arrange=self._arrange)
         self._pidfd = os.pidfd_open(self._process.pid)
+
+    def _arrange(self, pid: int) -> None:
+        """Puts a process in its place. It has one thread by now; those that it starts later inherit this."""
+        if self._place.cores:
+            os.sched_setaffinity(pid, self._place.cores)
+        if self._place.nice:
+            os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + self._place.nice)
+        if self._place.is_batch:
+            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
     def reap(self) -> Death:
         """Collects the ended process and whatever is left of its group."""

@@ -1,8 +1,9 @@
 """Which GPUs and cores the processes of a local fleet get: a pure function of configuration and machine."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from minefleet.config import FleetConfig
@@ -10,6 +11,10 @@ from minefleet.launch.machine import VISIBLE_DEVICES, Machine
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
 """Tells a process that is tied to some cores which ones its fleet has: those of the launcher, and of environments."""
+ONE_THREAD_EACH: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+)
+"""Unless set outside: the roles share the cores. torch's own threads are in the configuration."""
 ROUNDING = 1e-6
 """Ten tenths of a GPU are one."""
 FEEDING = 5

@@ -1,8 +1,7 @@
 """Tries a configuration before any role starts: makes the environment and the policy once and fits them together.
 
 Both may be heavy, and either may be somebody else's code, so child processes do it: the environment is made by the
-interpreter that will play it, the policy by `python -m minefleet.launch.preflight CONFIG`, with the whole configuration
-as JSON.
+interpreter that will play it, the policy by `python -m minefleet.launch.preflight CONFIG SCHEMA`, both as JSON.
 """
 
 import json
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from minefleet.child import ask, reply
+from minefleet.child import Start, ask, reply, start_fresh
 from minefleet.config import FleetConfig
 from minefleet.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.lifeline import die_with_launcher
@@ -54,18 +53,20 @@ class Found:
         )
 
 
-def preflight(config: FleetConfig) -> Found:
+def preflight(config: FleetConfig, start: Start = start_fresh) -> Found:
     """Finds out what the environment shows and takes, and whether the policy fits it.
 
     Raises:
         EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
-    return Found.from_dict(ask("minefleet.launch.preflight", json.dumps(to_dict(config))))
+    described = describe_environment(config)
+    module, texts = "minefleet.launch.preflight", [json.dumps(to_dict(config)), json.dumps(described["schema"])]
+    return Found.from_dict(described | ask(module, *texts, start=start))
 
 
-def answer(config: FleetConfig) -> Found:
-    """What the child finds out."""
+def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
+    """What the child finds out of the policy."""
     from minefleet.policies import build
     from minefleet.policies.device import choose_device
     from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
@@ -74,14 +75,12 @@ def answer(config: FleetConfig) -> Found:
     choose_device(config.train_config.device, "train_config.device")
     if rollout.num_rollout_workers:
         choose_device(rollout.worker_config.device, "rollout_config.worker_config.device")
-    described = describe_environment(config)
-    schema = Schema.from_dict(described["schema"])
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema, config.path_map)
     check_state(policy)
     with naming("the policy does not fit the environment's spaces"):
         _act_once(policy, schema)
-    return Found.from_dict(described | {"architecture": architecture_fingerprint(architecture(policy))})
+    return {"architecture": architecture_fingerprint(architecture(policy))}
 
 
 def describe_environment(config: FleetConfig) -> dict[str, Any]:
@@ -166,4 +165,4 @@ def naming(what: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     die_with_launcher()
-    reply(lambda: answer(from_dict(json.loads(sys.argv[1]))).to_dict())
+    reply(lambda: answer(from_dict(json.loads(sys.argv[1])), Schema.from_dict(json.loads(sys.argv[2]))))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from minefleet.checkpoint import newest, read_state
-from minefleet.child import ask
+from minefleet.child import Start, ask, start_fresh
 from minefleet.config import FleetConfig, TrainConfig
 from minefleet.config.fleet import OUR_TRAINER
 from minefleet.config.shards import NUM_SHARDS, spread
@@ -31,7 +31,7 @@ RESULT_FILE = "result.json"
 """Written by the learner when a run ends."""
 
 
-def prepare(config: FleetConfig, directory: Path) -> Run:
+def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Run:
     """Makes the directory of a new run.
 
     Raises:
@@ -44,9 +44,9 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     check_writable(draft.checkpoints, "train_config.save_path")
     check_writable(draft.replay, "rollout_config.replay_buffer_config.database_config.path")
     trained = check_resume(config.train_config)
-    check_trainer(config)
+    check_trainer(config, start)
     services = claim(config.services)
-    found = preflight(config)
+    found = preflight(config, start)
     if trained not in (None, found.architecture):
         raise ConfigError(f"{config.train_config.resume} was trained with another architecture than this policy's")
     return _create(
@@ -60,7 +60,7 @@ def prepare(config: FleetConfig, directory: Path) -> Run:
     )
 
 
-def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
+def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fresh) -> Run:
     """Rewrites a run's `run.yaml` for its next launch, by whoever holds its directory.
 
     Raises:
@@ -69,9 +69,9 @@ def prepare_resumed(config: FleetConfig, previous: Run) -> Run:
     check_shards(config, previous)
     check_checkpoint(previous)
     check_writable(previous.directory)
-    check_trainer(config)
+    check_trainer(config, start)
     services = claim(config.services, previous.config.services)
-    found = preflight(config)
+    found = preflight(config, start)
     if found.schema.fingerprint != previous.schema.fingerprint:
         raise ConfigError(f"{previous.directory} was trained on other spaces than this environment has")
     if found.architecture != previous.architecture:
@@ -193,14 +193,14 @@ def check_resume(config: TrainConfig) -> str | None:
     return read_architecture(path, trained.run_file)
 
 
-def check_trainer(config: FleetConfig) -> None:
+def check_trainer(config: FleetConfig, start: Start = start_fresh) -> None:
     """Refuses a trainer that cannot be found, or is none; a child process imports it.
 
     Raises:
         ConfigError: Says what was found.
     """
     if config.trainer_name != OUR_TRAINER:
-        ask("minefleet_learner.trainers", config.trainer_name)
+        ask("minefleet_learner.trainers", config.trainer_name, start=start)
 
 
 def check_shards(config: FleetConfig, previous: Run) -> None:

@@ -9,10 +9,12 @@ import logging
 import os
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.files import write_whole
+from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.supervisor import WITHOUT_LEARNER, supervisor
 from minefleet.lifeline import die_with_launcher, tied
 from minefleet.rollout_manager import PID_FILE, RolloutManager, rollout_command
@@ -58,7 +60,8 @@ def main() -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     run = read_run(parser.parse_args().run_dir)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s rollout: %(message)s")
-    ending = supervisor(run, logger.info, stages=WITHOUT_LEARNER).run()
+    with closing(ForkServer()) as forks:
+        ending = supervisor(run, logger.info, stages=WITHOUT_LEARNER, start=forks.start).run()
     (run.directory / PID_FILE).unlink(missing_ok=True)
     if ending.stopped_by != "failure":
         return 0

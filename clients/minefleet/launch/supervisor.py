@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from minefleet.child import Start, start_fresh
 from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.launch.child import NO_VARIABLES, Child, Death, role_command
 from minefleet.launch.machine import this_machine
@@ -207,19 +208,30 @@ def is_rank(child: Child) -> bool:
 
 
 def supervisor(
-    run: Run, tell: Callable[[str], None], tick: Callable[[], None] = lambda: None, *, stages: slice = ALL
+    run: Run,
+    tell: Callable[[str], None],
+    tick: Callable[[], None] = lambda: None,
+    *,
+    stages: slice = ALL,
+    start: Start = start_fresh,
 ) -> Supervisor:
-    """The supervisor of some stages of a run's own roles, each in its place on this machine."""
+    """The supervisor of some stages of a run's own roles, each in its place on this machine.
+
+    `start` starts those that import torch.
+    """
     placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
     for note in placement.notes:
         tell(note)
-    actors = [_child(run, "actor", f"actor-{index}", at, index) for index, at in enumerate(placement.actors)]
     anywhere = placement.others
-    evaluators = [_child(run, "actor.evaluator", "evaluator", anywhere)] if run.config.eval_interval else []
+    players = [
+        _child(run, "actor", f"actor-{index}", at, index, start=start) for index, at in enumerate(placement.actors)
+    ]
+    if run.config.eval_interval:
+        players.append(_child(run, "actor.evaluator", "evaluator", anywhere, start=start))
     return Supervisor(
         stages=[
-            _ranks(run, placement.learners),
-            actors + evaluators,
+            _ranks(run, placement.learners, start),
+            players,
             [
                 _child(run, "replay", shard.name, anywhere, shard.index)
                 for shard in run.shards
@@ -233,21 +245,27 @@ def supervisor(
     )
 
 
-def _ranks(run: Run, places: Sequence[Place]) -> list[Child]:
+def _ranks(run: Run, places: Sequence[Place], start: Start) -> list[Child]:
     """The learner: its rank 0, and then the others."""
     port = free_port(LOOPBACK) if len(places) > 1 else 0
     names = [LEARNER, *(f"{LEARNER}-{rank}" for rank in range(1, len(places)))]
     return [
-        _child(run, LEARNER, name, at, variables=variables(rank, len(places), port))
+        _child(run, LEARNER, name, at, variables=variables(rank, len(places), port), start=start)
         for rank, (name, at) in enumerate(zip(names, places, strict=True))
     ]
 
 
 def _child(
-    run: Run, role: str, name: str, at: Place, index: int = 0, variables: Mapping[str, str] = NO_VARIABLES
+    run: Run,
+    role: str,
+    name: str,
+    at: Place,
+    index: int = 0,
+    variables: Mapping[str, str] = NO_VARIABLES,
+    start: Start = start_fresh,
 ) -> Child:
     command = role_command(role, run.directory, index)
-    return Child(name, command, run.logs / f"{name}.log", place=at, variables=variables)
+    return Child(name, command, run.logs / f"{name}.log", place=at, variables=variables, start=start)
 
 
 def _quoted(words: str) -> str:

@@ -1,0 +1,107 @@
+"""Processes that a fork server makes: what they are given, whose children they are, and what becomes of them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minefleet.child import ask
+from minefleet.errors import ConfigError
+from minefleet.launch.fork_server import ForkServer
+from minefleet.lifeline import tied
+
+END_S = 60.0
+"""By which the kernel has ended what is tied to a dead process."""
+TALK = """import os, sys, threading
+import numpy
+from minefleet.lifeline import die_with_launcher
+die_with_launcher()
+print(os.getppid(), threading.active_count(), len(os.listdir("/proc/self/task")), sys.argv[1:], os.environ.get("WORD"))
+print(sorted(os.sched_getaffinity(0)), os.getpgid(0) == os.getpid(), "torch" in sys.modules)
+print(numpy.random.randint(1 << 62))
+print(open("/proc/self/cmdline").read().replace(chr(0), " "), file=sys.stderr)
+if "wait" in sys.argv: sys.stdin.read() or threading.Event().wait()
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+    (tmp_path / "talk.py").write_text(TALK)
+    monkeypatch.chdir(tmp_path)  # `python -m` finds modules there.
+    made = ForkServer()
+    yield made
+    made.close()
+
+
+def talk(server: ForkServer, log: Path, *arguments: str, core: int | None = None) -> list[str]:
+    command = [sys.executable, "-m", "talk", *arguments]
+
+    def arrange(pid: int) -> None:
+        if core is not None:
+            os.sched_setaffinity(pid, [core])
+
+    with log.open("wb") as output:
+        process = server.start(command, {**os.environ, **tied(), "WORD": "ours"}, output.fileno(), arrange=arrange)
+    assert process.wait() == 7
+    return log.read_text().splitlines()
+
+
+def test_a_forked_process_is_like_one_that_was_started_afresh(server: ForkServer, tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    said = talk(server, tmp_path / "log", "one", "two words", core=core)
+    assert f"{os.getpid()} 1 1 ['one', 'two words'] ours" in said
+    assert any(line.startswith(f"[{core}] True True") for line in said)
+    assert any(line.startswith(f"{sys.executable} -m talk one two words") for line in said)
+
+
+def test_forked_processes_draw_different_numbers(server: ForkServer, tmp_path: Path) -> None:
+    assert talk(server, tmp_path / "a") != talk(server, tmp_path / "b")
+
+
+def test_a_dead_fork_server_harms_nothing_that_it_forked_and_others_start_afresh(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("wb") as output:
+        waiting = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, output.fileno())
+    server._process.kill()
+    server._process.wait()
+    said = talk(server, tmp_path / "fresh")
+    assert any(line.startswith(str(os.getpid())) for line in said)
+    assert any(line.endswith(" True False") for line in said), "torch is not there"
+    assert os.waitid(os.P_PID, waiting.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it lives"
+    os.kill(waiting.pid, signal.SIGKILL)
+    assert waiting.wait() == -signal.SIGKILL
+
+
+def test_forked_processes_die_with_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "talk.py").write_text(TALK)
+    launcher = """import os, sys
+from minefleet.launch.fork_server import ForkServer
+from minefleet.lifeline import tied
+server = ForkServer()
+process = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, 2)
+print(process.pid, server._process.pid, flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", launcher]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True
+    ) as started:
+        assert started.stdout is not None
+        handles = [os.pidfd_open(int(pid)) for pid in started.stdout.readline().split()]
+        started.kill()
+    for handle in handles:
+        assert select.select([handle], [], [], END_S)[0], "it has outlived the launcher"
+        os.close(handle)
+
+
+def test_a_question_is_answered_by_a_forked_process(server: ForkServer) -> None:
+    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
+        ask("minefleet_learner.trainers", "nowhere:Trainer", start=server.start)
+    assert ask("minefleet_learner.trainers", "PPOTrainer", start=server.start) is not None
