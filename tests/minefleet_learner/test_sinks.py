@@ -1,8 +1,10 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.wandb_file import records
 
 from minefleet.config import FleetConfig, LoggerConfig
 from minefleet.errors import ConfigError
@@ -81,7 +83,8 @@ def test_a_missing_package_is_a_config_error_that_says_what_to_install() -> None
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_gets_the_numbers_over_env_steps(tmp_path: Path, schema: Schema) -> None:
-    events_module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as events_module
+
     journal = Journal(make_run(tmp_path, schema, tensorboard=True))
     journal.open("run", 0)
     journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
@@ -92,16 +95,42 @@ def test_tensorboard_gets_the_numbers_over_env_steps(tmp_path: Path, schema: Sch
     assert "episode_return_mean" not in events.Tags()["scalars"]
 
 
-def test_wandb_gets_the_numbers_without_an_account(
-    tmp_path: Path, schema: Schema, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    journal = Journal(make_run(tmp_path, schema, wandb=True))
-    journal.open("run-id", 0)
-    journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
-    journal.close()
-    assert list((tmp_path / "wandb").glob("offline-run-*-run-id/run-run-id.wandb"))
+
+
+def logged(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run's record and the rows, as wandb wrote them, of all parts of one run."""
+    found = [
+        record for path in sorted(directory.glob("wandb/offline-run-*/run-run-id.wandb")) for record in records(path)
+    ]
+    (run_id,) = {record.run.run_id for record in found if record.HasField("run")}
+    config = next(record.run.config for record in found if record.HasField("run"))
+    rows = [record.history.item for record in found if record.HasField("history")]
+    return (
+        {"id": run_id, **{item.key: json.loads(item.value_json) for item in config.update}},
+        [{"/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in rows],
+    )
+
+
+@pytest.mark.usefixtures("offline")
+def test_wandb_offline_holds_the_curve_and_a_resumed_run_continues_the_same_run(tmp_path: Path, schema: Schema) -> None:
+    run = make_run(tmp_path, schema, wandb=True)
+    for first in (1, 3):
+        journal = Journal(run)
+        journal.open("run-id", first - 1)
+        for iteration in (first, first + 1):
+            returns = None if iteration == 1 else 10.0 * iteration
+            row = {"iteration": iteration, "env_steps": 640 * iteration, "episode_return_mean": returns}
+            journal.write(row | {"limit_gain": {"learner": 1.5}})
+        journal.close()
+    told, rows = logged(tmp_path)
+    assert told["id"] == "run-id"
+    assert told["train_config"]["discount"] == run.config.train_config.discount
+    assert [row["env_steps"] for row in rows] == [640, 1280, 1920, 2560]
+    assert [row.get("episode_return_mean") for row in rows] == [None, 20.0, 30.0, 40.0]
+    assert {row["limit_gain/learner"] for row in rows} == {1.5}
 
 
 def test_wandb_is_told_what_the_configuration_says_for_it(tmp_path: Path, schema: Schema) -> None:
@@ -147,12 +176,15 @@ def test_a_video_that_cannot_be_kept_costs_the_run_nothing(
     assert "is lost" in caplog.text
 
 
-def test_wandb_shows_videos_without_an_account(tmp_path: Path, schema: Schema, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
+@pytest.mark.usefixtures("offline")
+def test_wandb_offline_holds_a_video_at_its_step(tmp_path: Path, schema: Schema) -> None:
     journal = Journal(make_run(tmp_path, schema, wandb=True))
     journal.open("run-id", 0)
     journal.show(VIDEO, 640)
     journal.close()
-    (logged,) = (tmp_path / "wandb").glob("offline-run-*-run-id/files/media/videos/**/*.mp4")
-    assert logged.read_bytes() == VIDEO.data
+    (path,) = tmp_path.glob("wandb/offline-run-*-run-id/files/media/videos/**/*.mp4")
+    assert path.read_bytes() == VIDEO.data
+    (row,) = logged(tmp_path)[1]
+    assert row["env_steps"] == 640
+    assert row["video/dig/caption"] == "version 3, return 0.00 dig"
+    assert str(path).endswith(row["video/dig/path"])
