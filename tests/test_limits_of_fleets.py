@@ -1,7 +1,9 @@
-"""Whole fleets of which one stage is slow, and what they say of it."""
+"""A whole fleet of which one stage after another is made slow, and what it says of each."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -9,17 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.conftest import COMMAND, Fleet
 from tests.proxy import Proxy
 from tests.role_process import TIMEOUT_S, free_address
+from tests.slow_stages import DELAYS
 
+from minefleet.files import write_whole
 from minefleet.knobs import STAGE_WORDS
 from minefleet.limit import CLEAR_GAIN, STAGES
 from minefleet.status import look
 
 CONFIG = str(Path(__file__).parent / "slow_stages.py")
 ITERATIONS = 6
-"""After which the stages have shown how slow they are."""
+"""After which a stage has shown how slow it is."""
 SLOW_LINK_BYTES_PER_S = 300_000
 SLOW_LINK_S = 0.25
 
@@ -52,11 +57,9 @@ def named_by_prometheus(fleet: Fleet) -> str:
 
 
 def everybody_names(fleet: Fleet, stage: str) -> bool:
-    """Whether rows, metrics and status agree, once the fleet has got going."""
-    rows = fleet.rows()
+    """Whether rows, metrics and status agree."""
     return (
-        len(rows) >= ITERATIONS
-        and named_by_row(rows[-1]) == stage
+        named_by_row(fleet.rows()[-1]) == stage
         and named_by_prometheus(fleet) == stage
         and look(fleet.directory).to_dict()["limit"].get("stage") == stage
     )
@@ -68,9 +71,17 @@ def status(fleet: Fleet) -> dict[str, Any]:
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
+def forget(fleet: Fleet, role: str) -> None:
+    """Kills replay or the learner, so that the next verdict rests on nothing that was before."""
+    killed = fleet.pid(role)
+    os.kill(killed, signal.SIGKILL)
+    fleet.wait_for(lambda: fleet.pid(role) not in (0, killed))
+
+
 def assert_limited(fleet: Fleet, stage: str, *shares: str) -> None:
     """The stage is named everywhere, and most of the time goes to one of `shares`, of the slots or of the loop."""
-    fleet.wait_for(lambda: everybody_names(fleet, stage))
+    seen = len(fleet.rows())
+    fleet.wait_for(lambda: len(fleet.rows()) >= seen + ITERATIONS and everybody_names(fleet, stage))
     told = status(fleet)
     assert told["limit"]["stage"] == stage
     assert told["limit"]["gain"] >= CLEAR_GAIN
@@ -81,28 +92,30 @@ def assert_limited(fleet: Fleet, stage: str, *shares: str) -> None:
         assert parts[name] == max(parts.values()), parts
 
 
-def test_slow_environments_limit(train: Train) -> None:
-    assert_limited(train(CONFIG, "env.kwargs.step_s=0.03"), "environment", "slots.environment", "loop.fragments")
+def test_whichever_stage_is_made_slow_while_a_fleet_runs_is_named_everywhere(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = tmp_path / "delays.json"
+    monkeypatch.setenv(DELAYS, str(delays))
 
+    def slow(**seconds: float) -> None:
+        write_whole(delays, json.dumps(seconds))
 
-def test_slow_inference_limits(train: Train) -> None:
-    assert_limited(train(CONFIG, "policy.kwargs.pass_s=0.03"), "inference", "slots.inference", "loop.fragments")
-
-
-def test_a_slow_learner_limits(train: Train) -> None:
-    fleet = train(CONFIG, f"trainer_name={CONFIG}:SlowTrainer")
-    assert_limited(fleet, "learner", "slots.grant", "loop.training")
-
-
-def test_a_slow_way_to_replay_limits(train: Train) -> None:
-    with between("replay") as (proxy, settings):
-        proxy.bytes_per_s = SLOW_LINK_BYTES_PER_S
-        fleet = train(CONFIG, *settings)
-        assert_limited(fleet, "replay", "slots.room")
-
-
-def test_a_slow_way_to_parameters_limits(train: Train) -> None:
-    with between("parameters") as (proxy, settings):
-        proxy.delay_s = SLOW_LINK_S
-        fleet = train(CONFIG, "rollout_config.replay_buffer_config.max_staleness=0", *settings)
+    with between("replay") as (to_replay, first), between("parameters") as (to_parameters, second):
+        slow(step_s=0.03)
+        fleet = train(CONFIG, *first, *second)
+        assert_limited(fleet, "environment", "slots.environment", "loop.fragments")
+        slow(pass_s=0.03)
+        forget(fleet, "replay")
+        assert_limited(fleet, "inference", "slots.inference", "loop.fragments")
+        slow(update_s=0.5)
+        forget(fleet, "learner")
+        assert_limited(fleet, "learner", "slots.grant", "loop.training")
+        slow()
+        to_parameters.delay_s = SLOW_LINK_S
+        forget(fleet, "replay")
         assert_limited(fleet, "weights")
+        to_parameters.delay_s = 0.0
+        to_replay.bytes_per_s = SLOW_LINK_BYTES_PER_S
+        forget(fleet, "learner")
+        assert_limited(fleet, "replay")
