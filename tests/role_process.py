@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from minefleet.launch.ports import free_port
 
 TIMEOUT_S = 60.0
 BEAT_S = 0.02
@@ -107,8 +108,8 @@ def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
 
 
 def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """One that no outgoing connection of a neighbour can take before the test listens there."""
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

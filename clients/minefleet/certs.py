@@ -1,4 +1,4 @@
-"""The fleet's own certificate authority: makes it once, and certificates of roles as often as one likes."""
+"""The fleet's own certificate authority: makes it once, and makes and verifies certificates of roles."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from minefleet.credentials import CA_FILE, CERTIFICATE_FILE, DOMAIN, KEY_FILE, ROLES
+from minefleet.credentials import CA_FILE, CERTIFICATE_FILE, DOMAIN, KEY_FILE, ROLES, KeyPair, role_among
 from minefleet.errors import ConfigError
 from minefleet.files import write_whole
 
@@ -144,3 +151,44 @@ def _writing(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"cannot write certificates to {directory}: {error.strerror}") from error
+
+
+def verify(pair: KeyPair, folder: Path, role: str) -> None:
+    """Checks what was read from a role's folder.
+
+    Raises:
+        ConfigError: If it is damaged, another role's, of another authority, or not valid now.
+    """
+    try:
+        root, own = x509.load_pem_x509_certificate(pair.authority), x509.load_pem_x509_certificate(pair.certificate)
+        public = load_pem_private_key(pair.key, None).public_key()
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{folder} holds no certificate and key of `minefleet certs`: {error}") from error
+    if role_of(own) != role:
+        raise ConfigError(f"{folder / CERTIFICATE_FILE} is for {role_of(own) or 'no role'}, and this is the {role}")
+    if _encoded(public) != _encoded(own.public_key()):
+        raise ConfigError(f"{folder / KEY_FILE} is not the key of {folder / CERTIFICATE_FILE}")
+    try:
+        own.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise ConfigError(f"{folder / CERTIFICATE_FILE} is not signed by {folder / CA_FILE}") from error
+    for name, each in ((CERTIFICATE_FILE, own), (CA_FILE, root)):
+        if not each.not_valid_before_utc <= datetime.now(UTC) <= each.not_valid_after_utc:
+            raise ConfigError(
+                f"{folder / name} is valid from {each.not_valid_before_utc:%Y-%m-%d} to "
+                f"{each.not_valid_after_utc:%Y-%m-%d}, not now: `minefleet certs issue` makes a new one"
+            )
+
+
+def role_of(certificate: x509.Certificate) -> str:
+    """The role that a certificate says; empty where it says none."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ""
+    return role_among(names.get_values_for_type(x509.DNSName))
+
+
+def _encoded(key: object) -> bytes:
+    encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
+    return encoded

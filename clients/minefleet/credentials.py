@@ -11,14 +11,10 @@ that it wants to talk to, wherever that lives, and a server lets a role do what 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from minefleet.config.security import SecurityConfig
 from minefleet.errors import ConfigError
@@ -90,15 +86,6 @@ def read_credentials(config: SecurityConfig, role: str) -> Credentials:
     return Credentials(pair=pair, token=token, insecure=config.insecure)
 
 
-def role_of(certificate: x509.Certificate) -> str:
-    """The role that a certificate says; empty where it says none."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ""
-    return role_among(names.get_values_for_type(x509.DNSName))
-
-
 def role_among(names: Sequence[str]) -> str:
     """The role among the names of a certificate; empty where there is not exactly one."""
     roles = [name.removesuffix(DOMAIN) for name in names if name.endswith(DOMAIN)]
@@ -106,27 +93,11 @@ def role_among(names: Sequence[str]) -> str:
 
 
 def _read_pair(folder: Path, role: str) -> KeyPair:
-    authority, certificate, key = (_read(folder / name) for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
-    try:
-        root, own = x509.load_pem_x509_certificate(authority), x509.load_pem_x509_certificate(certificate)
-        public = load_pem_private_key(key, None).public_key()
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{folder} holds no certificate and key of `minefleet certs`: {error}") from error
-    if role_of(own) != role:
-        raise ConfigError(f"{folder / CERTIFICATE_FILE} is for {role_of(own) or 'no role'}, and this is the {role}")
-    if _encoded(public) != _encoded(own.public_key()):
-        raise ConfigError(f"{folder / KEY_FILE} is not the key of {folder / CERTIFICATE_FILE}")
-    try:
-        own.verify_directly_issued_by(root)
-    except (InvalidSignature, ValueError, TypeError) as error:
-        raise ConfigError(f"{folder / CERTIFICATE_FILE} is not signed by {folder / CA_FILE}") from error
-    for name, each in ((CERTIFICATE_FILE, own), (CA_FILE, root)):
-        if not each.not_valid_before_utc <= datetime.now(UTC) <= each.not_valid_after_utc:
-            raise ConfigError(
-                f"{folder / name} is valid from {each.not_valid_before_utc:%Y-%m-%d} to "
-                f"{each.not_valid_after_utc:%Y-%m-%d}, not now: `minefleet certs issue` makes a new one"
-            )
-    return KeyPair(authority=authority, certificate=certificate, key=key)
+    from minefleet.certs import verify  # `cryptography` takes a tenth of a second, and few runs have certificates.
+
+    pair = KeyPair(*(_read(folder / name) for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE)))
+    verify(pair, folder, role)
+    return pair
 
 
 def _read_token(path: Path) -> str:
@@ -144,11 +115,6 @@ def _read(path: Path) -> bytes:
     if not content:
         raise ConfigError(f"{path} is empty")
     return content
-
-
-def _encoded(key: object) -> bytes:
-    encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
-    return encoded
 
 
 class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamUnaryClientInterceptor):

@@ -46,7 +46,7 @@ MODULES = (
     "minefleet_runtime.serve",
     "torch._dynamo",
 )
-"""Imported in this order; requests are answered in between. `torch._dynamo` comes with the first optimizer that torch makes."""
+"""Imported in this order; requests are answered in between. torch makes no optimizer without `torch._dynamo`."""
 MAX_FDS, MAX_BYTES = 8, 64
 """Of one message."""
 TIMEOUT_S = 60.0
