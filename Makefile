@@ -11,10 +11,10 @@ SERVICES := $(wildcard protos/minefleet/v1/*_service.proto)
 # Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
 export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
 
-.PHONY: help install minestudio demo test check site compose soak bench protos dashboards clean
+.PHONY: help install minestudio demo test test-fleet check site compose soak bench protos dashboards clean
 
 help: ## List the targets.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(INSTALLED) ## Make .venv and install minefleet with everything it needs.
 
@@ -38,8 +38,11 @@ $(MINESTUDIO_INSTALLED): deploy/minestudio/requirements.txt
 demo: $(INSTALLED) ## Train Crafter for about three minutes and show what was learned.
 	$(BIN)/minefleet demo
 
-test: $(INSTALLED) ## Run the tests.
-	$(BIN)/python -m pytest -m 'not soak'
+test: $(INSTALLED) ## Run the tests: every unit and contract, and one whole run.
+	$(BIN)/python -m pytest -m 'not fleet and not soak' --numprocesses auto --dist loadfile
+
+test-fleet: $(INSTALLED) ## Run the tests of whole fleets.
+	$(BIN)/python -m pytest -m 'fleet and not soak'
 
 check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, generated code and docs.
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,17 @@ class Fleet:
         out, errors = self.process.communicate()
         assert self.process.returncode == 0, errors
         return dict(json.loads(out.splitlines()[-1]))
+
+
+COUNTERS = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes")
+
+
+def assert_counters_never_go_back(rows: list[dict[str, Any]]) -> None:
+    """Each row of a run counts on from the one before, whatever was killed in between."""
+    for before, after in pairwise(rows):
+        assert all(after[name] >= before[name] for name in COUNTERS), (before, after)
+        assert after["iteration"] == before["iteration"] + 1
+        assert after["policy_version"] > before["policy_version"]
 
 
 @pytest.fixture

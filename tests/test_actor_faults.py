@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.proxy import Proxy
 from tests.role_process import wait_for
 
 from harness.faulty_fleet import FaultyFleet, env_steps, faulty_fleet, figure, vitals
 from harness.replaying import Server
 from minefleet.config import WorkerConfig
+
+pytestmark = pytest.mark.fleet
 
 SLOTS = 4
 STEPS = 500

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from tests.role_process import wait_for
 
 from harness.faulty_fleet import env_steps, faulty_fleet
 from harness.replaying import serving
 from minefleet.config import EnvConfig, FleetConfig, RolloutConfig, ServicesConfig, WorkerConfig
 from minefleet.launch.prepare import prepare
+
+pytestmark = pytest.mark.fleet
 
 ROLES = ("parameters", "replay", "learner", "actor")
 ITERATIONS = 2

@@ -5,9 +5,13 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from harness.faulty_fleet import FaultyFleet, env_steps, faulty_fleet
 from minefleet.config import WorkerConfig
 from minefleet.envs.faulty import STEP_FAULTS
+
+pytestmark = pytest.mark.fleet
 
 TICK_S = 0.1
 OFTEN = dict.fromkeys(STEP_FAULTS, 0.002) | {"error": 0.004, "reset_exception": 0.03, "reset_hang": 0.03}

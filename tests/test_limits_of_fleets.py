@@ -22,6 +22,8 @@ from minefleet.knobs import STAGE_WORDS
 from minefleet.limit import CLEAR_GAIN, STAGES
 from minefleet.status import look
 
+pytestmark = pytest.mark.fleet
+
 CONFIG = str(Path(__file__).parent / "slow_stages.py")
 ITERATIONS = 6
 """After which a stage has shown how slow it is."""

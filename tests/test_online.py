@@ -16,6 +16,8 @@ from tests.role_process import TIMEOUT_S, wait_for
 from minefleet.online import get_rollout_manager
 from minefleet.rollout_manager import PID_FILE
 
+pytestmark = pytest.mark.fleet
+
 SCRIPT = """
 import json, logging, sys, threading
 import gymnasium

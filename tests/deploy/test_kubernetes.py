@@ -30,7 +30,7 @@ from tests.deploy.kubernetes_fleet import (
 from minefleet.config import FleetConfig
 from minefleet.config.load import load
 from minefleet.config.shards import spread
-from minefleet.launch.child import ONE_THREAD_EACH
+from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.run import RUN_FILE, read_run
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_runtime.context import StatusBoard

@@ -9,13 +9,12 @@ DIRECTORY/
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -23,6 +22,7 @@ from random import Random
 from tests.history.driver import EXIT_FENCED, architecture
 from tests.history.history import Rules
 from tests.history.survey import faults_in
+from tests.role_process import free_address
 
 from minefleet.config import (
     EndpointConfig,
@@ -163,9 +163,7 @@ class Fleet:
 
 def make_run(directory: Path) -> Run:
     """Writes a run directory. The store is so large that nothing is ever evicted."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        replay, parameters = (EndpointConfig(address=f"127.0.0.1:{probe.getsockname()[1]}") for probe in probes)
+    replay, parameters = (EndpointConfig(address=free_address()) for _ in range(2))
     buffer = ReplayBufferConfig(
         max_chunks=5000,
         max_bytes=2**30,

@@ -1,12 +1,14 @@
 """`minefleet config`: what a configuration says, without starting anything."""
 
 import argparse
+from contextlib import closing
 
 from omegaconf import OmegaConf
 
 from minefleet.cli.settings import add_settings, required, split
 from minefleet.config.load import load
 from minefleet.config.shards import spread
+from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.preflight import preflight
 from minefleet.reproduce import reproducible
 from minefleet.run import to_dict
@@ -27,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     data = to_dict(loaded)
     if arguments.action == "resolve":
         resolved = spread(loaded)
-        with reproducible([config, *overrides]):
-            found = preflight(resolved)
+        with reproducible([config, *overrides]), closing(ForkServer()) as forks:
+            found = preflight(resolved, forks.start)
         data = {"config": to_dict(resolved)} | found.to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0

@@ -1,10 +1,12 @@
 """`minefleet prepare`: tries a configuration and writes its `run.yaml`, for roles that are started one by one."""
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 from minefleet.cli.settings import RUNS, add_settings, run_directory, split
 from minefleet.config.load import load
+from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import settle
 from minefleet.reproduce import reproducible
 
@@ -19,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Makes the run, or has it go on as the configuration says, and prints where it is."""
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = run_directory(arguments.run_dir, config)
-    with reproducible([config, *overrides]):
-        settled = settle(load(config, overrides), directory)
+    with reproducible([config, *overrides]), closing(ForkServer()) as forks:
+        settled = settle(load(config, overrides, forks.start), directory, forks.start)
     print(settled.directory)
     return 0

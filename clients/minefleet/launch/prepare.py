@@ -83,14 +83,14 @@ def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fre
     return run
 
 
-def join(config: FleetConfig, directory: Path) -> Run:
+def join(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Run:
     """The run in a directory that several processes set up with one configuration; the first one makes it.
 
     Raises:
         ConfigError: If the configuration cannot work, or the run in there has another one; names the keys.
     """
     is_there = (directory / RUN_FILE).exists()
-    run = read_run(directory) if is_there else prepare(config, directory)
+    run = read_run(directory) if is_there else prepare(config, directory, start)
     ours, theirs = replace(run, config=spread(config)).contract(), run.contract()
     differing = [key for key in ours if ours[key] != theirs[key]]
     if differing:
@@ -99,7 +99,7 @@ def join(config: FleetConfig, directory: Path) -> Run:
     return run
 
 
-def settle(config: FleetConfig, directory: Path) -> Run:
+def settle(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Run:
     """As `join` does, for roles that others start: what those need not agree on becomes as `config` says.
 
     Addresses stay as they are where `config` leaves ports open.
@@ -107,7 +107,7 @@ def settle(config: FleetConfig, directory: Path) -> Run:
     Raises:
         ConfigError: As `join` does.
     """
-    run, asked = join(config, directory), spread(config)
+    run, asked = join(config, directory, start), spread(config)
     services = asked.services if are_given(asked.services) else run.config.services
     settled = replace(run, config=replace(asked, services=services))
     if settled != run:

@@ -249,3 +249,10 @@ def test_the_newest_run_is_taken_by_default(cli: Cli, old_run: Run, tmp_path: Pa
     newer.directory.mkdir()
     newer.write()
     assert json.loads(cli("status", "--json").stdout)["run_dir"] == "runs/newer"
+
+
+def test_a_trainer_that_is_none_ends_the_command_before_a_role_starts(cli: Cli, tmp_path: Path) -> None:
+    done = cli("train", "cartpole", "trainer_name=pathlib:Path", "--run-dir", "run")
+    assert done.returncode == 2
+    assert "trainer_name=pathlib:Path is the class Path" in done.stderr
+    assert not (tmp_path / "run").exists()

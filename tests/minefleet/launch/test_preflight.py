@@ -1,10 +1,11 @@
 from pathlib import Path
 
 import pytest
+from tests.minefleet.launch.finding import find
 
 from minefleet.config.load import load
 from minefleet.errors import ConfigError, EnvFailedError
-from minefleet.launch.preflight import answer, describe_environment, preflight
+from minefleet.launch.preflight import describe_environment, preflight
 from minefleet.schema import Leaf, Schema
 
 WORLDS = """
@@ -55,8 +56,8 @@ def of_bfloat16(schema):
 def test_the_spaces_and_the_architecture_are_found_out() -> None:
     found = preflight(load("cartpole"))
     assert isinstance(found.schema.obs, Leaf) and found.schema.obs.shape == (4,)
-    assert answer(load("cartpole")) == found
-    assert answer(load("cartpole", ["policy.hidden_size=32"])).architecture != found.architecture
+    assert find(load("cartpole")) == found
+    assert find(load("cartpole", ["policy.hidden_size=32"])).architecture != found.architecture
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_what_does_not_fit_together_is_said_in_one_line(
     (tmp_path / "policies.py").write_text(POLICIES)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message) as caught:
-        answer(load("cartpole", overrides))
+        find(load("cartpole", overrides))
     assert "\n" not in str(caught.value)
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.minefleet.launch.finding import find
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config.load import load, merge
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.errors import ConfigError
-from minefleet.launch.preflight import answer
 from minefleet.launch.prepare import (
     check_checkpoint,
     check_vacant,
@@ -119,13 +119,13 @@ def test_a_run_does_not_resume_on_other_spaces_or_with_another_architecture(run:
     give_checkpoint(run, "run-7")
     with pytest.raises(ConfigError, match="was trained on other spaces"):
         prepare_resumed(run.config, run)
-    schema = answer(run.config).schema
+    schema = find(run.config).schema
     with pytest.raises(ConfigError, match="was trained with another architecture"):
         prepare_resumed(run.config, replace(run, schema=schema))
 
 
 def test_a_run_resumes_from_its_checkpoints_and_its_run_file_alone(run: Run) -> None:
-    found = answer(run.config)
+    found = find(run.config)
     restored = replace(run, schema=found.schema, architecture=found.architecture)
     give_checkpoint(restored, "run-7")
     prepare_resumed(restored.config, restored)
