@@ -66,6 +66,7 @@ class Progress:
     def tick(self, roles: str) -> bool:
         """Shows what is new, and the names of the roles that are up; says whether an iteration was finished."""
         news = self._tail.read()
+        is_first = bool(news) and not self._rows
         for row in news:
             self._rows.append(row)
             for name in sorted(achievements(row) - self._reached):
@@ -73,7 +74,7 @@ class Progress:
                 self.say(f"first {name} after {row['env_steps']:,} env steps")
         if self._live is not None:
             self._live.update(self._view(roles), refresh=True)
-        elif self._clock() >= self._next_line_s:
+        elif is_first or self._clock() >= self._next_line_s:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
             self.say(self.line(roles))
         return bool(news)

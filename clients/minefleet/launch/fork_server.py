@@ -35,10 +35,9 @@ from minefleet.child import NO_DESCRIPTORS, Process, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.lifeline import die_with_launcher, tied
 
-MODULES = (
-    "torch",
-    "minefleet.launch.preflight",
-    "minefleet.policies.factory",
+FIRST = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
+"""What the preflight needs."""
+REST = (
     "minefleet_actor.role",
     "minefleet_learner.trainers",
     "minefleet_learner.assembly",
@@ -46,7 +45,7 @@ MODULES = (
     "minefleet_runtime.serve",
     "torch._dynamo",
 )
-"""Imported in this order; requests are answered in between. torch makes no optimizer without `torch._dynamo`."""
+"""What the roles need; torch makes no optimizer without `torch._dynamo`."""
 MAX_FDS, MAX_BYTES = 8, 64
 """Of one message."""
 TIMEOUT_S = 60.0
@@ -139,16 +138,21 @@ def _adopt_orphans(adopts: bool) -> None:
 
 def serve(channel: socket.socket) -> list[str]:
     """Imports and forks until the launcher hangs up, and exits; in a forked process, returns its command."""
-    for module in MODULES:
-        with contextlib.suppress(ImportError):  # Whoever needs it will say what is missing.
-            importlib.import_module(module)
-        while select.select([channel], [], [], 0)[0]:
-            if command := _answer(channel):
-                return command
+    _import(FIRST)
+    while select.select([channel], [], [], 0)[0]:
+        if command := _answer(channel):
+            return command
+    _import(REST)
     gc.freeze()
     while True:
         if command := _answer(channel):
             return command
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(ImportError):  # Whoever needs it will say what is missing.
+            importlib.import_module(module)
 
 
 def _answer(channel: socket.socket) -> list[str]:
