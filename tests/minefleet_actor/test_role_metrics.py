@@ -122,7 +122,7 @@ def figures(run: Run) -> tuple[str, dict[str, float]]:
 
 def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
     run, processes = fleet
-    assert (run.directory / "cache" / "store" / "identity.json").exists()
+    wait_for((run.directory / "cache" / "store" / "identity.json").exists)
     wait_for(lambda: sample(run, "env_failures_total", kind="exception") >= 2)
     assert sample(run, "env_failures_total", kind="hang") == 0
     assert sample(run, "env_step_seconds_count") >= 10

@@ -58,10 +58,11 @@ def lines(run: Run, steps: Sequence[Mapping[str, Any]], seconds: float, *, termi
     return output.getvalue()
 
 
-def test_there_is_a_line_at_once_and_then_every_few_seconds(run: Run) -> None:
+def test_there_is_a_line_at_once_one_with_the_first_figures_and_then_one_every_few_seconds(run: Run) -> None:
     shown = lines(run, [row(n) for n in range(1, 11)], 1.0).splitlines()
     assert shown[0] == "[0:00]  up replay  waiting for the first iteration"
-    assert shown[1].startswith("[0:05]  env steps 500 of 10,000  steps/s 50  return 21.50  version 6  staleness 0.25")
+    assert shown[1].startswith("[0:01]  env steps 100 of 10,000  steps/s 50  return 21.50  version 2  staleness 0.25")
+    assert shown[2].startswith("[0:06]  env steps 600 of 10,000")
     assert len(shown) == 4
 
 
