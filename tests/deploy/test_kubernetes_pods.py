@@ -19,6 +19,7 @@ def iterations(pods: Cluster) -> list[int]:
     return [json.loads(line)["iteration"] for line in lines if line.endswith("\n")]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pods_that_share_no_disk_but_that_of_the_ranks_train_and_go_on(overlay: str, tmp_path: Path) -> None:

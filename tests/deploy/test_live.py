@@ -23,6 +23,8 @@ from tests.deploy.committed import PROMETHEUS, SELECTOR, alerts, dashboards, que
 from tests.deploy.programs import program
 from tests.role_process import TIMEOUT_S, free_address, wait_for
 
+pytestmark = pytest.mark.fleet
+
 ROLES = ("replay", "parameters", "learner", "actor")
 RATE_INTERVAL = "10s"
 """Ten scrapes."""

@@ -119,6 +119,7 @@ def test_an_old_environment_plays_in_its_own_interpreter_as_its_seeds_say(old_py
     assert {name: found[name] for name in OURS} == dict.fromkeys(OURS, 0.0)
 
 
+@pytest.mark.fleet
 def test_the_old_example_is_trained_and_evaluated(
     old_python: str, train: Callable[..., Fleet], evaluate: Callable[..., dict[str, Any]]
 ) -> None:

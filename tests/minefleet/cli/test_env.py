@@ -115,6 +115,7 @@ def test_an_environment_that_never_works_ends_a_launch_with_its_traceback_and_a_
     assert shown.returncode == 2 and "RuntimeError: no world today" in shown.stderr
 
 
+@pytest.mark.fleet
 def test_an_environment_that_fails_at_its_first_start_in_an_actor_ends_the_run_likewise(
     cli: Cli, tmp_path: Path
 ) -> None:
