@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minefleet_actor.pool.breaker import BACKOFF_S, MAX_BACKOFF_S, Breaker
@@ -81,6 +81,7 @@ def test_a_start_and_the_reset_after_it_have_one_turn() -> None:
     assert turnstile.admit() == 2
 
 
+@example(1, 0.1, [2.0])
 @given(st.integers(1, 70), st.floats(0.1, 1e5), st.lists(st.floats(0.0, 1e6), min_size=1, max_size=20))
 def test_every_environment_is_due_once_per_interval_and_no_two_at_the_same_time(
     num_slots: int, interval_s: float, renewals_s: list[float]

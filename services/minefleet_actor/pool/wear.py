@@ -26,6 +26,8 @@ class Wear:
         section = slice(slots.start, slots.stop)
         if self._interval_s:
             passed = np.floor((now_s - self._first_s[section]) / self._interval_s) + 1
-            self._due_s[section] = self._first_s[section] + np.maximum(passed, 0) * self._interval_s
+            due_s = self._first_s[section] + np.maximum(passed, 0) * self._interval_s
+            # Rounding may put the next point at this very moment.
+            self._due_s[section] = np.where(due_s > now_s, due_s, due_s + self._interval_s)
         else:
             self._due_s[section] = np.inf
