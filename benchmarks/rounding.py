@@ -21,10 +21,11 @@ from harness.report import Round, aligned, line
 from minefleet.checkpoint import read_policy
 from minefleet.config import FleetConfig, WorkerConfig
 from minefleet.config.load import load
-from minefleet.launch.preflight import answer
+from minefleet.launch.preflight import describe_environment
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
 from minefleet.run import read_run
+from minefleet.schema import Schema
 from minefleet.tree import Tree, tree_map
 from minefleet.weights.encoding import as_fetched
 from minefleet_actor.inference import Decision, Inference
@@ -66,7 +67,7 @@ def measure(
     stack: ExitStack, config: FleetConfig, weights: dict[str, NDArray[Any]] | None, wire_dtype: str, steps: int
 ) -> Round:
     """Lets the policy as it was sent play, and the exact one evaluate."""
-    schema = answer(config).schema
+    schema = Schema.from_dict(describe_environment(config)["schema"])
     worker = WorkerConfig(num_envs=ENVS)
     pool = stack.enter_context(closing(InlinePool(config.env, schema, worker, seed=SEED, actor_index=0)))
     torch.manual_seed(SEED)
