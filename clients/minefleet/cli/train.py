@@ -180,9 +180,9 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
 
 
 def _resume(arguments: argparse.Namespace, start: Start) -> int:
-    """Goes on with a run. What follows `--resume` may be an override already."""
+    """Goes on with a run. What follows `--resume` may be an override already, unless there is such a folder."""
     asked, settings = arguments.resume, list(arguments.settings)
-    if "=" in asked:
+    if "=" in asked and not Path(asked).exists():
         asked, settings = NEWEST, [asked, *settings]
     config, overrides = split(settings, arguments.map_path)
     if asked and config:

@@ -1,4 +1,4 @@
-"""Lets rank 0 of a learner die where it is told to: on the path of a fleet, a role loads this before anything else.
+"""A policy with which rank 0 of a learner dies where it is told to.
 
 A file in the folder that `MINEFLEET_TEST_DEATHS` names is a death to come, called by one of `MOMENTS`; it is taken away
 at that moment, so that the next learner lives.
@@ -11,7 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from minefleet.config import PolicyConfig
+from minefleet.policies import Policy, build
+from minefleet.schema import Schema
+from minefleet_learner import finishing
+
 MOMENTS = {"between publish and ack": ("Feed", "ack"), "between ack and checkpoint": ("CheckpointWriter", "submit")}
+
+
+def policy_generator(schema: Schema) -> Policy:
+    """The default policy; where rank 0 of a learner makes it, that may be killed at each of the moments."""
+    if "minefleet_learner" in sys.argv[0] and sys.argv[-1] == "0":
+        for name, (owner, method) in MOMENTS.items():
+            kind = getattr(finishing, owner)
+            setattr(kind, method, mortal(getattr(kind, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))
+    return build(PolicyConfig(), schema)
 
 
 def mortal(method: Callable[..., Any], death: Path) -> Callable[..., Any]:
@@ -24,11 +38,3 @@ def mortal(method: Callable[..., Any], death: Path) -> Callable[..., Any]:
         return method(*arguments)
 
     return call
-
-
-if "minefleet_learner" in sys.orig_argv and sys.orig_argv[-1] == "0":
-    from minefleet_learner import finishing
-
-    for name, (owner, method) in MOMENTS.items():
-        kind = getattr(finishing, owner)
-        setattr(kind, method, mortal(getattr(kind, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))
