@@ -6,7 +6,12 @@ INSTALLED := $(VENV)/.installed
 PROTOS := $(wildcard protos/minefleet/v1/*.proto)
 MINESTUDIO := .venv-minestudio
 MINESTUDIO_INSTALLED := $(MINESTUDIO)/.installed
+# Tests wait for processes about a third of the time.
+WORKERS := $(shell expr $$(nproc) \* 3 / 2)
 SERVICES := $(wildcard protos/minefleet/v1/*_service.proto)
+
+# Where this is set, each of the thousand processes that the tests start compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
 export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
@@ -39,7 +44,7 @@ demo: $(INSTALLED) ## Train Crafter for about three minutes and show what was le
 	$(BIN)/minefleet demo
 
 test: $(INSTALLED) ## Run the tests: every unit and contract, and one whole run.
-	$(BIN)/python -m pytest -m 'not fleet and not soak' --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest -m 'not fleet and not soak' --numprocesses $(WORKERS) --dist loadfile
 
 test-fleet: $(INSTALLED) ## Run the tests of whole fleets.
 	$(BIN)/python -m pytest -m 'fleet and not soak'

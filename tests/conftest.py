@@ -17,8 +17,8 @@ from tests.engine import minerl, minestudio
 from tests.engine.prepared import Prepared
 from tests.interpreters import minerl_python, minestudio_python
 
-hypothesis.settings.register_profile("no timing in a test", deadline=None)
-hypothesis.settings.load_profile("no timing in a test")
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("same")
 
 COMMAND = (sys.executable, "-m", "minefleet")
 

@@ -1,6 +1,8 @@
 """A role as a process that tests hurt, and what they need for it: addresses, small disks, patience."""
 
+import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -100,7 +102,7 @@ def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "minefleet-test", str(place)]
     if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small disk is not permitted here")
+        pytest.skip("mounting a small disk is not permitted here; root may")
     try:
         yield place
     finally:
@@ -117,3 +119,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
     beat = threading.Event()
     while not condition():
         beat.wait(BEAT_S)
+
+
+def wait_for_deaths(*pids: int) -> None:
+    """Waits until none of the processes runs any more, whoever has yet to hear of it."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            assert select.select([handle], [], [], TIMEOUT_S)[0], f"{pid} still runs"
+            os.close(handle)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.role_process import TIMEOUT_S, wait_for
+from tests.role_process import TIMEOUT_S, wait_for, wait_for_deaths
 
 from minefleet.online import get_rollout_manager
 from minefleet.rollout_manager import PID_FILE
@@ -101,7 +101,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 
 def await_end(*pids: int) -> None:
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    wait_for_deaths(*pids)
 
 
 def test_two_trainers_follow_each_other_on_one_detached_fleet_and_the_second_goes_on(program: Program) -> None:

@@ -13,7 +13,7 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 def records(path: Path) -> Iterator[Any]:
-    """Every record of a run's file, in order."""
+    """Every record of a run's file, in order, as far as it is written: wandb closes it a moment after the run."""
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # Its stub hides it.
 
     for data in _messages(path.read_bytes()):
@@ -31,6 +31,8 @@ def _messages(data: bytes) -> Iterator[bytes]:
             continue
         _, length, kind = RECORD.unpack_from(data, place)
         place += RECORD.size
+        if place + length > len(data):
+            return
         message += data[place : place + length]
         place += length
         if kind in (FULL, LAST):

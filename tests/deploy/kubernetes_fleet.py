@@ -16,7 +16,7 @@ ROLES = ("actor", "learner", "parameters", "replay")
 COMPONENT, NAMESPACE_NAME = "app.kubernetes.io/component", "kubernetes.io/metadata.name"
 CONTAINER, PREPARE = "minefleet", "prepare"
 
-needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl; dl.k8s.io has it")
 Tree = dict[str, Any]
 
 

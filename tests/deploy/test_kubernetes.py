@@ -26,6 +26,7 @@ from tests.deploy.kubernetes_fleet import (
     needs_kubectl,
     selects,
 )
+from tests.deploy.programs import program
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import load
@@ -327,7 +328,6 @@ def test_actors_are_scaled_on_a_metric_that_the_learner_exports() -> None:
     assert "replicas" not in fleet.workload("actor")["spec"]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
 @pytest.mark.parametrize(
     ("share", "metric"), [(0.0, 1.0), (0.2, 1.25), (0.5, 2.0), (1.0, 8.0), (math.nan, None), (None, None)]
 )
@@ -344,7 +344,10 @@ def test_the_query_says_how_many_times_the_actors_would_keep_the_learner_busy(
     tests = {"rule_files": [], "tests": [{**group, "promql_expr_test": [{**case, "exp_samples": samples}]}]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
     done = subprocess.run(
-        ["promtool", "test", "rules", str(tmp_path / "tests.yaml")], capture_output=True, text=True, check=False
+        [program("promtool"), "test", "rules", str(tmp_path / "tests.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

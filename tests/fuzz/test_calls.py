@@ -10,7 +10,7 @@ from tests.fuzz.contracts import Method, methods_of
 from tests.fuzz.fleet import GROWTH_BYTES, ROLES, Server, send
 from tests.fuzzing import EXTENTS, fuzz, messages, mutated
 
-EXAMPLES = 480
+EXAMPLES = 240
 """Of each role, spread over its methods."""
 
 Drawing = Callable[[Server, Method], st.SearchStrategy[Any]]

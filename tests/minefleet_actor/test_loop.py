@@ -40,6 +40,7 @@ SCHEMA = Schema(
 )
 SLOTS = 5
 CAPACITY = 1
+STEPS = 600
 PER_CHUNK = 2
 
 
@@ -231,9 +232,10 @@ def play(
     *,
     threaded: bool = False,
     least: int = 0,
+    steps: int = STEPS,
     metrics: ActorMetrics | None = None,
 ) -> tuple[NumberedPool, ActorMetrics]:
-    """Acts with one lane per post until 1500 steps are taken, and drains."""
+    """Acts with one lane per post until so many steps are taken, and drains."""
     torch.manual_seed(seed)
     pool, metrics = NumberedPool(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
@@ -264,7 +266,7 @@ def play(
     if threaded:
         thread.start()
     actor.start()
-    while pool.steps < 1500:
+    while pool.steps < steps:
         actor.turn(0.0)
     actor.drain()
     if threaded:
@@ -278,7 +280,7 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("clock", [lambda: 0.0, ticking()], ids=["fast resets", "slow resets"])
 @pytest.mark.parametrize(
     ("threaded", "least"), [(False, 0), (False, 2), (True, 0)], ids=["in order", "batch by batch", "batches in flight"]
@@ -334,10 +336,10 @@ def audit_border(parcel: Parcel, following: Parcel) -> None:
         assert after.obs[0, 0] == before.obs[-1, 0] + 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_slot_that_goes_to_another_shard_loses_nothing_and_cuts_no_chunk(seed: int) -> None:
     posts = [Post(seed + lane) for lane in range(3)]
-    pool, metrics = play(seed, ticking(), posts)
+    pool, metrics = play(seed, ticking(), posts, steps=1500)
     sent = [parcel for post in posts for parcel in post.parcels]
     assert sum(len(parcel.fragment) for parcel in sent) == pool.steps
     for slot in range(SLOTS):

@@ -202,7 +202,7 @@ def test_a_killed_guard_is_replaced_with_the_processes(mark: str, tmp_path: Path
     wait_for_deaths(mark)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [12, pytest.param(1000, marks=pytest.mark.soak)])
 def test_failures_leave_nothing_in_the_pools_process(count: int, mark: str, tmp_path: Path) -> None:
     with contextlib.closing(open_pool(tmp_path, num_envs=8)) as pool:
         pool.start()

@@ -89,12 +89,14 @@ def noise(make: Make, number: int) -> Batch:
     return collate([((f"s{row}", 0), one) for row, one in enumerate(fragments)])
 
 
-@pytest.mark.parametrize("key", CHANGES)
-def test_a_key_changes_what_is_learned(tmp_path: Path, schema: Schema, make_fragment: Make, key: str) -> None:
-    base = NEEDS.get(key, {})
+@pytest.mark.parametrize("needs", ["", *NEEDS])
+def test_a_key_changes_what_is_learned(tmp_path: Path, schema: Schema, make_fragment: Make, needs: str) -> None:
+    base = NEEDS.get(needs, {})
     before = trained(tmp_path, schema, make_fragment, **base)
     assert torch.equal(before, trained(tmp_path, schema, make_fragment, **base))
-    assert not torch.equal(before, trained(tmp_path, schema, make_fragment, **(base | {key: CHANGES[key]})))
+    for key in [needs] if needs else CHANGES.keys() - NEEDS.keys():
+        changed = trained(tmp_path, schema, make_fragment, **(base | {key: CHANGES[key]}))
+        assert not torch.equal(before, changed), key
 
 
 @pytest.mark.parametrize(("at_a_time", "rows"), [(3, [3, 3, 2]), (0, [2, 2, 2, 2])])

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.role_process import wait_for
 from tests.wandb_file import records
 
 from minefleet.config import FleetConfig, LoggerConfig
@@ -102,9 +103,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def logged(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run's record and the rows, as wandb wrote them, of all parts of one run."""
-    found = [
-        record for path in sorted(directory.glob("wandb/offline-run-*/run-run-id.wandb")) for record in records(path)
-    ]
+    paths = sorted(directory.glob("wandb/offline-run-*/run-run-id.wandb"))
+    wait_for(lambda: all(any(record.HasField("exit") for record in records(path)) for path in paths))
+    found = [record for path in paths for record in records(path)]
     (run_id,) = {record.run.run_id for record in found if record.HasField("run")}
     config = next(record.run.config for record in found if record.HasField("run"))
     rows = [record.history.item for record in found if record.HasField("history")]

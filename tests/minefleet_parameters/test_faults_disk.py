@@ -1,5 +1,6 @@
 """Disks that are full, damaged or another's, and too few file handles."""
 
+import itertools
 import json
 import shutil
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from tests.minefleet_parameters.conftest import running
 from tests.parameters_process import (
     RUN,
     ParametersProcess,
@@ -21,7 +23,7 @@ from tests.parameters_process import (
 )
 from tests.role_process import TIMEOUT_S, small_disk, wait_for
 
-from minefleet.errors import ConfigError, CorruptError, OverloadedError
+from minefleet.errors import ConfigError, CorruptError, FleetError, OverloadedError
 from minefleet.parameters import ParametersClient, Wish
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.store import open_store
@@ -103,6 +105,17 @@ def test_on_a_full_disk_no_epoch_is_issued_nothing_is_pinned_and_no_wish_is_done
     assert done == [{"name": "video", "kind": "video", "count": 1, "done": ["actor"]}]
 
 
+def publish_until_refused(learner: ParametersClient) -> int:
+    """Returns the last version. A connection that has just ended may leave a handle before all are taken."""
+    for version in itertools.count(2):
+        try:
+            assert learner.publish(weights_of(version), iteration=version) == version
+        except OverloadedError as error:
+            assert "Too many open files" in str(error)
+            return version - 1
+    raise AssertionError
+
+
 def test_too_few_file_handles_are_refused_and_it_recovers_by_itself(tmp_path: Path) -> None:
     parameters = ParametersProcess(tmp_path)
     host, _, port = parameters.address.rpartition(":")
@@ -113,14 +126,13 @@ def test_too_few_file_handles_are_refused_and_it_recovers_by_itself(tmp_path: Pa
             for _ in range(HANDLES):
                 stack.enter_context(socket.create_connection((host, int(port))))
             wait_for(lambda: psutil.Process(process.pid).num_fds() >= HANDLES - 1)
-            with pytest.raises(OverloadedError, match="Too many open files"):
-                learner.publish(weights_of(2), iteration=2)
+            published = publish_until_refused(learner)
             with pytest.raises(OverloadedError, match="Too many open files"):
                 learner.fetch()
             stack.close()
             wait_for(lambda: psutil.Process(process.pid).num_fds() < HANDLES - 10)
-            assert learner.publish(weights_of(2), iteration=2) == 2
-            assert_holds(learner, 2, weights_of(2))
+            assert learner.publish(weights_of(0), iteration=0) == published + 1
+            assert_holds(learner, published + 1, weights_of(0))
         wait_for(lambda: not parameters.leftovers())
     assert "internal error" not in parameters.log.read_text()
 
@@ -176,16 +188,17 @@ RECORDS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("damage", RECORDS)
 def test_a_damaged_record_is_refused_with_one_line_that_names_it(parameters: ParametersProcess, damage: str) -> None:
     RECORDS[damage](parameters.store)
-    code, log = parameters.refusal()
-    errors = [line for line in log.splitlines() if " ERROR " in line]
-    assert code == 1 and "Traceback" not in log
-    assert len(errors) == 1 and damage.partition(":")[0] in errors[0]
+    with pytest.raises(FleetError) as refusal, running(parameters.store):
+        pass
+    assert damage.partition(":")[0] in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_the_number_of_a_version_that_was_set_aside_is_never_issued_again(parameters: ParametersProcess) -> None:
     record = parameters.store / "versions/3.json"
     record.write_text("{")
-    assert "Rename it to 3.damaged" in parameters.refusal()[1]
+    code, log = parameters.refusal()
+    assert code == 1 and "Traceback" not in log
+    assert "Rename it to 3.damaged" in log and log.count(" ERROR ") == 1
     record.rename(record.with_name("3.damaged"))
     for seed in (4, 5):
         with parameters.running(), parameters.client() as client:

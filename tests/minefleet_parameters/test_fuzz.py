@@ -33,7 +33,7 @@ STATUSES = {
 }
 RUN = "run-1"
 SIZE_BYTES = 3 * PIECE_BYTES
-FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Target:

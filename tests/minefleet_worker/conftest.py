@@ -27,4 +27,5 @@ def _install(directory: Path, python: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--retries", "1", *PACKAGES]
     made = subprocess.run(pip, capture_output=True, text=True, check=False)
     if made.returncode != 0:
-        pytest.skip(f"cannot install {' and '.join(PACKAGES)}: {made.stderr.strip().splitlines()[-1]}")
+        why = made.stderr.strip().splitlines()[-1]
+        pytest.skip(f"cannot install {' and '.join(PACKAGES)}, which an index has: {why}")

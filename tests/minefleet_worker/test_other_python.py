@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from tests.conftest import Fleet
+from tests.role_process import wait_for_deaths
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.config.load import load
@@ -174,14 +174,6 @@ def test_an_interpreter_that_will_not_do_is_refused(
         described(python(tmp_path), "env.id=CartPole-v1")
 
 
-def is_over(pid: int) -> bool:
-    """Whether a process has ended, whoever has yet to hear of it."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 @pytest.mark.parametrize(
     "line", ["echo $$ > {pid}; exec sleep 600", "setsid sh -c 'echo $$ > {pid}; exec sleep 600' & wait"]
 )
@@ -191,7 +183,7 @@ def test_an_environment_that_is_never_made_is_given_up_and_leaves_no_process(tmp
     limits = [f"rollout_config.worker_config.{key}=0.5" for key in ("start_timeout_s", "reset_timeout_s")]
     with pytest.raises(ConfigError, match="not made and reset within 1 s"):
         described(python, "env.id=CartPole-v1", *limits)
-    assert is_over(int(pid.read_text()))
+    wait_for_deaths(int(pid.read_text()))
 
 
 def test_another_interpreter_cannot_play_in_this_process(old_python: str) -> None:

@@ -135,7 +135,7 @@ def is_up_for(client: Any, seconds: float) -> bool:
 
 def test_clocks_that_jump_change_nothing(replay: ReplayProcess, tmp_path: Path) -> None:
     if not FAKETIME.exists():
-        pytest.skip("libfaketime is not installed")
+        pytest.skip("libfaketime is not installed; Debian's package faketime brings it")
     offset = tmp_path / "offset"
     offset.write_text("+0")
     faked = {
