@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from tests.role_process import RoleProcess, wait_for
 
 from minefleet.config.load import from_data
@@ -72,6 +73,7 @@ def act_until(run: Run, enough: Callable[[], bool]) -> None:
         process.kill()
 
 
+@pytest.mark.fleet
 def test_the_same_seed_weights_and_environments_make_the_same_fragments(tmp_path: Path) -> None:
     one, weights = played(tmp_path / "one", None)
     other, _ = played(tmp_path / "other", weights)

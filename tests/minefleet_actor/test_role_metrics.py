@@ -120,6 +120,7 @@ def figures(run: Run) -> tuple[str, dict[str, float]]:
     return f"{actor.state}: {actor.detail}", dict(actor.figures)
 
 
+@pytest.mark.fleet
 def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
     run, processes = fleet
     wait_for((run.directory / "cache" / "store" / "identity.json").exists)

@@ -15,6 +15,7 @@ from minefleet_parameters.store import open_store
 CRASH_POINTS = Path(crash_points.__file__)
 
 
+@pytest.mark.fleet
 def test_kills_of_anybody_at_any_moment_leave_whole_versions_that_only_rise(tmp_path: Path) -> None:
     arena = Arena(tmp_path, seed=0)
     with arena.running():
