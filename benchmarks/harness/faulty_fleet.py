@@ -146,16 +146,12 @@ def publish(run: Run, address: str) -> None:
 
 def stored(learner: ReplayClient) -> Iterator[tuple[Name, Fragment]]:
     """Leases and reads all fragments."""
-    left, lease = int(learner.describe().figures["held_chunks"]), 0
-    while left > 0:
-        lease += 1
-        chunks = learner.lease(lease, fragments=min(PAGE, left), use_version=LEARNER.version, wait_s=0).chunks
-        if not chunks:
-            raise RuntimeError(f"replay holds {left} more chunks and lends none of them")
-        for header, payload in learner.read(lease):
-            yield (header.name.stream, header.name.sequence), decode(header, payload)
-        learner.ack(lease)
-        left -= len(chunks)
+    lease = 0
+    for fragments in (PAGE, 1):  # A lease lends as many as are asked for, or none.
+        while learner.lease(lease := lease + 1, fragments=fragments, use_version=LEARNER.version, wait_s=0).chunks:
+            for header, payload in learner.read(lease):
+                yield (header.name.stream, header.name.sequence), decode(header, payload)
+            learner.ack(lease)
 
 
 def logged(learner: ReplayClient) -> Iterator[episode_pb2.EpisodeRecord]:
