@@ -77,12 +77,12 @@ fill_wheelhouse() {
 
 [ "$(id --user)" = 0 ] || skip "only root can run an engine and debootstrap"
 require docker debootstrap prometheus tar
-if docker compose version >/dev/null 2>&1; then COMPOSE="docker compose"; else COMPOSE=docker-compose; require docker-compose; fi
+if docker compose version >/dev/null 2>&1; then COMPOSE="docker compose"; else COMPOSE=docker-compose PARALLEL=--parallel; require docker-compose; fi
 trap clean_up EXIT
 start_engine
 build_base_images
 fill_wheelhouse
 export BASE_IMAGE="$LABEL-base" PROMETHEUS_IMAGE="$LABEL-prometheus" IMAGES="$LABEL" COMPOSE_PROJECT_NAME="$LABEL-$$" PROMETHEUS_PORT=${PROMETHEUS_PORT:-19090}
 say "building images"
-$COMPOSE build >"$SCRATCH/build.log" 2>&1 || { tail -n 40 "$SCRATCH/build.log"; exit 1; }
+$COMPOSE build ${PARALLEL:-} >"$SCRATCH/build.log" 2>&1 || { tail -n 40 "$SCRATCH/build.log"; exit 1; }
 "$PYTHON" deploy/test/scenario.py $COMPOSE
