@@ -36,7 +36,7 @@ source = {root}/services
 context = ${{MINEFLEET_TEST-}}
 data_file = {data}/coverage
 parallel = true
-patch = subprocess, _exit
+patch = subprocess, _exit, fork
 disable_warnings = no-data-collected, module-not-imported, couldnt-parse, dynamic-conflict
 """
 
