@@ -20,7 +20,8 @@ from tests.interpreters import minerl_python, minestudio_python
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("same")
 
-COMMAND = (sys.executable, "-m", "minefleet")
+COMMAND = (str(Path(sys.executable).with_name("minefleet")),)
+"""What users type: the program that `pip install` makes, whose folder is the first of its search path."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -78,6 +79,11 @@ def assert_counters_never_go_back(rows: list[dict[str, Any]]) -> None:
         assert all(after[name] >= before[name] for name in COUNTERS), (before, after)
         assert after["iteration"] == before["iteration"] + 1
         assert after["policy_version"] > before["policy_version"]
+
+
+def assert_trained(last: dict[str, Any], iteration_steps: int, *, deaths: int) -> None:
+    """A death costs what was trained since the checkpoint and, as the version jumps, what has become too old for it."""
+    assert last["env_steps"] - last["trained_steps"] <= iteration_steps * (1 + 3 * deaths)
 
 
 @pytest.fixture

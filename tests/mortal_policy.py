@@ -21,7 +21,7 @@ MOMENTS = {"between publish and ack": ("Feed", "ack"), "between ack and checkpoi
 
 def policy_generator(schema: Schema) -> Policy:
     """The default policy; where rank 0 of a learner makes it, that may be killed at each of the moments."""
-    if "minefleet_learner" in sys.argv[0] and sys.argv[-1] == "0":
+    if "minefleet_learner" in sys.argv[0] and os.environ.get("RANK", "0") == "0":
         for name, (owner, method) in MOMENTS.items():
             kind = getattr(finishing, owner)
             setattr(kind, method, mortal(getattr(kind, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))

@@ -120,4 +120,4 @@ def test_whichever_stage_is_made_slow_while_a_fleet_runs_is_named_everywhere(
         to_parameters.delay_s = 0.0
         to_replay.bytes_per_s = SLOW_LINK_BYTES_PER_S
         forget(fleet, "learner")
-        assert_limited(fleet, "replay")
+        assert_limited(fleet, "replay", "slots.room")

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
+from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert_trained
 
 from minefleet.run import read_run
 from minefleet_replay.books import read_books
@@ -41,11 +40,6 @@ def assert_balanced(directory: Path) -> None:
     assert ledger.appended == sum(parts) and ledger.trained > 0 and ledger.leased == 0
 
 
-def assert_trained(last: dict[str, Any], deaths: int) -> None:
-    """A death costs what was trained since the checkpoint and, as the version jumps, what has become too old for it."""
-    assert last["env_steps"] - last["trained_steps"] <= ITERATION_STEPS * (1 + 3 * deaths)
-
-
 def are_renewed(fleet: Fleet, old: set[int]) -> bool:
     """Whether both ranks are other processes than these."""
     return not old & {fleet.pid("learner"), fleet.pid("learner-1")}
@@ -63,7 +57,7 @@ def test_a_killed_rank_takes_the_other_with_it_and_both_go_on_from_the_checkpoin
     assert result["stopped_by"] == "env_steps"
     rows = fleet.rows()
     assert_counters_never_go_back(rows)
-    assert_trained(rows[-1], deaths=2)
+    assert_trained(rows[-1], ITERATION_STEPS, deaths=2)
     assert_balanced(fleet.directory)
 
 
@@ -82,7 +76,7 @@ def test_rank_0_may_die_between_publish_ack_and_checkpoint(
 
     rows = fleet.rows()
     assert_counters_never_go_back(rows)
-    assert_trained(rows[-1], deaths=2)
+    assert_trained(rows[-1], ITERATION_STEPS, deaths=2)
     assert_balanced(fleet.directory)
 
 

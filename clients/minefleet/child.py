@@ -1,18 +1,18 @@
 """Child processes, and questions to one, for whatever imports heavy packages or somebody else's code.
 
 The parent calls `ask(module, ...)`; the child, `python -m module ...`, calls `reply(work)`. The answer travels as JSON
-through a file without a name, so that whatever the child prints cannot spoil it.
+through a file of its own, which whatever the child prints cannot spoil, and in memory, which a full disk cannot.
 """
 
+import atexit
 import json
-import logging
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import Any, BinaryIO, NoReturn, Protocol
 
 from minefleet.errors import ConfigError, EnvFailedError
 from minefleet.lifeline import tied
@@ -93,23 +93,42 @@ def ask(module: str, *arguments: str, start: Start = start_fresh) -> dict[str, A
         ConfigError: If the child failed otherwise; with its reason in one line.
     """
     command = [sys.executable, "-m", module, *arguments]
-    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as output:
+    with file_in_memory() as file, file_in_memory() as output:
         descriptors = {ANSWER_VARIABLE: file.fileno()}
         process = start(command, os.environ | tied(), output.fileno(), descriptors=descriptors)
         try:
             code = process.wait()
         except BaseException:
             process.kill()
+            process.wait()
             raise
-        file.seek(0)
-        answer = json.loads(file.read() or b"{}")
-        output.seek(0)
-        said = output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        answer, last_word = read_answer(file), read_last_line(output)
     if "result" in answer:
         return answer["result"]  # type: ignore[no-any-return]  # JSON has no types.
     if "env_failure" in answer:
         raise EnvFailedError(answer["env_failure"])
-    raise ConfigError(answer.get("error", f"{module} ended with exit code {code}: {said[-1]}"))
+    raise ConfigError(answer.get("error", f"{module} ended with exit code {code}: {last_word}"))
+
+
+def file_in_memory() -> BinaryIO:
+    """A file without a name, for a child to write to."""
+    return os.fdopen(os.memfd_create("minefleet"), "w+b")
+
+
+def read_answer(file: BinaryIO) -> dict[str, Any]:
+    """The JSON that a child has written; nothing where it wrote none, or died over it."""
+    file.seek(0)
+    try:
+        return dict(json.load(file))
+    except ValueError:
+        return {}
+
+
+def read_last_line(output: BinaryIO) -> str:
+    """The last line that a child has printed."""
+    output.seek(0)
+    lines = output.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 def reply(work: Callable[[], dict[str, Any]]) -> None:
@@ -129,10 +148,14 @@ def reply(work: Callable[[], dict[str, Any]]) -> None:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """Ends this process without Python's own clean-up, which takes a second where torch is loaded."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Ends this process after what `atexit` holds, without the interpreter's own end.
+
+    That takes a second where torch is loaded, and waits for threads that are not daemons.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # A full disk, or a closed terminal.
+            stream.flush()
     os._exit(code)
 
 

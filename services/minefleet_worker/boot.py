@@ -57,4 +57,5 @@ def environment(python: str) -> dict[str, str]:
 
 def import_path(python: str) -> list[str]:
     """Where the process finds modules besides its interpreter's own places."""
-    return [str(Path.cwd())] if python else [place for place in sys.path if place]
+    here = str(Path.cwd())
+    return [here] if python else list(dict.fromkeys([here, *filter(None, sys.path)]))

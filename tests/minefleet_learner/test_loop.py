@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
+from tests.role_process import free_address
 
 from minefleet.checkpoint import newest, read, read_state
 from minefleet.codec import encode
@@ -53,12 +53,6 @@ ROW = (
 ).split()
 LENGTH = 6
 FRAGMENTS = 4
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def make_config(*, max_staleness: int = 1, shards: int = 1, minutes: float = 0.0, **train: Any) -> FleetConfig:

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from minefleet.errors import ConfigError
+from minefleet.launch.ports import free_port
 from minefleet.tree import flatten
 from minefleet_learner.ranks import join
 
@@ -32,14 +32,9 @@ class Outcome:
     said: dict[str, Any]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def run_ranks(directory: Path, size: int) -> list[Outcome]:
     """Runs so many ranks to their end."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1")), "WORLD_SIZE": str(size)}
     command = [sys.executable, "-W", "error", str(SCRIPT), str(directory), str(size)]
     processes = [
         subprocess.Popen(

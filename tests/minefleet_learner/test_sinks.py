@@ -103,7 +103,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def logged(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run's record and the rows, as wandb wrote them, of all parts of one run."""
-    paths = sorted(directory.glob("wandb/offline-run-*/run-run-id.wandb"))
+    paths = sorted(directory.glob("**/wandb/offline-run-*/run-run-id.wandb"))
     wait_for(lambda: all(any(record.HasField("exit") for record in records(path)) for path in paths))
     found = [record for path in paths for record in records(path)]
     (run_id,) = {record.run.run_id for record in found if record.HasField("run")}
@@ -117,8 +117,8 @@ def logged(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 @pytest.mark.usefixtures("offline")
 def test_wandb_offline_holds_the_curve_and_a_resumed_run_continues_the_same_run(tmp_path: Path, schema: Schema) -> None:
-    run = make_run(tmp_path, schema, wandb=True)
     for first in (1, 3):
+        run = make_run(tmp_path / str(first), schema, wandb=True)  # A folder of wandb's is named by the second.
         journal = Journal(run)
         journal.open("run-id", first - 1)
         for iteration in (first, first + 1):

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import grpc
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.role_process import free_address
 
 from minefleet import rpc
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
@@ -31,12 +31,10 @@ TENSORS = 8
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
     leaf = Leaf(kind="box", shape=(2,), dtype="float32")
     run = Run(
         directory=tmp_path,
-        config=FleetConfig(services=ServicesConfig(parameters=EndpointConfig(address=address))),
+        config=FleetConfig(services=ServicesConfig(parameters=EndpointConfig(address=free_address()))),
         schema=Schema(obs=leaf, action=leaf),
         architecture="",
     )

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.role_process import free_address
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import UnavailableError
@@ -30,8 +30,7 @@ Names = dict[tuple[str, int], bytes]
 def server(make_server: Callable[..., Any]) -> Any:
     """A run directory that is written, with an address of its own."""
     server = make_server(max_chunks=5000, max_staleness=1, max_reuse=2)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        server.address = f"127.0.0.1:{probe.getsockname()[1]}"
+    server.address = free_address()
     services = ServicesConfig(replay=[EndpointConfig(address=server.address)], drain_s=5.0)
     server.run = replace(server.run, config=replace(server.run.config, services=services))
     server.run.write()

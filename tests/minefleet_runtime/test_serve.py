@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
+from tests.role_process import free_address
 
 from minefleet.errors import (
     ConfigError,
@@ -132,12 +133,6 @@ class Caller:
     def health(self) -> Any:
         stub = health_pb2_grpc.HealthStub(self.channel)
         return stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S, wait_for_ready=True).status
-
-
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextmanager

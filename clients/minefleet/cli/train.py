@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from minefleet.checkpoint import CheckpointState, newest, read_state
-from minefleet.child import Start
+from minefleet.child import Start, start_fresh
 from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.curve import Curve
 from minefleet.cli.progress import Progress
@@ -84,13 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepares a new run or an old one, and trains."""
+    go = _begin if arguments.resume is None else _resume
+    if arguments.serial:
+        return go(arguments, start_fresh)
     with closing(ForkServer()) as forks:
-        if arguments.resume is not None:
-            return _resume(arguments, forks.start)
-        return _start(arguments, forks.start)
+        return go(arguments, forks.start)
 
 
-def _start(arguments: argparse.Namespace, start: Start) -> int:
+def _begin(arguments: argparse.Namespace, start: Start) -> int:
     train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or fresh_directory(required(config))

@@ -5,7 +5,7 @@
         └───── the role's parent from then on, since the launcher adopts what has lost its own parent ◀───────┘
 
 The launcher reaps, signals and outlives a forked role like one that it started itself, and the death of the fork server
-harms none of them. It has one thread, touches no GPU and runs nobody else's code, so what it forks is like new.
+harms none of them. It starts no thread, touches no GPU and runs nobody else's code, so what it forks is like new.
 
 The standard library's fork server imports the launcher's main module in each child, which a user's script without a
 guard does not bear, sends pickles, and stays the parent of what it forks.
@@ -23,7 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import setproctitle
 
-from minefleet.child import NO_DESCRIPTORS, Process, start_fresh
+from minefleet.child import NO_DESCRIPTORS, Process, file_in_memory, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.lifeline import die_with_launcher, tied
 
@@ -101,11 +101,13 @@ class ForkServer:
         descriptors: Mapping[str, int] = NO_DESCRIPTORS,
         arrange: Callable[[int], None] = lambda _: None,
     ) -> Process:
-        """Has `python -m MODULE ...` forked, or starts it afresh where the fork server is gone; see `Start`."""
+        """Has `python -m MODULE ...` forked; starts anything else afresh, or all where forking fails. See `Start`."""
+        if [*command[:2]] != [sys.executable, "-m"]:
+            return start_fresh(command, variables, output, descriptors=descriptors, arrange=arrange)
         request = {"command": [*command], "variables": {**variables}, "descriptors": [*descriptors]}
         waits, go = os.pipe()
         try:
-            with tempfile.TemporaryFile() as file:
+            with file_in_memory() as file:
                 file.write(json.dumps(request).encode())
                 file.flush()
                 pid = self._fork([file.fileno(), output, waits, *descriptors.values()])
@@ -119,21 +121,23 @@ class ForkServer:
         return start_fresh(command, variables, output, descriptors=descriptors, arrange=arrange)
 
     def _fork(self, descriptors: Sequence[int]) -> int:
-        """Adopts what is forked and returns its process id; 0 if the fork server is gone."""
-        _adopt_orphans(True)
+        """Adopts what is forked and returns its process id; 0 where that fails."""
         try:
+            _adopt_orphans(True)
             socket.send_fds(self._channel, [b"fork"], descriptors)
             return int(self._channel.recv(MAX_BYTES) or 0)
-        except (ConnectionError, TimeoutError):
+        except OSError:
             self._process.kill()
             return 0
         finally:
-            _adopt_orphans(False)
+            with contextlib.suppress(OSError):
+                _adopt_orphans(False)
 
 
 def _adopt_orphans(adopts: bool) -> None:
     """Makes this process the parent of descendants whose own parent ends, or no longer."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def serve(channel: socket.socket) -> list[str]:
@@ -203,6 +207,8 @@ def main() -> None:
     die_with_launcher()
     _, _, module, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.argv = [module, *arguments]
+    # Some of what is imported runs as a program, too, as with `python -m` of a module that its own package imports.
+    warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning, "runpy")
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

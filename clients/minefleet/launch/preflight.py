@@ -1,20 +1,20 @@
 """Tries a configuration before any role starts: makes the environment and the policy once and fits them together.
 
 Both may be heavy, and either may be somebody else's code, so child processes do it: the environment is made by the
-interpreter that will play it, the policy by `python -m minefleet.launch.preflight CONFIG SCHEMA`, both as JSON.
+interpreter that will play it, the policy by `python -m minefleet.launch.preflight CONFIG SCHEMA`, both as JSON. Without
+a SCHEMA that program looks for the devices only, while the environment is still being made.
 """
 
 import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from minefleet.child import Start, ask, reply, start_fresh
+from minefleet.child import Start, ask, file_in_memory, read_answer, read_last_line, reply, start_fresh
 from minefleet.config import FleetConfig
 from minefleet.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.lifeline import die_with_launcher
@@ -60,21 +60,29 @@ def preflight(config: FleetConfig, start: Start = start_fresh) -> Found:
         EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
-    described = describe_environment(config)
-    module, texts = "minefleet.launch.preflight", [json.dumps(to_dict(config)), json.dumps(described["schema"])]
-    return Found.from_dict(described | ask(module, *texts, start=start))
+    module, text = "minefleet.launch.preflight", json.dumps(to_dict(config))
+    with _describing(config) as finish:
+        ask(module, text, start=start)
+        described = finish()
+    return Found.from_dict(described | ask(module, text, json.dumps(described["schema"]), start=start))
 
 
-def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
-    """What the child finds out of the policy."""
-    from minefleet.policies import build
+def check_devices(config: FleetConfig) -> dict[str, Any]:
+    """Refuses devices that are not there; finds out nothing else."""
     from minefleet.policies.device import choose_device
-    from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
 
     rollout = config.rollout_config
     choose_device(config.train_config.device, "train_config.device")
     if rollout.num_rollout_workers:
         choose_device(rollout.worker_config.device, "rollout_config.worker_config.device")
+    return {}
+
+
+def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
+    """What the child finds out of the policy."""
+    from minefleet.policies import build
+    from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
+
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema, config.path_map)
     check_state(policy)
@@ -90,31 +98,47 @@ def describe_environment(config: FleetConfig) -> dict[str, Any]:
         EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment, or it takes longer than a start and a reset may.
     """
+    with _describing(config) as finish:
+        return finish()
+
+
+@contextmanager
+def _describing(config: FleetConfig) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Starts an environment process; yields what waits for its end and returns, or raises, what was found.
+
+    One that has not ended by the end of the block, or takes too long, is killed with all that it has started.
+    """
     question = {
         "config": asdict(config.env),
         "import_path": boot.import_path(config.env.python),
         "seed": config.seed,
         "films": config.train_config.record_video_interval > 0,
     }
-    worker = config.rollout_config.worker_config
-    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as output:
-        code = _run(config.env.python, question, file, output, worker.start_timeout_s + worker.reset_timeout_s)
-        file.seek(0)
-        found: dict[str, Any] = json.loads(file.read() or b"{}")
-        output.seek(0)
-        said = output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
-    if "schema" in found:
-        return found
-    if "failure" in found:
-        raise EnvFailedError(f"the environment {config.env.generator or config.env.id!r} fails:\n{found['failure']}")
-    raise ConfigError(found.get("error", f"the environment's process ended with exit code {code}: {said[-1]}"))
+    with file_in_memory() as file, file_in_memory() as output:
+        process = _start(config.env.python, question, file, output)
+
+        def finish() -> dict[str, Any]:
+            code = _wait(process, config)
+            found, last_line = read_answer(file), read_last_line(output)
+            if "schema" in found:
+                return found
+            if "failure" in found:
+                name = config.env.generator or config.env.id
+                raise EnvFailedError(f"the environment {name!r} fails:\n{found['failure']}")
+            raise ConfigError(found.get("error", f"the environment's process ended with exit code {code}: {last_line}"))
+
+        try:
+            yield finish
+        finally:
+            if process.returncode is None:
+                kin.kill_tree(process.pid)
+                process.wait()
 
 
-def _run(python: str, question: dict[str, Any], file: IO[bytes], output: IO[bytes], timeout_s: float) -> int:
-    """Runs an environment process to its end. One that takes too long is killed with all that it has started."""
+def _start(python: str, question: dict[str, Any], file: BinaryIO, output: BinaryIO) -> "subprocess.Popen[bytes]":
     arguments = ("describe", str(file.fileno()), str(os.getpid()), json.dumps(question))
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             boot.command(python, *arguments),
             env=boot.environment(python),
             pass_fds=[file.fileno()],
@@ -125,6 +149,11 @@ def _run(python: str, question: dict[str, Any], file: IO[bytes], output: IO[byte
         )
     except OSError as error:
         raise ConfigError(f"env.python={python} cannot be started: {error.strerror}") from error
+
+
+def _wait(process: "subprocess.Popen[bytes]", config: FleetConfig) -> int:
+    worker = config.rollout_config.worker_config
+    timeout_s = worker.start_timeout_s + worker.reset_timeout_s
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
@@ -132,10 +161,6 @@ def _run(python: str, question: dict[str, Any], file: IO[bytes], output: IO[byte
             f"the environment was not made and reset within {timeout_s:g} s, which is start_timeout_s + "
             "reset_timeout_s of rollout_config.worker_config"
         ) from error
-    finally:
-        if process.returncode is None:
-            kin.kill_tree(process.pid)
-            process.wait()
 
 
 def _act_once(policy: "Policy", schema: Schema) -> None:
@@ -163,6 +188,12 @@ def naming(what: str) -> Iterator[None]:
         raise ConfigError(f"{what}: {in_one_line(error)}") from error
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answers `preflight`."""
     die_with_launcher()
-    reply(lambda: answer(from_dict(json.loads(sys.argv[1])), Schema.from_dict(json.loads(sys.argv[2]))))
+    config, *schema = map(json.loads, sys.argv[1:])
+    reply(lambda: answer(from_dict(config), Schema.from_dict(*schema)) if schema else check_devices(from_dict(config)))
+
+
+if __name__ == "__main__":
+    main()

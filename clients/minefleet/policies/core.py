@@ -65,7 +65,7 @@ class GRUCore(nn.Module):
 def exclude_from_compile() -> None:
     """Excludes the core from every later `torch.compile`.
 
-    A function and no decorator, since the decorator imports torch's compiler: 1.3 s more at the start of each role.
+    A function and no decorator, since the decorator imports torch's compiler, which takes 1.3 s.
     """
     GRUCore.forward = torch.compiler.disable(GRUCore.forward)  # type: ignore[method-assign,no-untyped-call]
 

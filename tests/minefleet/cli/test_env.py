@@ -3,11 +3,11 @@
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conftest import COMMAND
 
 Done = subprocess.CompletedProcess[str]
 Cli = Callable[..., Done]
@@ -61,11 +61,10 @@ def world(**kwargs):
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     (tmp_path / "worlds.py").write_text(WORLDS)
-    (tmp_path / "mine.yaml").write_text("env: {generator: 'worlds.py:world'}\nstop: {env_steps: 1000}\n")
+    (tmp_path / "mine.yaml").write_text("env: {generator: 'worlds:world'}\nstop: {env_steps: 1000}\n")
 
     def run_command(*arguments: str) -> Done:
-        command = [sys.executable, "-m", "minefleet", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
 
     return run_command
 

@@ -1,19 +1,24 @@
 """Processes that a fork server makes: what they are given, whose children they are, and what becomes of them."""
 
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from minefleet.child import ask
+from minefleet.child import Process, ask
+from minefleet.config.load import load
 from minefleet.errors import ConfigError
-from minefleet.launch.fork_server import ForkServer
+from minefleet.launch.fork_server import ForkedProcess, ForkServer
 from minefleet.lifeline import tied
+from minefleet.run import to_dict
 
 END_S = 60.0
 """By which the kernel has ended what is tied to a dead process."""
@@ -21,7 +26,7 @@ TALK = """import os, sys, threading
 import numpy
 from minefleet.lifeline import die_with_launcher
 die_with_launcher()
-print(os.getppid(), threading.active_count(), len(os.listdir("/proc/self/task")), sys.argv[1:], os.environ.get("WORD"))
+print(os.getppid(), sys.argv[1:], os.environ.get("WORD"))
 print(sorted(os.sched_getaffinity(0)), os.getpgid(0) == os.getpid(), "torch" in sys.modules)
 print(numpy.random.randint(1 << 62))
 print(open("/proc/self/cmdline").read().replace(chr(0), " "), file=sys.stderr)
@@ -55,9 +60,22 @@ def talk(server: ForkServer, log: Path, *arguments: str, core: int | None = None
 def test_a_forked_process_is_like_one_that_was_started_afresh(server: ForkServer, tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     said = talk(server, tmp_path / "log", "one", "two words", core=core)
-    assert f"{os.getpid()} 1 1 ['one', 'two words'] ours" in said
+    assert f"{os.getpid()} ['one', 'two words'] ours" in said
     assert any(line.startswith(f"[{core}] True True") for line in said)
     assert any(line.startswith(f"{sys.executable} -m talk one two words") for line in said)
+
+
+def test_the_fork_server_has_one_thread(server: ForkServer, tmp_path: Path) -> None:
+    for name in ("a", "b"):  # Between the two it imports what is left.
+        talk(server, tmp_path / name)
+    assert len([*Path(f"/proc/{server._process.pid}/task").iterdir()]) == 1
+
+
+def test_what_is_not_a_module_starts_afresh(server: ForkServer, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as output:
+        process = server.start(["/bin/echo", "hello"], {}, output.fileno())
+    assert process.wait() == 0 and not isinstance(process, ForkedProcess)
+    assert (tmp_path / "log").read_text() == "hello\n"
 
 
 def test_forked_processes_draw_different_numbers(server: ForkServer, tmp_path: Path) -> None:
@@ -102,6 +120,19 @@ sys.stdin.read()
 
 
 def test_a_question_is_answered_by_a_forked_process(server: ForkServer) -> None:
+    processes = []
+
+    def start(*arguments: Any, **options: Any) -> Process:
+        processes.append(server.start(*arguments, **options))
+        return processes[-1]
+
     with pytest.raises(ConfigError, match="No module named 'nowhere'"):
-        ask("minefleet_learner.trainers", "nowhere:Trainer", start=server.start)
-    assert ask("minefleet_learner.trainers", "PPOTrainer", start=server.start) is not None
+        ask("minefleet_learner.trainers", "nowhere:Trainer", start=start)
+    assert ask("minefleet_learner.trainers", "PPOTrainer", start=start) == {"trainer": "PPOTrainer"}
+    assert [type(process) for process in processes] == [ForkedProcess, ForkedProcess]
+
+
+def test_a_module_that_the_fork_server_has_imported_runs_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error::RuntimeWarning:runpy")
+    with closing(ForkServer()) as server:
+        assert ask("minefleet.launch.preflight", json.dumps(to_dict(load("cartpole"))), start=server.start) == {}

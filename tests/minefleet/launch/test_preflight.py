@@ -9,6 +9,9 @@ from minefleet.launch.preflight import describe_environment, preflight
 from minefleet.schema import Leaf, Schema
 
 WORLDS = """
+import os
+import signal
+
 import gymnasium
 from gymnasium import spaces
 
@@ -32,6 +35,10 @@ def network():
 
 def broken():
     return Broken()
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 POLICIES = """
@@ -67,8 +74,9 @@ def test_the_spaces_and_the_architecture_are_found_out() -> None:
         (["env.id=", "env.generator=worlds.py:network"], r"obs.*Graph.*Box, Discrete, MultiDiscrete"),
         (
             ["env.id=", "env.generator=worlds.py:nothing"],
-            "worlds.py has no 'nothing'; it has Broken, Network, broken, network$",
+            "worlds.py has no 'nothing'; it has Broken, Network, broken, killed, network$",
         ),
+        (["env.id=", "env.generator=worlds.py:killed"], r"process ended with exit code -9: it said nothing$"),
         (["policy.generator=policies.py:for_other_spaces"], "the policy does not fit the environment's spaces: "),
         (["policy.generator=policies.py:of_bfloat16"], r"is bfloat16, which cannot travel; keep it in float32"),
     ],
@@ -101,6 +109,11 @@ def test_an_environment_that_fails_is_told_with_its_traceback(
         with pytest.raises(EnvFailedError) as caught:
             look(config)
         assert beginning in str(caught.value) and str(caught.value).endswith(end)
+
+
+def test_a_device_that_is_none_is_said_however_the_environment_fares() -> None:
+    with pytest.raises(ConfigError, match=r"train_config\.device=gpu is no device"):
+        preflight(load("cartpole", ["train_config.device=gpu", "env.id=CartPole-v99"]))
 
 
 def test_the_environment_alone_is_looked_at_whatever_the_policy() -> None:
