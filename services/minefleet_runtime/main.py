@@ -64,7 +64,7 @@ def run_role(
     die_with_launcher()
     keep_freed_memory()
     code = _exit_code(lambda: _run(role, title, arguments, body, has_free_ports=has_free_ports), title)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Who asks for the end now shall get the exit code.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A late SIGTERM must not replace the exit code.
     exit_at_once(code)
 
 

@@ -155,7 +155,7 @@ def serve(channel: socket.socket) -> list[str]:
 
 def _import(modules: Sequence[str]) -> None:
     for module in modules:
-        with contextlib.suppress(ImportError):  # Whoever needs it will say what is missing.
+        with contextlib.suppress(ImportError):  # The role that needs it names what is missing.
             importlib.import_module(module)
 
 
@@ -198,7 +198,7 @@ def _become(file: int, output: int, waits: int, *others: int) -> list[str]:
     os.environ.clear()
     os.environ.update(request["variables"])
     os.environ.update({name: str(number) for name, number in zip(request["descriptors"], others, strict=True)})
-    np.random.seed()  # The interpreter's own generator is seeded by the fork; NumPy's would repeat itself in each role.
+    np.random.seed()  # A fork reseeds Python's own generator, not NumPy's.
     return list(request["command"])
 
 

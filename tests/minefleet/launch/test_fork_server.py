@@ -65,13 +65,13 @@ def test_a_forked_process_is_like_one_that_was_started_afresh(server: ForkServer
     assert any(line.startswith(f"{sys.executable} -m talk one two words") for line in said)
 
 
-def test_the_fork_server_has_one_thread(server: ForkServer, tmp_path: Path) -> None:
+def test_fork_server_with_all_imported_has_one_thread(server: ForkServer, tmp_path: Path) -> None:
     for name in ("a", "b"):  # Between the two it imports what is left.
         talk(server, tmp_path / name)
     assert len([*Path(f"/proc/{server._process.pid}/task").iterdir()]) == 1
 
 
-def test_what_is_not_a_module_starts_afresh(server: ForkServer, tmp_path: Path) -> None:
+def test_start_of_another_program_starts_it_afresh(server: ForkServer, tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as output:
         process = server.start(["/bin/echo", "hello"], {}, output.fileno())
     assert process.wait() == 0 and not isinstance(process, ForkedProcess)
@@ -132,7 +132,7 @@ def test_a_question_is_answered_by_a_forked_process(server: ForkServer) -> None:
     assert [type(process) for process in processes] == [ForkedProcess, ForkedProcess]
 
 
-def test_a_module_that_the_fork_server_has_imported_runs_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_of_an_imported_module_runs_it_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "error::RuntimeWarning:runpy")
     with closing(ForkServer()) as server:
         assert ask("minefleet.launch.preflight", json.dumps(to_dict(load("cartpole"))), start=server.start) == {}

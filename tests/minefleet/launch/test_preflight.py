@@ -111,7 +111,7 @@ def test_an_environment_that_fails_is_told_with_its_traceback(
         assert beginning in str(caught.value) and str(caught.value).endswith(end)
 
 
-def test_a_device_that_is_none_is_said_however_the_environment_fares() -> None:
+def test_preflight_names_a_missing_device_before_the_environment_fails() -> None:
     with pytest.raises(ConfigError, match=r"train_config\.device=gpu is no device"):
         preflight(load("cartpole", ["train_config.device=gpu", "env.id=CartPole-v99"]))
 
