@@ -13,16 +13,13 @@ DRIVERS = Path(__file__).parent / "drivers"
 
 
 def drive(prepared: Prepared, driver: str, what: str, directory: Path, **faults: str) -> dict[str, Any]:
-    """Runs a driver and returns what it tells; into a file, since what it leaves behind would keep a pipe open."""
+    """Runs a driver and returns what it tells; into files, since what it leaves behind would keep pipes open."""
     command = [prepared.python, "-W", "ignore", str(DRIVERS / driver), what]
-    output = directory / "told"
-    with output.open("w") as file:
-        code = subprocess.call(
-            command, env=prepared.environ(**faults), cwd=directory, stdout=file, stderr=subprocess.STDOUT
-        )
-    told = output.read_text()
-    assert code == 0, told
-    return dict(json.loads(told.splitlines()[-1]))
+    told, errors = directory / "told", directory / "errors"
+    with told.open("w") as out, errors.open("w") as err:
+        code = subprocess.call(command, env=prepared.environ(**faults), cwd=directory, stdout=out, stderr=err)
+    assert code == 0, errors.read_text()
+    return dict(json.loads(told.read_text().splitlines()[-1]))
 
 
 def test_minestudio_plays_pays_for_kills_obeys_commands_and_resets_fast(

@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 from tests.minefleet_parameters import crash_points
 from tests.parameters_kills import Arena, Row, Victim, check_records
-from tests.role_process import TIMEOUT_S
 
 from minefleet_parameters.store import open_store
 
@@ -28,7 +27,7 @@ def test_kills_of_anybody_at_any_moment_leave_whole_versions_that_only_rise(tmp_
 def test_a_death_at_any_step_of_a_publish_leaves_the_old_version_or_the_new_one_whole(tmp_path: Path) -> None:
     (tmp_path / "copies").mkdir()
     command = [sys.executable, str(CRASH_POINTS), str(tmp_path / "store"), str(tmp_path / "copies")]
-    steps = int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout)
+    steps = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     newest = []
     for step in range(1, steps + 2):
         with open_store(tmp_path / "copies" / str(step), keep=1) as store:

@@ -28,7 +28,7 @@ from minefleet_runtime.context import RoleContext
 from minefleet_runtime.places import findable, is_loopback
 from minefleet_runtime.serve import serving
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 TOKEN = "a-token-of-many-letters"
 PROTOS = Path(__file__).parents[2] / "protos" / "minefleet" / "v1"
 
