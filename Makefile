@@ -47,7 +47,7 @@ test: $(INSTALLED) ## Run the tests: every unit and contract, and one whole run.
 	$(BIN)/python -m pytest -m 'not fleet and not soak' --numprocesses $(WORKERS) --dist loadfile
 
 test-fleet: $(INSTALLED) ## Run the tests of whole fleets.
-	$(BIN)/python -m pytest -m 'fleet and not soak' --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest -m 'fleet and not soak' --numprocesses $(WORKERS)
 
 check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, generated code and docs.
 	$(BIN)/ruff format --check .

@@ -35,13 +35,14 @@ sys.exit(7)
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    (tmp_path / "talk.py").write_text(TALK)
-    monkeypatch.chdir(tmp_path)  # `python -m` finds modules there.
-    made = ForkServer()
-    yield made
-    made.close()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    directory = tmp_path_factory.mktemp("talk")
+    (directory / "talk.py").write_text(TALK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)  # `python -m` finds modules there.
+        with closing(ForkServer()) as made:
+            yield made
 
 
 def talk(server: ForkServer, log: Path, *arguments: str, core: int | None = None) -> list[str]:
@@ -80,21 +81,6 @@ def test_start_of_another_program_starts_it_afresh(server: ForkServer, tmp_path:
 
 def test_forked_processes_draw_different_numbers(server: ForkServer, tmp_path: Path) -> None:
     assert talk(server, tmp_path / "a") != talk(server, tmp_path / "b")
-
-
-def test_a_dead_fork_server_harms_nothing_that_it_forked_and_others_start_afresh(
-    server: ForkServer, tmp_path: Path
-) -> None:
-    with (tmp_path / "log").open("wb") as output:
-        waiting = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, output.fileno())
-    server._process.kill()
-    server._process.wait()
-    said = talk(server, tmp_path / "fresh")
-    assert any(line.startswith(str(os.getpid())) for line in said)
-    assert any(line.endswith(" True False") for line in said), "torch is not there"
-    assert os.waitid(os.P_PID, waiting.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it lives"
-    os.kill(waiting.pid, signal.SIGKILL)
-    assert waiting.wait() == -signal.SIGKILL
 
 
 def test_forked_processes_die_with_the_launcher(tmp_path: Path) -> None:
@@ -136,3 +122,19 @@ def test_start_of_an_imported_module_runs_it_without_a_warning(monkeypatch: pyte
     monkeypatch.setenv("PYTHONWARNINGS", "error::RuntimeWarning:runpy")
     with closing(ForkServer()) as server:
         assert ask("minefleet.launch.preflight", json.dumps(to_dict(load("cartpole"))), start=server.start) == {}
+
+
+def test_a_dead_fork_server_harms_nothing_that_it_forked_and_others_start_afresh(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    """Comes last: the other tests need the server."""
+    with (tmp_path / "log").open("wb") as output:
+        waiting = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, output.fileno())
+    server._process.kill()
+    server._process.wait()
+    said = talk(server, tmp_path / "fresh")
+    assert any(line.startswith(str(os.getpid())) for line in said)
+    assert any(line.endswith(" True False") for line in said), "torch is not there"
+    assert os.waitid(os.P_PID, waiting.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "it lives"
+    os.kill(waiting.pid, signal.SIGKILL)
+    assert waiting.wait() == -signal.SIGKILL
