@@ -106,7 +106,7 @@ def test_whichever_stage_is_made_slow_while_a_fleet_runs_is_named_everywhere(
         slow(pass_s=0.03)
         forget(fleet, "replay")
         wait_until_limited(fleet, "inference", "slots.inference", "loop.fragments")
-        slow(update_s=0.5)
+        slow(update_s=1.5)
         forget(fleet, "learner")
         wait_until_limited(fleet, "learner", "slots.grant", "loop.training")
         slow()
