@@ -17,6 +17,7 @@ from minefleet.errors import UnavailableError
 PAYLOAD = bytes(range(256)) * 256
 LARGE = bytes(16 * 2**20)
 NAMES = 20
+UPLOADS = 24
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_an_upload_that_is_reset_stores_nothing_and_frees_its_memory(tmp_path: P
     with replay.running(), Proxy(server.address) as proxy:
         server.address = proxy.address
         rss_bytes = []
-        for _ in range(6):
+        for _ in range(UPLOADS):
             proxy.reset_after_bytes = len(LARGE) // 2
             with server.client(patience_s=0.0) as client, pytest.raises(UnavailableError):
                 append(server, client, "s", 0, LARGE)
@@ -106,7 +107,8 @@ def test_an_upload_that_is_reset_stores_nothing_and_frees_its_memory(tmp_path: P
         with replay.client() as client:
             assert append(server, client, "s", 0, LARGE) == "stored"
         assert replay.sample("minefleet_replay_appended_fragments_total") == 1
-    assert rss_bytes[-1] < rss_bytes[1] + len(LARGE)
+    # The allocator may keep one upload for each thread that took one; halves that were lost would be twice as much.
+    assert rss_bytes[-1] < rss_bytes[UPLOADS // 2] + UPLOADS // 2 * len(LARGE) // 4
 
 
 def test_half_open_and_creeping_connections_hold_up_nobody(server: Any) -> None:
