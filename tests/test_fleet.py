@@ -98,7 +98,7 @@ def test_actors_run_what_the_probe_expects_also_when_a_run_goes_on_with_rounded_
     assert rounded_tensors(first) == set()
     second = train(
         "train_config.wire_dtype=bfloat16",
-        "stop.env_steps=5000",
+        "stop.env_steps=8000",  # The first two rounds may begin before the learner has published anew.
         "--resume",
         str(first.directory),
         directory=first.directory,
