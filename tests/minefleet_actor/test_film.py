@@ -8,6 +8,8 @@ import pytest
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.preflight import preflight
 from minefleet.run import Run
+from minefleet.trained import Trained
+from minefleet_actor.evaluate import evaluate, parse, record
 from minefleet_actor.film import film
 from minefleet_actor.play import make_player
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
@@ -66,3 +68,11 @@ def test_an_evaluation_is_filmed_also_where_the_run_was_made_without_videos(tmp_
     assert len(shown) > 8
     assert any(not np.array_equal(shown[0][1][:400], picture[:400]) for _, picture in shown)
     assert [entry.name for entry in path.parent.iterdir()] == ["random.mp4"]
+
+
+def test_an_evaluation_reports_what_environments_say_of_their_episodes_and_names_its_video(tmp_path: Path) -> None:
+    trained = Trained(version=7, env_steps=None, run_file="")
+    arguments = parse([str(tmp_path), "--random", "--episodes", "3", "--seed", "1", "--video", str(tmp_path)])
+    summary = evaluate(make_run(tmp_path, "minefleet/Recall-v0"), trained, arguments)
+    assert summary["metrics"]["success"] == summary["return_mean"]
+    assert record(make_run(tmp_path, "CartPole-v1"), trained, arguments).name == "random.mp4"

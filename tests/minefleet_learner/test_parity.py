@@ -285,3 +285,12 @@ def test_iterations_without_a_step_to_compare_are_counted_and_said(caplog: pytes
         assert counted[0].steps == 0 and math.isnan(counted[0].logp)
         assert [f"for {MOST_UNPROBED} iterations" in record.message for record in caplog.records] == [True]
         assert made.probe.compare(collate(named)).unprobed == 0
+
+
+def test_a_fragment_that_an_older_version_began_is_not_compared_with_the_one_that_went_on() -> None:
+    with fleet() as made:
+        (name, fragment), *_ = acted(made)
+        began = fragment.policy_version.copy()
+        began[0] = 0
+        parity = made.probe.compare(collate([(name, replace(fragment, policy_version=began))]))
+        assert (parity.steps, parity.unprobed) == (0, 1)

@@ -189,3 +189,17 @@ def test_wandb_offline_holds_a_video_at_its_step(tmp_path: Path, schema: Schema)
     assert row["env_steps"] == 640
     assert row["video/dig/caption"] == "version 3, return 0.00 dig"
     assert str(path).endswith(row["video/dig/path"])
+
+
+@pytest.mark.parametrize(("host", "mode"), [("api.wandb.ai", "online"), ("example.org", "offline")])
+def test_wandb_is_online_where_a_key_was_left_by_its_login(
+    tmp_path: Path, schema: Schema, monkeypatch: pytest.MonkeyPatch, host: str, mode: str
+) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert wandb_arguments(make_run(tmp_path, schema), "run-id")["mode"] == "offline"
+    file = tmp_path / ".netrc"
+    file.write_text(f"machine {host} login user password key\n")
+    file.chmod(0o600)
+    assert wandb_arguments(make_run(tmp_path, schema), "run-id")["mode"] == mode

@@ -77,6 +77,18 @@ def test_a_later_process_writes_to_files_of_its_own(tmp_path: Path) -> None:
     second.close()
 
 
+def test_what_an_earlier_process_left_behind_is_dead_once_nothing_is_held_in_it(tmp_path: Path) -> None:
+    first = open_payloads(tmp_path, file_bytes=FILE_BYTES)
+    places = [first.write([bytes(60)]) for _ in range(3)]
+    first.close()
+    second = open_payloads(tmp_path, file_bytes=FILE_BYTES)
+    second.hold(places[0].file)
+    assert second.dead() == [1]
+    second.release(places[0].file)
+    assert sorted(second.dead()) == [0, 1]
+    second.close()
+
+
 def test_a_number_that_rows_name_is_never_given_to_another_file(tmp_path: Path) -> None:
     log = open_payloads(tmp_path, file_bytes=FILE_BYTES)
     log.hold(4)
