@@ -7,7 +7,7 @@ https://huggingface.co/docs/safetensors
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 LENGTH_BYTES = 8
 """Of the length that a file begins with."""
+
+METADATA = "__metadata__"
+"""A name that the format keeps for itself."""
 
 _ALIGNMENT = 8
 
@@ -41,9 +44,15 @@ def word_of(dtype: np.dtype[Any]) -> str:
     return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
-def header_of(rows: Iterable[Row], metadata: Mapping[str, str] | None = None) -> bytes:
-    """What precedes the data of some tensors, which lie back to back in this order."""
-    described: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+def header_of(rows: Sequence[Row], metadata: Mapping[str, str] | None = None) -> bytes:
+    """What precedes the data of some tensors, which lie back to back in this order.
+
+    Raises:
+        ValueError: If a tensor is called `__metadata__`.
+    """
+    if any(row.name == METADATA for row in rows):
+        raise ValueError(f"no tensor can be called {METADATA}: safetensors keeps that name for itself")
+    described: dict[str, Any] = {} if metadata is None else {METADATA: dict(metadata)}
     end = 0
     for row in rows:
         start, end = end, end + row.size_bytes

@@ -65,8 +65,11 @@ class Watched:
         return list(self.ask("query", query=expression)["result"])
 
     def is_scraped(self) -> bool:
-        """Whether there are enough samples for rates, and an iteration's numbers among them."""
-        return bool(self.query(f"minefleet_learner_iteration > 3 and count_over_time(up[{RATE_INTERVAL}]) > 8"))
+        """Whether there are enough samples for rates, none of them NaN, as some are until the first iteration ends."""
+        ready = (
+            f"count_over_time(up[{RATE_INTERVAL}]) > 8 and rate(minefleet_learner_trained_steps[{RATE_INTERVAL}]) > 0"
+        )
+        return bool(self.query(f"minefleet_learner_iteration > 3 and {ready}"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from minefleet.tensor_file import row_of, write_tensors
+from minefleet.tensor_file import METADATA, row_of, write_tensors
 
 DTYPES = (
     "bool",
@@ -26,7 +26,8 @@ DTYPES = (
     "float64",
 )
 SHAPES = hnp.array_shapes(min_dims=0, min_side=0, max_side=3)
-ARRAYS = st.dictionaries(st.text(min_size=1), st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES)))
+NAMES = st.text(min_size=1).filter(lambda name: name != METADATA)
+ARRAYS = st.dictionaries(NAMES, st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES)))
 
 
 @given(arrays=ARRAYS)
@@ -40,6 +41,12 @@ def test_safetensors_reads_bit_for_bit_what_is_written(
     for name, array in arrays.items():
         assert (loaded[name].dtype, loaded[name].shape) == (array.dtype, array.shape)
         assert loaded[name].tobytes() == array.tobytes()
+
+
+def test_a_name_that_the_format_keeps_for_itself_is_refused(tmp_path: Path) -> None:
+    array = np.zeros(1, np.float32)
+    with pytest.raises(ValueError, match=METADATA):
+        write_tensors(tmp_path / "file", [row_of(METADATA, array)], {METADATA: array}.__getitem__)
 
 
 def test_arrays_that_are_not_contiguous_are_written_in_order(tmp_path: Path) -> None:
