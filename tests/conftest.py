@@ -81,9 +81,14 @@ def assert_counters_never_go_back(rows: list[dict[str, Any]]) -> None:
         assert after["policy_version"] > before["policy_version"]
 
 
-def assert_trained(last: dict[str, Any], iteration_steps: int, *, deaths: int) -> None:
-    """A death costs what was trained since the checkpoint and, as the version jumps, what has become too old for it."""
-    assert last["env_steps"] - last["trained_steps"] <= iteration_steps * (1 + 3 * deaths)
+def assert_trained(rows: list[dict[str, Any]], iteration_steps: int, *, deaths: int) -> None:
+    """A death costs what was trained since the checkpoint, and by the versions of that, what has become too old.
+
+    The busier the machine, the more is trained until a checkpoint is written: the versions say how much it was.
+    """
+    first, last = rows[0], rows[-1]
+    jumps = last["policy_version"] - first["policy_version"] - (last["iteration"] - first["iteration"])
+    assert last["env_steps"] - last["trained_steps"] <= iteration_steps * (1 + jumps + 2 * deaths)
 
 
 @pytest.fixture
