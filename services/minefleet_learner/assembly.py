@@ -222,7 +222,12 @@ def build_feed(
         fragments_per_chunk=buffer.fragments_per_chunk,
         order=buffer.order,
         readers=config.num_readers,
-        collator=Collator(device, decoded_bytes=config.decoded_bytes // (1 + ahead), threads=config.num_readers),
+        collator=Collator(
+            device,
+            decoded_bytes=config.decoded_bytes // (1 + ahead),
+            threads=config.num_readers,
+            least_rows=config.batch_size_per_gpu,
+        ),
         burn_in=burn_in,
         may_be_empty=not ranks.is_alone,
         ahead=ahead,

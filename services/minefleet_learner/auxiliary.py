@@ -22,7 +22,7 @@ class Auxiliary:
 
         Args:
             losses: By name.
-            lengths: [B] int64, steps of each fragment.
+            lengths: [P] int64, trained steps of each piece.
         """
         self._losses = losses
         self._lengths = lengths
@@ -37,9 +37,9 @@ class Auxiliary:
         return {name: float(torch.stack(values).mean()) for name, values in self._seen.items() if values}
 
     def _both(self, loss_of: Loss) -> Loss:
-        def loss(rows: Tensor, count: float) -> PPOLoss:
-            main = loss_of(rows, count)
-            return replace(main, total=main.total + self._sum() * (self._lengths[rows].sum() / count))
+        def loss(chosen: Tensor, count: float) -> PPOLoss:
+            main = loss_of(chosen, count)
+            return replace(main, total=main.total + self._sum() * (self._lengths[chosen].sum() / count))
 
         return loss
 

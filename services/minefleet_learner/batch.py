@@ -10,12 +10,12 @@ every sₜ and every sₜ₊₁:
 The state after a cut observation is not used: the next step is `first`, or there is none.
 
 What is small is collated at once. What may be large, observations and recurrent states, is collated at once too where
-it fits, and otherwise unpacked for the rows of each pass (`unpacking`).
+it fits, and otherwise unpacked pool by pool (`unpacking`).
 
 Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -77,10 +77,9 @@ class Batch:
         """Fragments in the batch."""
         return len(self.names)
 
-    def announce(self, passes: Iterable[Tensor]) -> None:
-        """Says which rows [b] will be asked for next, pass by pass, so that they are unpacked by then."""
-        if self.unpacker is not None:
-            self.unpacker.announce(passes)
+    def pools(self, rows: Tensor) -> Sequence[Tensor]:
+        """Parts rows [b] into those whose large contents are in memory together; they will be taken in this order."""
+        return (rows,) if self.unpacker is None else self.unpacker.announce(rows)
 
     def sent(self, upload: Callable[[Tree], Tree]) -> "Batch":
         """The same batch where `upload` takes it."""
@@ -146,7 +145,7 @@ def subset(batch: Batch, rows: Tensor) -> Batch:
     """The fragments `rows` [b] of a batch, padded as they are."""
     rows = rows.to(batch.mask.device)
     if batch.unpacker is not None:
-        return filled(subset(replace(batch, unpacker=None), rows), batch.unpacker.take(rows))
+        return filled(subset(replace(batch, unpacker=None), rows), batch.unpacker.take(rows).pick(rows))
     width = batch.seen_mask.shape[1]
     parts = {name: tree_map(lambda leaf: leaf[rows], getattr(batch, name)) for name in OF_TENSORS}
     parts["position"] = parts["position"] + width * (torch.arange(len(rows), device=rows.device) - rows).unsqueeze(1)

@@ -9,7 +9,7 @@ RUN_DIR/bad-steps/
 
 import json
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from minefleet.run import RUN_FILE, Run, read_run
 from minefleet.tensor_file import row_of, write_tensors
 from minefleet.tree import Tree, flatten, unflatten
 from minefleet_learner.batch import OF_TENSORS, Batch
-from minefleet_learner.objective import Prepared
+from minefleet_learner.pieces import Pieces
+from minefleet_learner.preparing import Prepared
 from minefleet_learner.restore import take_snapshot
 from minefleet_learner.schedule import Rates
 from minefleet_learner.stepping import BAD_STEPS
@@ -37,7 +38,8 @@ MOST_DUMPS = 5
 """Per run: the first ones tell most."""
 MOST_BYTES = 2**32
 """Of all dumps of a run; what would exceed it is not kept."""
-OF_PREPARED = ("lengths", "trained", "reference_state", "numbers")
+OF_PREPARED = ("start", "reference_start", "numbers")
+OF_PIECES = tuple(field.name for field in fields(Pieces))
 
 
 class Dumps:
@@ -107,7 +109,10 @@ def _read_step(path: Path, device: torch.device) -> BadStep:
         names=[(stream, sequence) for stream, sequence in words["names"]],
         **_trees(tensors, "batch", OF_TENSORS),
     )
-    prepared = Prepared(batch=batch, **_trees(tensors, "prepared", OF_PREPARED)) if words["micro_batches"] else None
+    prepared = None
+    if words["micro_batches"]:
+        pieces = Pieces(**_trees(tensors, "pieces", OF_PIECES))
+        prepared = Prepared(batch=batch, pieces=pieces, **_trees(tensors, "prepared", OF_PREPARED))
     return BadStep(batch=batch, rates=Rates(**words["rates"]), prepared=prepared, micro_batches=words["micro_batches"])
 
 
@@ -116,6 +121,7 @@ def _arrays(bad: BadStep) -> dict[str, Tensor]:
     parts: dict[str, Tree] = {"batch": {name: getattr(bad.batch, name) for name in OF_TENSORS}}
     if bad.prepared is not None:
         parts["prepared"] = {name: getattr(bad.prepared, name) for name in OF_PREPARED}
+        parts["pieces"] = {name: getattr(bad.prepared.pieces, name) for name in OF_PIECES}
     return flatten(parts)
 
 

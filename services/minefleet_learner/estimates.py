@@ -13,7 +13,7 @@ from minefleet.policies import Policy
 from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch
-from minefleet_learner.forward import evaluate, gather, has_memory, rows_of_a_pass, select_seen
+from minefleet_learner.forward import evaluate, gather, has_memory, passes, rows_of_a_pass, select_seen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,11 +80,9 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     value, logp = (torch.zeros_like(batch.seen_first, dtype=batch.reward.dtype) for _ in range(2))
     whole_rows, step_at = has_memory(policy), _step_at(batch)
     most = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
-    passes = torch.split(torch.arange(len(batch), device=value.device), rows_of_a_pass(policy, batch, most))
-    batch.announce(passes)
-    for rows in passes:
+    for rows in passes(batch, rows_of_a_pass(policy, batch, most)):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
-        output = evaluate(policy, batch, selection, config.context_length, dtype=compute_dtype(config))
+        output = evaluate(policy, batch, selection, config.context_length, compute_dtype(config))
         value.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
         action = gather(batch.action, step_at[selection.seen])
         logp.view(-1)[selection.seen] = policy.action_head.logp(output.params, action)

@@ -1,10 +1,11 @@
 """Forward passes over parts of a batch.
 
-A policy with memory runs over whole rows from their stored states, in pieces of `context_length`; gradients stop at the
-borders of the pieces. For a policy without memory the real steps are lined up, so that padding costs nothing.
+What is trained runs over pieces: steps without memory, sequences with it, from the states before them. What is only
+asked runs over whole fragments from their stored states, `context_length` steps at a time; without memory the real
+observations are lined up, so that padding costs nothing.
 
 Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one; b = selected rows,
-X = T or S, n = entries of the selected rows that are not padding.
+n = observations of the selected rows that are not padding, p = pieces, L = steps of the longest piece.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from minefleet.policies.encoders import AT_ONCE
 from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
+from minefleet_learner.pieces import windows
 
 PASS_STEPS = AT_ONCE
 """Steps that a pass on the CPU takes at most without memory."""
@@ -25,16 +27,14 @@ PASS_STEPS = AT_ONCE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The observations that one pass takes: those of whole rows [b, X], or n real ones [n, 1]."""
+    """All that was seen in some rows: [b, S], or n real observations [n, 1]."""
 
     rows: Tensor
     """[b] int64."""
     seen: Tensor
-    """[b, X] or [n, 1] int64, into a flattened [B, S]."""
+    """[b, S] or [n, 1] int64, into a flattened [B, S]."""
     mask: Tensor
     """Likewise, bool, False at padding."""
-    steps: Tensor
-    """Likewise, into a flattened [B, T] where the selection is one of steps; else the same as `seen`."""
 
 
 def has_memory(policy: Policy) -> bool:
@@ -53,16 +53,19 @@ def rows_of_a_pass(policy: Policy, batch: Batch, most: int) -> int:
     return min(most, max(1, PASS_STEPS // batch.mask.shape[1]))
 
 
-def select_steps(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:
-    """Selects the steps of some fragments."""
-    steps = _flat_index(rows, batch.mask.shape[1])
-    return _selection(rows, batch.position[rows], steps, batch.mask[rows], whole_rows)
+def passes(batch: Batch, most: int) -> Iterator[Tensor]:
+    """All rows in order, at most so many [b] at a time."""
+    for pool in batch.pools(torch.arange(len(batch), device=batch.mask.device)):
+        yield from torch.split(pool, most)
 
 
 def select_seen(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:
     """Selects all that was seen in some fragments, the observations after cuts included."""
-    seen = _flat_index(rows, batch.seen_mask.shape[1])
-    return _selection(rows, seen, seen, batch.seen_mask[rows], whole_rows)
+    width = batch.seen_mask.shape[1]
+    seen, mask = rows.unsqueeze(1) * width + torch.arange(width, device=rows.device), batch.seen_mask[rows]
+    if not whole_rows:
+        seen, mask = (index[mask].unsqueeze(1) for index in (seen, mask))
+    return Selection(rows=rows, seen=seen, mask=mask)
 
 
 def gather(tree: Tree, index: Tensor) -> Tree:
@@ -73,43 +76,45 @@ def gather(tree: Tree, index: Tensor) -> Tree:
 
 
 def evaluate(
-    policy: Policy,
-    batch: Batch,
-    selection: Selection,
-    context_length: int,
-    *,
-    state: Tree | None = None,
-    dtype: torch.dtype = torch.float32,
-    burn_in: int = 0,
+    policy: Policy, batch: Batch, selection: Selection, context_length: int, dtype: torch.dtype = torch.float32
 ) -> PolicyOutput:
-    """Runs the policy over a selection.
+    """Runs the policy over all that was seen in some rows.
 
     Args:
         policy: What to run.
         batch: The data.
         selection: Which of it.
-        context_length: Steps of a piece.
-        state: Where a policy with memory begins, a tree of [b, ...]; none for the stored states.
+        context_length: Steps of a pass with memory.
         dtype: What the layers below the heads compute in.
-        burn_in: Steps of a piece before the others; 0 for none.
     """
     obs, first = observations(batch, selection.rows, selection.seen), gather(batch.seen_first, selection.seen)
     if not has_memory(policy):
         return compute(policy, obs, {}, first, dtype)[0]
-    state = state or stored_state(batch, selection.rows)
+    state = stored_state(batch, selection.rows)
     outputs: list[PolicyOutput] = []
-    for piece in pieces(first.shape[1], context_length, burn_in):
-        seen = tree_map(lambda leaf, at=piece: leaf[:, at], obs)
-        output, state = compute(policy, seen, state, first[:, piece], dtype)
-        state = tree_map(torch.detach, state)
+    for part in windows(first.shape[1], context_length):
+        seen = tree_map(lambda leaf, at=part: leaf[:, at], obs)
+        output, state = compute(policy, seen, state, first[:, part], dtype)
         outputs.append(output)
     return outputs[0] if len(outputs) == 1 else _concatenate(outputs)
 
 
-def pieces(length: int, context_length: int, burn_in: int = 0) -> list[slice]:
-    """Parts time: `burn_in` steps, if any, then `context_length` at a time."""
-    starts = [*([0] if burn_in else []), *range(burn_in, length, context_length)]
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], length], strict=True)]
+def evaluate_pieces(
+    policy: Policy, batch: Batch, rows: Tensor, steps: Tensor, state: Tree, dtype: torch.dtype = torch.float32
+) -> PolicyOutput:
+    """Runs the policy over pieces.
+
+    Args:
+        policy: What to run.
+        batch: The data.
+        rows: [p] int64, the fragment of each piece.
+        steps: [p, L] int64, into a flattened [B, T].
+        state: Where a policy with memory begins, a tree of [p, ...]; {} for the stored states.
+        dtype: What the layers below the heads compute in.
+    """
+    seen = gather(batch.position, steps)
+    obs, first = observations(batch, rows, seen), gather(batch.seen_first, seen)
+    return compute(policy, obs, state or stored_state(batch, rows), first, dtype)[0]
 
 
 def observations(batch: Batch, rows: Tensor, seen: Tensor) -> Tree:
@@ -122,39 +127,25 @@ def observations(batch: Batch, rows: Tensor, seen: Tensor) -> Tree:
     """
     if batch.unpacker is None:
         return gather(batch.seen, seen)
-    width = batch.seen_mask.shape[1]
-    order = torch.empty(len(batch), dtype=torch.int64, device=rows.device)
-    order[rows] = torch.arange(len(rows), device=rows.device)
-    return gather(batch.unpacker.take(rows).seen, order[seen // width] * width + seen % width)
+    held, width = batch.unpacker.take(rows), batch.seen_mask.shape[1]
+    return gather(held.large.seen, held.place[seen // width] * width + seen % width)
 
 
 def stored_state(batch: Batch, rows: Tensor) -> Tree:
     """The recurrent states before the first steps of rows [b]."""
     if batch.unpacker is None:
         return tree_map(lambda leaf: leaf[rows], batch.recurrent_state)
-    return batch.unpacker.take(rows).recurrent_state
+    held = batch.unpacker.take(rows)
+    return tree_map(lambda leaf: leaf[held.place[rows]], held.large.recurrent_state)
 
 
 def acted_on(batch: Batch, rows_per_pass: int) -> Iterator[Tree]:
     """The observations of all steps, trees of [n, ...], some rows at a time."""
-    passes = torch.split(torch.arange(len(batch), device=batch.mask.device), rows_per_pass)
-    batch.announce(passes)
-    for rows in passes:
+    for rows in passes(batch, rows_per_pass):
         yield observations(batch, rows, batch.position[rows][batch.mask[rows]])
 
 
-def _flat_index(rows: Tensor, width: int) -> Tensor:
-    """[b, width]: where the entries of the rows lie in a flattened [B, width]."""
-    return rows.unsqueeze(1) * width + torch.arange(width, device=rows.device)
-
-
-def _selection(rows: Tensor, seen: Tensor, steps: Tensor, mask: Tensor, whole_rows: bool) -> Selection:
-    if not whole_rows:
-        seen, steps, mask = (index[mask].unsqueeze(1) for index in (seen, steps, mask))
-    return Selection(rows=rows, seen=seen, mask=mask, steps=steps)
-
-
 def _concatenate(outputs: Sequence[PolicyOutput]) -> PolicyOutput:
-    """Joins pieces along time."""
+    """Joins outputs along time."""
     params = tree_map(lambda *leaves: torch.cat(leaves, 1), outputs[0].params, *(one.params for one in outputs[1:]))
     return PolicyOutput(params, torch.cat([one.value for one in outputs], 1))

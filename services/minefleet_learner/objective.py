@@ -1,10 +1,10 @@
 """What an optimizer step minimises: the loss of a micro-batch.
 
-Shape legend: B = fragments, T = steps in the longest one; b = rows of the micro-batch.
+Shape legend: p = pieces of the micro-batch, L = steps of the longest one.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,57 +13,30 @@ from minefleet.config import TrainConfig
 from minefleet.policies import Policy, PolicyOutput
 from minefleet.tree import Tree, tree_map
 from minefleet_learner.amp import compute_dtype
-from minefleet_learner.batch import Batch, subset
-from minefleet_learner.forward import Selection, evaluate, gather, has_memory, select_steps
+from minefleet_learner.forward import evaluate_pieces, gather
 from minefleet_learner.ppo import PPOLoss, masked_mean, ppo_loss
+from minefleet_learner.preparing import Prepared
 from minefleet_learner.schedule import Rates
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """What the epochs train on."""
-
-    batch: Batch
-    lengths: Tensor
-    """[B] int64, trained steps of each fragment."""
-    trained: Tensor
-    """[B, T] bool, False at padding and at steps that only warm the state up."""
-    reference_state: Tree
-    """Tree of [B, ...]: the state from which the reference runs over each fragment; {} for the stored ones."""
-    numbers: Tensor
-    """[B, T, 5] float32: behaviour_logp, proximal_logp, advantage, and in normalised units value target and V(sₜ)
-    before the update."""
-
-    def subset(self, rows: Tensor) -> "Prepared":
-        """The same of some fragments."""
-        return Prepared(
-            batch=subset(self.batch, rows),
-            lengths=self.lengths[rows],
-            trained=self.trained[rows],
-            reference_state=tree_map(lambda leaf: leaf[rows], self.reference_state),
-            numbers=self.numbers[rows],
-        )
-
-
 class Objective:
-    """The loss of some rows under a policy, which `reference`, if there is one, pulls towards itself."""
+    """The loss of some pieces under a policy, which `reference`, if there is one, pulls towards itself."""
 
     def __init__(self, policy: Policy, config: TrainConfig, reference: Policy | None) -> None:
         self.reference = reference
         self._policy = policy
         self._config = config
-        self._has_memory = has_memory(policy)
         self._weight_cap = weight_cap(config)
 
-    def loss(self, prepared: Prepared, rates: Rates, rows: Tensor, count: float) -> PPOLoss:
-        """The loss of the fragments `rows` [b]; means are sums over `count` steps."""
+    def loss(self, prepared: Prepared, rates: Rates, chosen: Tensor, count: float) -> PPOLoss:
+        """The loss of the pieces `chosen` [p]; means are sums over `count` steps."""
         batch, head = prepared.batch, self._policy.action_head
-        chosen = select_steps(batch, rows, whole_rows=self._has_memory)
-        output = self._evaluate(self._policy, batch, chosen)
-        behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, chosen.steps).unbind(-1)
-        entropies, mask = head.entropies(output.params), gather(prepared.trained, chosen.steps)
+        steps, mask = prepared.pieces.steps[chosen], prepared.pieces.mask[chosen]
+        output = self._evaluate(self._policy, prepared, chosen, prepared.start)
+        behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, steps).unbind(-1)
+        entropies = head.entropies(output.params)
         loss = ppo_loss(
-            logp=head.logp(output.params, gather(batch.action, chosen.steps)),
+            logp=head.logp(output.params, gather(batch.action, steps)),
             behaviour_logp=behaviour_logp,
             proximal_logp=proximal_logp,
             weight_cap=self._weight_cap,
@@ -85,26 +58,18 @@ class Objective:
         means = {name: masked_mean(one.detach(), mask, count) for name, one in entropies.items() if name}
         return replace(loss, head_entropy=means)
 
-    def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Selection) -> Tensor | None:
-        """KL(current ‖ reference) [b, T]."""
+    def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Tensor) -> Tensor | None:
+        """KL(current ‖ reference) [p, L]."""
         if self.reference is None:
             return None
-        state = tree_map(lambda leaf: leaf[chosen.rows], prepared.reference_state)
         with torch.no_grad():
-            theirs = self._evaluate(self.reference, prepared.batch, chosen, state).params
+            theirs = self._evaluate(self.reference, prepared, chosen, prepared.reference_start).params
         return self._policy.action_head.kl(params, theirs)
 
-    def _evaluate(self, policy: Policy, batch: Batch, chosen: Selection, state: Tree | None = None) -> PolicyOutput:
-        config = self._config
-        return evaluate(
-            policy,
-            batch,
-            chosen,
-            config.context_length,
-            state=state,
-            dtype=compute_dtype(config),
-            burn_in=config.burn_in,
-        )
+    def _evaluate(self, policy: Policy, prepared: Prepared, chosen: Tensor, start: Tree) -> PolicyOutput:
+        pieces, state = prepared.pieces, tree_map(lambda leaf: leaf[chosen], start)
+        dtype = compute_dtype(self._config)
+        return evaluate_pieces(policy, prepared.batch, pieces.row[chosen], pieces.steps[chosen], state, dtype)
 
 
 def weight_cap(config: TrainConfig) -> float:

@@ -24,7 +24,8 @@ from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch, Name
-from minefleet_learner.forward import gather, has_memory, observations, pieces, stored_state
+from minefleet_learner.forward import gather, has_memory, observations, stored_state
+from minefleet_learner.pieces import windows
 
 CARRIED_BYTES = 2**27
 """States that are kept from batch to batch, at most; the streams that were not seen for the longest go first."""
@@ -129,9 +130,9 @@ class Carrier:
         position = batch.position[rows, : int(batch.mask[rows[0]].sum())]
         obs, first = observations(batch, rows, position), gather(batch.seen_first, position)
         state = tree_map(lambda leaf: leaf[rows], states)
-        for piece in pieces(position.shape[1], self._context_length):
-            seen = tree_map(lambda leaf, at=piece: leaf[:, at], obs)
-            _, state = compute(self._reference, seen, state, first[:, piece], self._dtype)
+        for part in windows(position.shape[1], self._context_length):
+            seen = tree_map(lambda leaf, at=part: leaf[:, at], obs)
+            _, state = compute(self._reference, seen, state, first[:, part], self._dtype)
         return state
 
     def _keep(self, before: Mapping[Name, Tree], names: list[Name]) -> None:

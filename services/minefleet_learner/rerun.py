@@ -89,7 +89,7 @@ def repeat(updater: Updater, dumped: Dumped, look: Callable[[PPOLoss], None] = l
         estimates = estimate(updater.policy, bad.batch, dumped.run.config.train_config)
         yield from not_finite_lines(bad.batch, judged(bad.batch, estimates))
         return
-    micro_batches = [torch.tensor(rows) for rows in bad.micro_batches]
+    micro_batches = [torch.tensor(pieces) for pieces in bad.micro_batches]
     skipped = updater.repeat(bad.prepared, micro_batches, bad.rates, look).skipped
     yield "the step is not finite again" if skipped else "the step is finite here"
 

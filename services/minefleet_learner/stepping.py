@@ -29,7 +29,7 @@ BAD_STEPS = "bad-steps"
 """Folder in a run's directory."""
 
 Loss = Callable[[Tensor, float], PPOLoss]
-"""Rows [b] of a micro-batch, and the number of steps that all of the step's micro-batches have, on all ranks."""
+"""Pieces [p] of a micro-batch, and the number of steps that all of the step's micro-batches have, on all ranks."""
 
 
 class NonFiniteError(GaveUpError):
@@ -53,22 +53,22 @@ class Stepper:
         lengths: Tensor,
         count: float,
         loss_of: Loss,
-        names: list[Name],
+        names_of: Callable[[Tensor], list[Name]],
         tally: UpdateTally,
         kl_limit: float = math.inf,
         dump: Callable[[Sequence[Tensor]], None] = lambda _: None,
     ) -> bool:
-        """One step over the micro-batches whose rows are given; every rank brings its own, or none.
+        """One step over the micro-batches whose pieces are given; every rank brings its own, or none.
 
         Args:
-            group: Rows [b] of each micro-batch.
-            lengths: [B] int64, trained steps of each fragment; on the CPU, as the rows are.
+            group: Pieces [p] of each micro-batch.
+            lengths: [P] int64, trained steps of each piece; on the CPU, as `group` is.
             count: Trained steps of all micro-batches of all ranks.
             loss_of: The loss of a micro-batch.
-            names: Of the B fragments.
+            names_of: The fragments of pieces.
             tally: Takes the step's numbers.
             kl_limit: The step is not taken where the mean KL(behaviour ‖ current) exceeds this.
-            dump: Told the rows of a step that is not finite.
+            dump: Told the pieces of a step that is not finite.
 
         Returns:
             Whether to go on: False once the limit is exceeded.
@@ -79,10 +79,10 @@ class Stepper:
         sums, total, largest = tally.zeros(self._parameters[0]), self._parameters[0].new_zeros(1), list[Tensor]()
         count = max(count, 1)
         self.optimizer.zero_grad(set_to_none=True)
-        for rows in group:
-            loss = loss_of(rows, count)
+        for chosen in group:
+            loss = loss_of(chosen, count)
             self.scaler.scale(loss.total).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it.
-            sums += tally.parts(loss, float(lengths[rows].sum()) / count)
+            sums += tally.parts(loss, float(lengths[chosen].sum()) / count)
             total += loss.total.detach()
             largest.append(loss.max_log_ratio)
         self._sum_over_ranks([sums, total])
@@ -98,7 +98,7 @@ class Stepper:
         else:
             self.scaler.update()
             tally.skip()
-            mine = [names[row] for rows in group for row in rows.tolist()]
+            mine = names_of(torch.cat(list(group))) if group else []
             gathered = [(stream, sequence) for of in self._ranks.gather(mine) for stream, sequence in of]
             self.leave_out(gathered, partial(dump, group))
         return True

@@ -1,28 +1,46 @@
-"""Unpacks what is large of a batch for one pass after another, ahead of the passes.
+"""Unpacks what is large of a batch pool by pool, ahead of the training.
 
-    announce ─▶ passes ─▶ threads: rows, packed or kept ─▶ unpack, stack ─▶ upload ─▶ at most `ahead` ─▶ take
-                                      ▲                      │
-                                      └── what may be kept ──┘
+    announce ─▶ pools of rows ─▶ a thread: unpack and stack, by many threads ─▶ upload ─▶ the next pool ─▶ take
 
-The threads work on the passes that were announced, at most `ahead` of them; `take` waits for its own and lets the next
-one begin. A pass that was not announced is unpacked by whoever takes it. The last one taken is held, so that several
-policies look at it in turn.
+A pool is rows that fit in memory twice over: while one is trained on, the next is unpacked. Rows that were not
+announced as parts of one pool are unpacked by whoever takes them. The last ones taken are held, so that several
+policies, and several minibatches, look at them in turn.
 
-Shape legend: b = rows of a pass.
+Shape legend: B = rows of the batch, b = rows that are asked for.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from minefleet_learner.large import Large, Row, stack, unpack
+from minefleet.tree import Tree, tree_map
+from minefleet_learner.large import Large, Row, stack
 from minefleet_learner.uploading import Uploader
 
-Rows = tuple[int, ...]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """What is large of some rows of a batch, on the device."""
+
+    large: Large
+    place: Tensor
+    """[B] int64, where each row lies in it; -1 for one that does not."""
+
+    def holds(self, rows: Tensor) -> bool:
+        """Whether all of rows [b] are here."""
+        return bool((self.place[rows] >= 0).all())
+
+    def pick(self, rows: Tensor) -> Large:
+        """What is large of rows [b], in their order."""
+        at = self.place[rows]
+
+        def picked(tree: Tree) -> Tree:
+            return tree_map(lambda leaf: leaf[at], tree)
+
+        return Large(seen=picked(self.large.seen), recurrent_state=picked(self.large.recurrent_state))
 
 
 class Unpacker:
@@ -32,70 +50,73 @@ class Unpacker:
         self,
         rows: Sequence[Row],
         *,
-        row_bytes: Sequence[int],
         width: int,
-        kept_bytes: int,
+        rows_per_pool: int,
+        device: torch.device,
         uploader: Uploader,
         threads: Executor,
-        ahead: int,
+        ahead: Executor,
     ) -> None:
         """Stores its arguments; nothing is unpacked yet.
 
         Args:
             rows: Of the batch, packed.
-            row_bytes: What unpacking each one takes.
             width: Observations seen in the longest one.
-            kept_bytes: The first rows that together take no more are kept once they are unpacked.
-            uploader: Takes passes to the device.
-            threads: Where passes are unpacked.
-            ahead: Passes that are unpacked before they are taken, >= 1.
+            rows_per_pool: So many are unpacked together, >= 1; up to two pools are in memory.
+            device: Where they are wanted.
+            uploader: Takes them there.
+            threads: They unpack rows.
+            ahead: Where the next pool is prepared.
         """
-        self._rows = list(rows)
+        self._rows = rows
         self._width = width
-        self._keeps = [total <= kept_bytes for total in accumulate(row_bytes)]
+        self._rows_per_pool = rows_per_pool
+        self._device = device
         self._uploader = uploader
         self._threads = threads
         self._ahead = ahead
-        self._announced: Iterator[Rows] = iter(())
-        self._coming: deque[tuple[Rows, Future[Large]]] = deque()
-        self._last: tuple[Rows, Large] | None = None
+        self._announced: list[list[int]] = []
+        """Pools, the last one first."""
+        self._coming: tuple[list[int], Future[Held]] | None = None
+        self._held: Held | None = None
 
-    def announce(self, passes: Iterable[Tensor]) -> None:
-        """Says which rows [b] will be taken next, pass by pass; forgets what was announced before."""
-        for _, future in self._coming:
-            future.cancel()
-        self._coming.clear()
-        self._announced = iter([_key(rows) for rows in passes])
+    def announce(self, rows: Tensor) -> Sequence[Tensor]:
+        """Parts rows [b] into pools, which will be taken in this order; forgets what was announced before."""
+        pools = torch.split(rows, self._rows_per_pool)
+        self._announced = [pool.tolist() for pool in reversed(pools)]
+        if self._coming is not None:
+            self._coming[1].cancel()
         self._begin()
+        return pools
 
-    def take(self, rows: Tensor) -> Large:
-        """What is large of rows [b], on the device."""
-        wanted = _key(rows)
-        if self._last is None or self._last[0] != wanted:
-            self._last = wanted, self._next(wanted)
-        return self._last[1]
+    def take(self, rows: Tensor) -> Held:
+        """What is large of rows [b], and perhaps of others: those of the pool that they were announced in."""
+        if self._held is None or not self._held.holds(rows):
+            self._held = self._next(rows.tolist())
+        return self._held
 
-    def _next(self, wanted: Rows) -> Large:
-        if not self._coming or self._coming[0][0] != wanted:
-            return self._bring(wanted)
-        _, future = self._coming.popleft()
+    def _next(self, wanted: Sequence[int]) -> Held:
+        if self._coming is None or not set(wanted) <= set(self._coming[0]):
+            return self._bring(list(dict.fromkeys(wanted)))
+        # What is held now goes before the pool after the next one comes.
+        self._held = self._coming[1].result()
         self._begin()
-        return future.result()
+        return self._held
 
     def _begin(self) -> None:
-        while len(self._coming) < self._ahead and (rows := next(self._announced, None)) is not None:
-            self._coming.append((rows, self._threads.submit(self._bring, rows)))
+        self._coming = None
+        if self._announced:
+            pool = self._announced.pop()
+            self._coming = pool, self._ahead.submit(self._bring, pool)
 
-    def _bring(self, rows: Rows) -> Large:
-        large = stack([self._row(row) for row in rows], self._width, pinned=self._uploader.wants_pinned)
-        return Large(**self._uploader.upload({"seen": large.seen, "recurrent_state": large.recurrent_state}))
-
-    def _row(self, index: int) -> Row:
-        row = self._rows[index]
-        if self._keeps[index]:
-            self._rows[index] = row = replace(row, contents=unpack(row.contents))
-        return row
-
-
-def _key(rows: Tensor) -> Rows:
-    return tuple(rows.tolist())
+    def _bring(self, rows: list[int]) -> Held:
+        large = stack(
+            [self._rows[row] for row in rows],
+            self._width,
+            pinned=self._uploader.wants_pinned,
+            spread=self._threads.map,
+        )
+        place = torch.full((len(self._rows),), -1)
+        place[rows] = torch.arange(len(rows))
+        uploaded = self._uploader.upload({"seen": large.seen, "recurrent_state": large.recurrent_state})
+        return Held(large=Large(**uploaded), place=place.to(self._device))

@@ -1,9 +1,9 @@
 """One iteration's update: estimates, then epochs of optimizer steps.
 
-    estimate ─▶ rescale the value head ─▶ normalise ─▶ epochs: shuffle ─▶ micro-batches ─▶ objective
-                                                                               │ every gradient_accumulation
-                                                                               ▼
-                        statistics of observations ◀─ at the end ─────────── stepper
+    estimate ─▶ rescale the value head ─▶ normalise ─▶ cut into pieces ─▶ epochs: draw ─▶ micro-batches ─▶ objective
+                                                                                │ every gradient_accumulation
+                                                                                ▼
+                         statistics of observations ◀─ at the end ─────────── stepper
 
 A step whose loss or gradient is not finite is left out. A batch that brings something that is not finite is left out
 whole, and counts as one such step.
@@ -11,7 +11,7 @@ whole, and counts as one such step.
 With several ranks each has a part of the fragments. What is summed or averaged is so over all of them: the statistics,
 the divisor of the losses, the gradients of a step. A step is left out on all ranks together.
 
-Shape legend: B = fragments, T = steps in the longest one.
+Shape legend: B = fragments, T = steps in the longest one, P = pieces.
 """
 
 import math
@@ -29,10 +29,12 @@ from minefleet_learner.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.batch import Batch, Name, subset
 from minefleet_learner.burn_in import burned_in
 from minefleet_learner.estimates import Estimates, Part, estimate
-from minefleet_learner.forward import acted_on, has_memory, rows_of_a_pass
+from minefleet_learner.forward import acted_on, has_memory
 from minefleet_learner.freezing import train_only
-from minefleet_learner.objective import Objective, Prepared
-from minefleet_learner.ppo import PPOLoss, normalize
+from minefleet_learner.objective import Objective
+from minefleet_learner.pieces import draw
+from minefleet_learner.ppo import PPOLoss
+from minefleet_learner.preparing import Prepared, Preparer
 from minefleet_learner.ranks import ALONE, Ranks, RanksError
 from minefleet_learner.reference import build_carrier
 from minefleet_learner.report import UpdateReport
@@ -82,6 +84,7 @@ class Updater:
         self._runner = policy if compiled is None else compiled
         self._objective = Objective(self._runner, config, reference)
         self.carrier = build_carrier(reference, config)
+        self._preparer = Preparer(self._runner, reference, self.carrier, config)
         self._stepper = Stepper(policy, optimizer, config, ranks)
 
     def update(self, batch: Batch | None, rates: Rates) -> UpdateReport:
@@ -103,9 +106,10 @@ class Updater:
         if not before.target.count:
             return UpdateReport(burn_in_steps=before.burn_in_steps)
         self.policy.value_norm.absorb(before.target, self.policy.value_head)
+        prepared = None if part is None else self._preparer.prepare(part, before)
         stands_still = self._set_rates(rates)
         self.policy.train(not stands_still)
-        report = self._train(None if part is None else self._prepare(part, before), before, rates, fragments)
+        report = self._train(prepared, before, rates, fragments)
         self.policy.eval()
         if self.policy.obs_norm is not None and not stands_still:
             pieces = [] if batch is None else acted_on(batch, self._config.batch_size_per_gpu)
@@ -137,20 +141,23 @@ class Updater:
 
     def _train(self, prepared: Prepared | None, before: Before, rates: Rates, fragments: int) -> UpdateReport:
         """Takes the optimizer steps of all epochs; a rank without fragments takes them with the others' gradients."""
-        names = [] if prepared is None else prepared.batch.names
-        lengths = torch.zeros(0, dtype=torch.int64) if prepared is None else prepared.lengths.cpu()
+        lengths = torch.zeros(0, dtype=torch.int64) if prepared is None else prepared.pieces.mask.sum(1).cpu()
         tally, auxiliary = UpdateTally(self.policy.action_head.names), Auxiliary(self.auxiliary_losses, lengths)
 
-        def main_loss_of(rows: Tensor, count: float) -> PPOLoss:
+        def main_loss_of(chosen: Tensor, count: float) -> PPOLoss:
             assert prepared is not None
-            return self._objective.loss(prepared, rates, rows.to(prepared.numbers.device), count)
+            return self._objective.loss(prepared, rates, chosen.to(prepared.numbers.device), count)
+
+        def names_of(chosen: Tensor) -> list[Name]:
+            assert prepared is not None
+            return prepared.names_of(chosen)
 
         loss_of = auxiliary.added_to(main_loss_of)
         for group, count in self._groups(prepared, lengths, fragments):
             rng = rng_arrays() if self._dump else None
             dump = partial(self._tell_of, prepared, rates, rng)
             limit = self._kl_limit(rates)
-            if not self._stepper.step(group, lengths, count, loss_of, names, tally, limit, dump):
+            if not self._stepper.step(group, lengths, count, loss_of, names_of, tally, limit, dump):
                 break
         report = tally.report(before, self._ranks, self._config.log_ratio_range)
         return replace(report, auxiliary=auxiliary.means())
@@ -172,28 +179,28 @@ class Updater:
     ) -> UpdateTally:
         """Takes one step again, as `update` took it; its numbers are in what it returns. `look` is shown each loss."""
         self.policy.train(not self._set_rates(rates))
-        tally, lengths = UpdateTally(self.policy.action_head.names), prepared.lengths.cpu()
-        count = int(prepared.lengths.sum())
+        tally, lengths = UpdateTally(self.policy.action_head.names), prepared.pieces.mask.sum(1)
+        count = int(lengths[torch.cat(list(micro_batches))].sum())
 
-        def loss_of(rows: Tensor, of: float) -> PPOLoss:
-            loss = self._objective.loss(prepared, rates, rows, of)
+        def loss_of(chosen: Tensor, of: float) -> PPOLoss:
+            loss = self._objective.loss(prepared, rates, chosen, of)
             look(loss)
             return loss
 
-        self._stepper.step(micro_batches, lengths, count, loss_of, prepared.batch.names, tally)
+        self._stepper.step(micro_batches, lengths, count, loss_of, prepared.names_of, tally)
         return tally
 
     def _tell_of(self, prepared: Prepared | None, rates: Rates, rng: Arrays | None, group: Sequence[Tensor]) -> None:
         if prepared is None or not group:
             return
-        rows = torch.cat(list(group))
-        micro_batches = torch.split(torch.arange(len(rows)), [len(part) for part in group])
+        kept, chosen = prepared.subset(prepared.rows_of(torch.cat(list(group))))
+        at = chosen.cpu()
         self._tell(
             BadStep(
-                batch=subset(prepared.batch, rows),
+                batch=kept.batch,
                 rates=rates,
-                prepared=prepared.subset(rows),
-                micro_batches=[part.tolist() for part in micro_batches],
+                prepared=kept,
+                micro_batches=[torch.searchsorted(at, part).tolist() for part in group],
                 rng=rng,
             )
         )
@@ -201,29 +208,6 @@ class Updater:
     def _tell(self, bad: "BadStep") -> None:
         if self._dump is not None:
             self._dump(self, bad)
-
-    def _prepare(self, part: Part, before: Before) -> Prepared:
-        """Changes units."""
-        batch, estimates, norm = part.batch, part.estimates, self.policy.value_norm
-        advantage = estimates.advantage
-        if self._config.normalize_advantage_full_batch:
-            advantage = normalize(advantage, part.trained, before.advantage)
-        target, anchor = norm.normalize(estimates.target), norm.normalize(estimates.value)
-        return Prepared(
-            batch=batch,
-            lengths=part.trained.sum(1),
-            trained=part.trained,
-            reference_state={} if self.carrier is None else self.carrier.starts(batch),
-            numbers=torch.stack(
-                (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
-            ),
-        )
-
-    def _proximal_logp(self, batch: Batch, estimates: Estimates) -> Tensor:
-        """[B, T] of the policy from which the update may not go far: with `clip`, the behaviour policy."""
-        if self._config.off_policy == "clip" or estimates.proximal_logp is None:
-            return batch.behaviour_logp
-        return estimates.proximal_logp
 
     def _set_rates(self, rates: Rates) -> bool:
         """Returns whether a part of the policy stands still."""
@@ -239,21 +223,21 @@ class Updater:
     def _groups(
         self, prepared: Prepared | None, lengths: Tensor, fragments: int
     ) -> Iterator[tuple[Sequence[Tensor], int]]:
-        """Per optimizer step, the rows of this rank's micro-batches, and the trained steps that all ranks have.
+        """Per optimizer step, the pieces of this rank's micro-batches, and the trained steps that all ranks have.
 
-        Rows are shuffled anew each epoch. All ranks take as many steps, whatever part of the fragments each has.
+        Pieces are drawn anew each epoch. All ranks take as many steps, whatever part of the fragments each has.
         """
         size = self._config.batch_size_per_gpu
-        together = size if prepared is None else rows_of_a_pass(self.policy, prepared.batch, size)
-        per_step = self._ranks.size * size * self._config.gradient_accumulation
+        steps = -(-fragments // (self._ranks.size * size * self._config.gradient_accumulation))
         for _ in range(self._config.epochs_per_iteration):
-            shares = torch.tensor_split(torch.randperm(len(lengths)), -(-fragments // per_step))
-            groups = [torch.split(rows, together) if len(rows) else () for rows in shares]
+            groups: Sequence[Sequence[Tensor]] = [()] * steps
             if prepared is not None:
-                prepared.batch.announce([rows for group in groups for rows in group])
-            counts = torch.tensor([sum(int(lengths[rows].sum()) for rows in group) for group in groups])
+                groups = draw(
+                    prepared.batch, prepared.pieces.row.cpu(), steps, self._preparer.pieces_of_a_pass(prepared)
+                )
+            counts = torch.tensor([sum(int(lengths[chosen].sum()) for chosen in group) for group in groups])
             self._ranks.sum([counts])
-            yield from zip(groups, counts.tolist(), strict=True)
+            yield from ((group, count) for group, count in zip(groups, counts.tolist(), strict=True) if count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -266,7 +250,7 @@ class BadStep:
     prepared: Prepared | None = None
     """Of the same fragments; None where it did not come to that."""
     micro_batches: Sequence[Sequence[int]] = ()
-    """Rows of the micro-batches."""
+    """Pieces of the micro-batches."""
     rng: Arrays | None = None
     """The random generators before it."""
 

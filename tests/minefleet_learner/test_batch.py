@@ -15,7 +15,7 @@ from minefleet.policies.moments import moments_of
 from minefleet.tree import Tree, tree_map
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import cut_between, estimate, recompute
-from minefleet_learner.forward import evaluate, gather, select_steps
+from minefleet_learner.forward import evaluate_pieces, gather, select_seen
 from minefleet_learner.gae import generalized_advantages
 
 Make = Callable[..., Fragment]
@@ -83,27 +83,15 @@ def test_recomputed_values_equal_evaluation_step_by_step(
 
 
 @pytest.mark.parametrize("gru_size", [0, 5])
-def test_a_selection_holds_every_real_step_once(make_fragment: Make, gru_size: int) -> None:
+def test_a_selection_holds_all_that_was_seen_once(make_fragment: Make, gru_size: int) -> None:
     fragments = mixed(make_fragment, STATE if gru_size else {})
     batch = collate(named(fragments))
-    chosen = select_steps(batch, torch.tensor([3, 0]), whole_rows=gru_size > 0)
+    chosen = select_seen(batch, torch.tensor([3, 0]), whole_rows=gru_size > 0)
     obs = gather(batch.seen, chosen.seen)["vector"][chosen.mask]
-    np.testing.assert_array_equal(obs, np.concatenate([fragments[row].obs["vector"] for row in (3, 0)]))
-    reward = gather(batch.reward, chosen.steps)[chosen.mask]
-    np.testing.assert_array_equal(reward, np.concatenate([fragments[row].reward for row in (3, 0)]))
-    first = gather(batch.seen_first, chosen.seen)[chosen.mask]
-    np.testing.assert_array_equal(first, np.concatenate([fragments[row].first for row in (3, 0)]))
-
-
-def test_memory_runs_on_across_pieces_but_gradients_do_not(make_fragment: Make, make_policy: MakePolicy) -> None:
-    policy = make_policy(5)
-    batch = collate(named([make_fragment(0, 6, state=STATE)]))
-    chosen = select_steps(batch, torch.tensor([0]), whole_rows=True)
-    in_pieces, at_once = (evaluate(policy, batch, chosen, length).value for length in (2, 6))
-    torch.testing.assert_close(in_pieces, at_once)
-    encoder = next(policy.parameters())
-    whole, last = (torch.autograd.grad(value[0, -1], encoder)[0] for value in (at_once, in_pieces))
-    assert not torch.allclose(whole, last)
+    expected = np.concatenate([fragments[row].obs["vector"] for row in (3, 0)])
+    assert len(obs) == len(expected) + 3
+    acted_on = torch.cat([batch.position[row][batch.mask[row]] for row in (3, 0)])
+    np.testing.assert_array_equal(obs[torch.isin(chosen.seen[chosen.mask], acted_on)], expected)
 
 
 def test_a_fragment_without_the_observation_after_a_cut_is_refused(make_fragment: Make) -> None:
@@ -132,9 +120,9 @@ def test_recomputed_log_probabilities_are_those_of_the_actions_in_their_own_step
     batch = collate(named(fragments))
     got = recompute(policy, batch, config).logp
     for row, fragment in enumerate(fragments):
-        chosen = select_steps(batch, torch.tensor([row]), whole_rows=True)
         with torch.no_grad():
-            params = evaluate(policy, batch, chosen, config.context_length).params
+            steps = torch.arange(len(fragment)) + row * batch.mask.shape[1]
+            params = evaluate_pieces(policy, batch, torch.tensor([row]), steps[None], {}).params
         logp = torch.log_softmax(params[0], -1)
         expected = [float(logp[step, action]) for step, action in enumerate(fragment.action)]
         np.testing.assert_allclose(got[row, : len(fragment)], expected, atol=1e-5)

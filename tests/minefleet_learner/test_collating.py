@@ -1,11 +1,13 @@
-"""Batches whose observations are unpacked pass by pass, against those that hold all of them."""
+"""Batches whose observations are unpacked pool by pool, against those that hold all of them."""
 
 import copy
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,21 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from minefleet.codec import HalfPacked, decode_half, encode
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.tree import Tree, flatten
+from minefleet_learner import unpacking
 from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import Batch, Name, collate
+from minefleet_learner.batch import Batch, Name, collate, subset
 from minefleet_learner.collating import Collator
-from minefleet_learner.forward import Selection, observations, select_seen, select_steps, stored_state
+from minefleet_learner.forward import observations, select_seen, stored_state
+from minefleet_learner.large import Large, stack
 from minefleet_learner.schedule import rates
+from minefleet_learner.unpacking import Held
 from minefleet_learner.update import Updater
 
 Make = Callable[..., Fragment]
@@ -47,8 +53,10 @@ def half(name: Name, fragment: Fragment) -> HalfPacked:
 
 
 @contextmanager
-def collated(named: Sequence[tuple[Name, Fragment]], decoded_bytes: int, threads: int = 2) -> Iterator[Batch]:
-    collator = Collator(CPU, decoded_bytes=decoded_bytes, threads=threads)
+def collated(
+    named: Sequence[tuple[Name, Fragment]], decoded_bytes: int, threads: int = 2, least_rows: int = 1
+) -> Iterator[Batch]:
+    collator = Collator(CPU, decoded_bytes=decoded_bytes, threads=threads, least_rows=least_rows)
     yield collator.collate([(name, half(name, fragment)) for name, fragment in named])
     collator.close()
 
@@ -74,59 +82,103 @@ def test_what_fits_is_the_batch_of_the_same_fragments_unpacked(make_fragment: Ma
         assert not batch.seen["vector"][~batch.seen_mask].any()
 
 
+def sees_the_same(batch: Batch, expected: Batch, rows: list[int], *, whole_rows: bool = True) -> None:
+    chosen = select_seen(batch, torch.tensor(rows), whole_rows=whole_rows)
+    assert same(observations(batch, chosen.rows, chosen.seen), observations(expected, chosen.rows, chosen.seen))
+    assert same(stored_state(batch, chosen.rows), stored_state(expected, chosen.rows))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @given(
-    passes=st.lists(st.permutations(range(len(SIZES))).flatmap(lambda p: st.integers(1, 6).map(lambda n: p[:n]))),
-    announced=st.booleans(),
-    kept=st.sampled_from([0.0, 0.5, 0.9]),
+    order=st.permutations(range(len(SIZES))),
+    others=st.lists(st.lists(st.integers(0, len(SIZES) - 1), min_size=1)),
+    share=st.sampled_from([0.0, 0.5, 0.9]),
     whole_rows=st.booleans(),
-    of_steps=st.booleans(),
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_each_pass_sees_what_a_batch_that_holds_everything_shows(
-    make_fragment: Make,
-    threads: int,
-    passes: list[list[int]],
-    announced: bool,
-    kept: float,
-    whole_rows: bool,
-    of_steps: bool,
+def test_each_pool_shows_what_a_batch_that_holds_everything_shows(
+    make_fragment: Make, threads: int, order: list[int], others: list[list[int]], share: float, whole_rows: bool
 ) -> None:
     named = fragments_of(make_fragment)
     expected = collate(named)
-    with collated(named, int(2 * kept * some_bytes(named)), threads) as batch:
+    with collated(named, int(2 * share * some_bytes(named)), threads) as batch:
         assert batch.unpacker is not None
-        if announced:
-            batch.announce([torch.tensor(rows) for rows in passes])
-        for rows in passes:
-            select = select_steps if of_steps else select_seen
-            chosen: Selection = select(batch, torch.tensor(rows), whole_rows=whole_rows)
-            assert same(observations(batch, chosen.rows, chosen.seen), observations(expected, chosen.rows, chosen.seen))
-            assert same(stored_state(batch, chosen.rows), stored_state(expected, chosen.rows))
+        for _ in range(2):
+            pools = batch.pools(torch.tensor(order))
+            assert torch.cat(list(pools)).tolist() == order
+            for pool in pools:
+                for rows in (pool.tolist(), pool[:1].tolist(), [*pool.tolist(), *pool.tolist()]):
+                    sees_the_same(batch, expected, rows, whole_rows=whole_rows)
+        for rows in others:
+            sees_the_same(batch, expected, rows, whole_rows=whole_rows)
+            some = torch.tensor(rows)
+            assert same(subset(batch, some).seen, subset(expected, some).seen)
 
 
-def test_passes_that_come_otherwise_than_announced_are_right_all_the_same(make_fragment: Make) -> None:
+def test_rows_that_are_taken_otherwise_than_announced_are_right_all_the_same(make_fragment: Make) -> None:
     named = fragments_of(make_fragment)
     expected = collate(named)
-    with collated(named, 0) as batch:
-        batch.announce([torch.tensor(rows) for rows in ([0, 1], [2, 3], [4, 5])])
-        for rows in ([0, 1], [0, 1], [5], [2, 3], [1, 0], [4, 5], [3]):
-            assert same(stored_state(batch, torch.tensor(rows)), stored_state(expected, torch.tensor(rows)))
+    with collated(named, 0, least_rows=2) as batch:
+        assert [len(pool) for pool in batch.pools(torch.arange(6))] == [2, 2, 2]
+        for rows in ([0, 1], [1], [5], [2, 3], [1, 0], [4, 5], [3]):
+            sees_the_same(batch, expected, rows)
+
+
+def test_no_more_than_two_pools_are_in_memory(make_fragment: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked, alive = list[weakref.ref[Tensor]](), list[int]()
+
+    def counted(*arguments: Any, **options: Any) -> Large:
+        large = stack(*arguments, **options)
+        stacked.append(weakref.ref(large.seen["vector"]))
+        alive.append(sum(tensor() is not None for tensor in stacked))
+        return large
+
+    monkeypatch.setattr(unpacking, "stack", counted)
+    with collated(fragments_of(make_fragment), 0) as batch:
+        for pool in batch.pools(torch.arange(6)):
+            stored_state(batch, pool)
+    assert alive == [1, 2, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("gru_size", [0, 5])
 @pytest.mark.parametrize("share", [0, 1])
-def test_training_comes_to_the_same_bits_whatever_is_kept(
+def test_training_comes_to_the_same_bits_whatever_is_unpacked_when(
     make_fragment: Make, make_policy: MakePolicy, gru_size: int, share: int
 ) -> None:
     named = fragments_of(make_fragment, STATE if gru_size else {})
-    results = []
-    for decoded_bytes in (2**20, share * some_bytes(named)):
-        policy = make_policy(gru_size, normalize_obs=True)
-        with collated(named, decoded_bytes) as batch:
-            assert (batch.unpacker is None) == (decoded_bytes == 2**20)
-            results.append(trained(policy, batch))
+    with collated(named, share * some_bytes(named)) as batch:
+        assert batch.unpacker is not None
+        whole = collate(named)
+        held = AllInMemory(whole, pool=len(batch.pools(torch.arange(6))[0]))
+        whole = replace(whole, unpacker=held)  # type: ignore[arg-type]  # It has what is asked of one.
+        results = [trained(make_policy(gru_size, normalize_obs=True), one) for one in (batch, whole)]
     assert same(*results)
+
+
+class AllInMemory:
+    """Has pools of a batch like an unpacker, and all of it in memory."""
+
+    def __init__(self, batch: Batch, pool: int) -> None:
+        large = Large(seen=batch.seen, recurrent_state=batch.recurrent_state)
+        self._held = Held(large=large, place=torch.arange(len(batch)))
+        self._pool = pool
+
+    def announce(self, rows: Tensor) -> Sequence[Tensor]:
+        return torch.split(rows, self._pool)
+
+    def take(self, rows: Tensor) -> Held:
+        del rows
+        return self._held
+
+
+def test_that_minibatches_come_from_pools_is_said_once(make_fragment: Make, caplog: pytest.LogCaptureFixture) -> None:
+    named = [(name, half(name, fragment)) for name, fragment in fragments_of(make_fragment)]
+    collator = Collator(CPU, decoded_bytes=0, threads=1, least_rows=4)
+    for _ in range(2):
+        collator.collate(named)
+    collator.close()
+    assert len(caplog.messages) == 1
+    assert "minibatches are drawn from 4 of its 6 fragments at a time" in caplog.text
 
 
 def trained(policy: Policy, batch: Batch) -> dict[str, Any]:

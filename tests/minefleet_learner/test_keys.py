@@ -21,10 +21,13 @@ from minefleet.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet_learner.batch import Batch
 from minefleet_learner.burn_in import burned_in, burned_steps
-from minefleet_learner.forward import evaluate, gather, select_steps
+from minefleet_learner.estimates import recompute
+from minefleet_learner.forward import evaluate_pieces
+from minefleet_learner.pieces import cut, windows
 from minefleet_learner.restore import load_snapshot, take_snapshot
 from minefleet_learner.schedule import rates
 from minefleet_learner.snapshot import seed_everything
+from minefleet_learner.starts import states_before
 from minefleet_learner.update import Updater
 
 Make = Callable[..., Fragment]
@@ -40,12 +43,9 @@ def moving(policy: Policy, before: dict[str, torch.Tensor]) -> set[str]:
     return {name.split(".")[0] for name, tensor in policy.state_dict().items() if not torch.equal(tensor, before[name])}
 
 
-def on_policy(policy: Policy, batch: Batch, **options: Any) -> Batch:
+def on_policy(policy: Policy, batch: Batch, config: TrainConfig = CONFIG) -> Batch:
     """The batch as if the policy had acted."""
-    chosen = select_steps(batch, torch.arange(len(batch)), whole_rows=True)
-    with torch.no_grad():
-        output = evaluate(policy, batch, chosen, 64, **options)
-    return replace(batch, behaviour_logp=policy.action_head.logp(output.params, gather(batch.action, chosen.steps)))
+    return replace(batch, behaviour_logp=recompute(policy, batch, config).logp)
 
 
 @pytest.mark.parametrize(("share", "factor"), [(0.0, 0.0), (0.05, 0.5), (0.1, 1.0), (0.55, 0.6), (1.0, 0.2)], ids=str)
@@ -149,9 +149,12 @@ def test_steps_of_the_burn_in_teach_nothing_but_the_state_passes_through_them(
 def test_no_gradient_passes_from_what_is_trained_into_the_burn_in(make_fragment: Make, make_policy: MakePolicy) -> None:
     policy, batch = make_policy(GRU), make_batch(make_fragment, 0, GRU)
     batch.seen["vector"].requires_grad_(True)
-    chosen = select_steps(batch, torch.arange(len(batch)), whole_rows=True)
-    output = evaluate(policy, batch, chosen, 64, burn_in=2)
-    output.value.masked_fill(~chosen.mask, 0.0)[:, 2:].sum().backward()  # type: ignore[no-untyped-call]
+    parts = windows(batch.mask.shape[1], 64, 2)
+    pieces = cut(batch.mask & ~burned_in(batch.first, 2), parts)
+    before = states_before(policy, batch, parts, rows_per_pass=6, dtype=torch.float32, state={})
+    start = {"gru": before["gru"][pieces.row, pieces.window]}
+    output = evaluate_pieces(policy, batch, pieces.row, pieces.steps, start)
+    output.value[pieces.mask].sum().backward()  # type: ignore[no-untyped-call]
     gradient = batch.seen["vector"].grad
     assert gradient is not None
     assert not gradient[:, :2].any()
@@ -225,7 +228,7 @@ def test_mixed_precision_trains_with_a_ratio_of_one_at_first_and_float32_outputs
     config = replace(CONFIG, use_amp=True, amp_dtype=dtype, epochs_per_iteration=1, batch_size_per_gpu=6)
     policy = make_policy(gru_size)
     exact, batch = on_policy(policy, make_batch(make_fragment, 0, gru_size)), make_batch(make_fragment, 0, gru_size)
-    batch = on_policy(policy, batch, dtype=getattr(torch, dtype))
+    batch = on_policy(policy, batch, config)
     assert not torch.equal(batch.behaviour_logp, exact.behaviour_logp)  # It does compute otherwise.
     assert batch.behaviour_logp.dtype == torch.float32
     updater = make_updater(policy, config)

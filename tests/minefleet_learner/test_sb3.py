@@ -1,6 +1,6 @@
 """One whole update against stable-baselines3's `PPO.train`, in float64, from the same weights on the same rollout.
 
-Each step is a fragment of its own, so that our shuffle of fragments is their shuffle of steps; GAE chains them.
+Whatever the length of the fragments, minibatches are theirs: steps drawn from the whole rollout. GAE chains fragments.
 """
 
 from collections.abc import Iterator
@@ -34,10 +34,8 @@ from minefleet_learner.schedule import rates
 from minefleet_learner.update import Updater
 
 ENVS, STEPS, HIDDEN, SEED = 4, 12, 16, 3
+MINIBATCH = 12
 CONFIG = TrainConfig(
-    batch_size_per_gpu=4,
-    batches_per_iteration=12,
-    gradient_accumulation=3,
     epochs_per_iteration=4,
     learning_rate=0.01,
     discount=0.97,
@@ -158,7 +156,7 @@ def their_ppo() -> PPO:
         DummyVecEnv([Spaces] * ENVS),
         learning_rate=CONFIG.learning_rate,
         n_steps=STEPS,
-        batch_size=CONFIG.batch_size_per_gpu * CONFIG.gradient_accumulation,
+        batch_size=MINIBATCH,
         n_epochs=CONFIG.epochs_per_iteration,
         gamma=CONFIG.discount,
         gae_lambda=CONFIG.gae_lambda,
@@ -202,26 +200,37 @@ def their_update(theirs: PPO, rollout: Rollout) -> Tensor:
     return torch.stack(recorded, 1)
 
 
-def our_batch(rollout: Rollout, logp: Tensor) -> Batch:
-    batch = collate([((f"env{env}", step), one_step(rollout, env, step)) for env, step in np.ndindex(ENVS, STEPS)])
+def our_batch(rollout: Rollout, logp: Tensor, length: int) -> Batch:
+    """Fragments of `length`, environment by environment."""
+    places = list(np.ndindex(ENVS, STEPS // length))
+    batch = collate([((f"env{env}", number), fragment(rollout, env, number, length)) for env, number in places])
     wide = {name: getattr(batch, name).double() for name in ("reward", "behaviour_value", "next_value")}
-    return replace(batch, **wide, behaviour_logp=logp.reshape(-1, 1))
+    return replace(batch, **wide, behaviour_logp=logp.reshape(-1, length))
 
 
-def one_step(rollout: Rollout, env: int, step: int) -> Fragment:
-    at = (env, slice(step, step + 1))
-    over = bool(rollout.terminated[env, step])
+def fragment(rollout: Rollout, env: int, number: int, length: int) -> Fragment:
+    at = (env, slice(number * length, (number + 1) * length))
+    cut = rollout.truncated[at].copy()
+    cut[-1] |= not rollout.terminated[at][-1]
     return random_fragment(
         0,
-        1,
-        terminated=(0,) if over else (),
-        truncated=(0,) if rollout.truncated[env, step] else (),
+        length,
+        terminated=tuple(np.flatnonzero(rollout.terminated[at])),
+        truncated=tuple(np.flatnonzero(rollout.truncated[at])),
         obs={"vector": rollout.obs[at]},
-        cut_obs={"vector": rollout.after[at][:0] if over else rollout.after[at]},
+        cut_index=np.flatnonzero(cut).astype(np.int32),
+        cut_obs={"vector": rollout.after[at][cut]},
         action=rollout.action[at],
         reward=rollout.reward[at],
         first=rollout.first[at],
     )
+
+
+def in_fragments(config: TrainConfig, length: int, accumulation: int) -> TrainConfig:
+    """The same minibatches, from fragments of another length."""
+    size = MINIBATCH // length // accumulation
+    batches = ENVS * STEPS // length // size
+    return replace(config, batch_size_per_gpu=size, batches_per_iteration=batches, gradient_accumulation=accumulation)
 
 
 def our_update(policy: Policy, batch: Batch, config: TrainConfig) -> UpdateReport:
@@ -230,17 +239,20 @@ def our_update(policy: Policy, batch: Batch, config: TrainConfig) -> UpdateRepor
     return updater.update(batch, rates(config, 0, 0.0))
 
 
-def test_every_parameter_after_an_update_is_that_of_stable_baselines3() -> None:
+@pytest.mark.parametrize(("length", "accumulation"), [(1, 1), (1, 3), (4, 1), (4, 3), (12, 1)])
+def test_every_parameter_after_an_update_is_that_of_stable_baselines3(length: int, accumulation: int) -> None:
     theirs, ours, rollout = their_ppo(), Twin(), random_rollout()
     before = in_our_names(theirs)
     missing, unexpected = ours.load_state_dict(before, strict=False)
     assert not unexpected
     assert all(name.startswith("value_norm.") for name in missing)
-    report = our_update(ours, our_batch(rollout, their_update(theirs, rollout)), CONFIG)
+    batch = our_batch(rollout, their_update(theirs, rollout), length)
+    report = our_update(ours, batch, in_fragments(CONFIG, length, accumulation))
     after = in_our_names(theirs)
     for name, parameter in ours.named_parameters():
         assert (after[name] - before[name]).abs().max() > 1e-3, name
         torch.testing.assert_close(parameter.detach(), after[name], rtol=0, atol=1e-9, msg=name)
+    assert report.optimizer_steps == CONFIG.epochs_per_iteration * ENVS * STEPS // MINIBATCH
     assert report.grad_norm > CONFIG.max_grad_norm
     assert report.clip_fraction > 0.01
 
@@ -249,8 +261,8 @@ def test_every_parameter_after_an_update_is_that_of_stable_baselines3() -> None:
 def test_the_comparison_sees_a_key_that_differs(key: str) -> None:
     theirs, ours, rollout = their_ppo(), Twin(), random_rollout()
     ours.load_state_dict(in_our_names(theirs), strict=False)
-    batch = our_batch(rollout, their_update(theirs, rollout))
-    our_update(ours, batch, replace(CONFIG, **{key: 0.9 * getattr(CONFIG, key)}))
+    batch = our_batch(rollout, their_update(theirs, rollout), 4)
+    our_update(ours, batch, replace(in_fragments(CONFIG, 4, 1), **{key: 0.9 * getattr(CONFIG, key)}))
     after = in_our_names(theirs)
     off = [(after[name] - parameter.detach()).abs().max().item() for name, parameter in ours.named_parameters()]
     assert max(off) > 1e-6

@@ -44,7 +44,8 @@ class TrainConfig:
     adam_eps: float = 1e-5
     """AdamW's epsilon, > 0. Seeds: 1e-8."""
     batch_size_per_gpu: int = 8
-    """Fragments per micro-batch, >= 1. Seeds: 1."""
+    """A micro-batch has as many steps as this many fragments, >= 1, drawn from all of the iteration: single ones, with
+    memory sequences of `context_length`. Seeds: 1."""
     batches_per_iteration: int = 1
     """Micro-batches per rank and iteration, a multiple of `gradient_accumulation`. Seeds: 10-200."""
     gradient_accumulation: int = 1
@@ -52,7 +53,8 @@ class TrainConfig:
     epochs_per_iteration: int = 1
     """Passes over an iteration's fragments, >= 1. Seeds: 1."""
     context_length: int = 64
-    """Steps per forward pass inside a fragment; gradients stop at its borders, >= 1. Seeds: 64."""
+    """Steps of the sequences that a policy with memory trains on, >= 1, within a fragment; no gradient passes their
+    start. Seeds: 64."""
     discount: float = 0.99
     """Discount per environment step, in [0, 1]. Seeds: 0.999."""
     gae_lambda: float = 0.95
@@ -131,8 +133,8 @@ class TrainConfig:
     micro-batches."""
     decoded_bytes: int = 2**30
     """Unpacked observations and recurrent states that a rank keeps, bytes, >= 0, shared by the iteration in training
-    and the one fetched ahead. An iteration that does not fit keeps its first fragments; the rest is unpacked again for
-    each pass."""
+    and the one fetched ahead. Of an iteration that does not fit, minibatches are drawn from within pools of fragments
+    that do, which are unpacked again for each epoch."""
     save_interval: int = 10
     """Keep a checkpoint every so many iterations; 0 keeps only `latest` and the last. Seeds: 10."""
     keep_interval: int = 0

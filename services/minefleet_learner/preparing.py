@@ -1,0 +1,135 @@
+"""What the epochs of an iteration train on: its pieces, what is known of their steps, and the states before them.
+
+Shape legend: B = fragments, T = steps in the longest one, P = pieces.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minefleet.config import TrainConfig
+from minefleet.policies import Policy
+from minefleet.tree import Tree, tree_map
+from minefleet_learner.amp import compute_dtype
+from minefleet_learner.batch import Batch, Name, subset
+from minefleet_learner.estimates import Estimates, Part
+from minefleet_learner.forward import PASS_STEPS, has_memory
+from minefleet_learner.pieces import Pieces, cut, windows
+from minefleet_learner.ppo import normalize
+from minefleet_learner.reference import Carrier
+from minefleet_learner.starts import states_before
+from minefleet_learner.update_tally import Before
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What the epochs train on."""
+
+    batch: Batch
+    pieces: Pieces
+    start: Tree
+    """Tree of [P, ...]: the state before each piece; {} for the stored ones, or without memory."""
+    reference_start: Tree
+    """Likewise, the reference's."""
+    numbers: Tensor
+    """[B, T, 5] float32: behaviour_logp, proximal_logp, advantage, and in normalised units value target and V(sₜ)
+    before the update."""
+
+    def rows_of(self, chosen: Tensor) -> Tensor:
+        """The fragments of pieces [p], rising, each once."""
+        rows: Tensor = torch.unique(self.pieces.row[chosen.to(self.pieces.row.device)])
+        return rows
+
+    def names_of(self, chosen: Tensor) -> list[Name]:
+        """Their names."""
+        return [self.batch.names[row] for row in self.rows_of(chosen).tolist()]
+
+    def subset(self, rows: Tensor) -> tuple["Prepared", Tensor]:
+        """The same of some fragments.
+
+        Args:
+            rows: [b] int64, rising.
+
+        Returns:
+            It, and which pieces it has of these, [p] int64.
+        """
+        pieces, chosen = self.pieces.of(rows, self.numbers.shape[1])
+        prepared = Prepared(
+            batch=subset(self.batch, rows),
+            pieces=pieces,
+            start=tree_map(lambda leaf: leaf[chosen], self.start),
+            reference_start=tree_map(lambda leaf: leaf[chosen], self.reference_start),
+            numbers=self.numbers[rows],
+        )
+        return prepared, chosen
+
+
+class Preparer:
+    """Prepares batches for a policy, which `reference`, if there is one, pulls towards itself."""
+
+    def __init__(self, policy: Policy, reference: Policy | None, carrier: Carrier | None, config: TrainConfig) -> None:
+        """Stores its arguments; `carrier` is the reference's."""
+        self._policy = policy
+        self._reference = reference
+        self._carrier = carrier
+        self._config = config
+        self._has_memory = has_memory(policy)
+
+    def prepare(self, part: Part, before: Before) -> Prepared:
+        """Changes units, and cuts fragments into what minibatches are drawn from."""
+        batch, estimates, norm = part.batch, part.estimates, self._policy.value_norm
+        advantage = estimates.advantage
+        if self._config.normalize_advantage_full_batch:
+            advantage = normalize(advantage, part.trained, before.advantage)
+        target, anchor = norm.normalize(estimates.target), norm.normalize(estimates.value)
+        parts = self._windows(part.trained.shape[1])
+        pieces = cut(part.trained, parts)
+        reference_start: Tree = {}
+        if self._reference is not None:
+            carried = {} if self._carrier is None else self._carrier.starts(batch)
+            reference_start = self._starts(self._reference, batch, pieces, parts, carried)
+        return Prepared(
+            batch=batch,
+            pieces=pieces,
+            start=self._starts(self._policy, batch, pieces, parts, {}),
+            reference_start=reference_start,
+            numbers=torch.stack(
+                (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
+            ),
+        )
+
+    def pieces_of_a_pass(self, prepared: Prepared) -> int:
+        """As many as `batch_size_per_gpu` fragments have, and without memory no more than stay in a CPU's caches."""
+        most = self._config.batch_size_per_gpu * len(self._windows(prepared.numbers.shape[1]))
+        return most if self._has_memory or prepared.numbers.device.type != "cpu" else min(most, PASS_STEPS)
+
+    def _starts(self, policy: Policy, batch: Batch, pieces: Pieces, parts: Sequence[slice], state: Tree) -> Tree:
+        """The states before pieces, where the policy has `state` before fragments; {} for the stored ones."""
+        if not self._has_memory:
+            return {}
+        if len(parts) == 1:
+            return tree_map(lambda leaf: leaf[pieces.row], state)
+        config = self._config
+        before = states_before(
+            policy,
+            batch,
+            parts,
+            rows_per_pass=config.inference_batch_size_per_gpu or config.batch_size_per_gpu,
+            dtype=compute_dtype(config),
+            state=state,
+        )
+        return tree_map(lambda leaf: leaf[pieces.row, pieces.window], before)
+
+    def _proximal_logp(self, batch: Batch, estimates: Estimates) -> Tensor:
+        """[B, T] of the policy from which the update may not go far: with `clip`, the behaviour policy."""
+        if self._config.off_policy == "clip" or estimates.proximal_logp is None:
+            return batch.behaviour_logp
+        return estimates.proximal_logp
+
+    def _windows(self, length: int) -> list[slice]:
+        """How fragments are cut into pieces."""
+        if not self._has_memory:
+            return windows(length, 1)
+        return windows(length, self._config.context_length, self._config.burn_in)

@@ -1,0 +1,129 @@
+"""What minibatches are drawn from: every trained step once an epoch, each from anywhere in the iteration."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.updates import make_batch
+
+from minefleet.fragment import Fragment
+from minefleet.policies import Policy
+from minefleet_learner.batch import collate
+from minefleet_learner.forward import evaluate_pieces
+from minefleet_learner.pieces import Pieces, cut, draw, windows
+from minefleet_learner.starts import states_before
+
+Make = Callable[..., Fragment]
+MakePolicy = Callable[..., Policy]
+Masks = st.integers(1, 12).flatmap(
+    lambda steps: st.lists(st.lists(st.booleans(), min_size=steps, max_size=steps), min_size=1, max_size=6)
+)
+
+
+def slow_cut(trained: list[list[bool]], longest: int, burn_in: int) -> list[tuple[int, list[int]]]:
+    """The fragment and the trained steps of each piece."""
+    pieces = []
+    for row, flags in enumerate(trained):
+        bounds = [0, *range(burn_in, len(flags), longest), len(flags)]
+        for start, end in pairwise(bounds):
+            steps = [step for step in range(start, end) if flags[step]]
+            if steps:
+                pieces.append((row, steps))
+    return pieces
+
+
+@given(trained=Masks, longest=st.integers(1, 12), burn_in=st.integers(0, 14))
+def test_pieces_are_the_windows_of_each_fragment_that_have_something_to_train_on(
+    trained: list[list[bool]], longest: int, burn_in: int
+) -> None:
+    width = len(trained[0])
+    pieces = cut(torch.tensor(trained), windows(width, longest, min(burn_in, width - 1)))
+    got = [
+        (row, [step - row * width for step, is_trained in zip(steps, mask, strict=True) if is_trained])
+        for row, steps, mask in zip(pieces.row.tolist(), pieces.steps.tolist(), pieces.mask.tolist(), strict=True)
+    ]
+    assert got == slow_cut(trained, longest, min(burn_in, width - 1))
+    assert (pieces.steps // width == pieces.row.unsqueeze(1)).all()
+
+
+@given(trained=Masks, longest=st.integers(1, 5), data=st.data())
+def test_pieces_of_some_fragments_are_what_would_be_cut_of_those_alone(
+    trained: list[list[bool]], longest: int, data: Any
+) -> None:
+    mask = torch.tensor(trained)
+    rows = torch.tensor(sorted(data.draw(st.sets(st.integers(0, len(trained) - 1), min_size=1))))
+    parts = windows(mask.shape[1], longest)
+    whole, alone = cut(mask, parts), cut(mask[rows], parts)
+    some, chosen = whole.of(rows, mask.shape[1])
+    for name in Pieces.__dataclass_fields__:
+        assert torch.equal(getattr(some, name), getattr(alone, name)), name
+    assert torch.equal(whole.mask[chosen], some.mask)
+
+
+@pytest.mark.parametrize("most", [1, 4, 100])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_each_epoch_has_every_piece_once_in_steps_of_one_size(make_fragment: Make, count: int, most: int) -> None:
+    batch = make_batch(make_fragment, 0)
+    row = cut(batch.mask, windows(batch.mask.shape[1], 1)).row
+    groups = draw(batch, row, count, most)
+    assert sorted(torch.cat([torch.cat(group) for group in groups]).tolist()) == list(range(len(row)))
+    sizes = [sum(map(len, group)) for group in groups]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(len(part) for group in groups for part in group) <= most
+
+
+def test_a_minibatch_has_steps_of_all_fragments_alike(make_fragment: Make) -> None:
+    """Of a minibatch's eight steps, two are of one fragment of 64 by chance only: they are not neighbours."""
+    batch = collate([((f"s{index}", 0), make_fragment(index, 64)) for index in range(16)])
+    row = cut(batch.mask, windows(64, 1)).row
+    torch.manual_seed(0)
+    pairs = Counter(
+        bool(row[one] == row[other])
+        for group in draw(batch, row, 128, 8)
+        for one, other in torch.combinations(group[0])
+    )
+    # By chance 63 of 1023; with fragments of 64 steps kept together it would be all of them.
+    assert pairs[True] / pairs.total() == pytest.approx(63 / 1023, rel=0.2)
+
+
+def test_sequences_go_on_from_the_state_before_them_and_no_gradient_passes_their_start(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    policy = make_policy(5)
+    fragments = [make_fragment(seed, 7, truncated=(2,), state={"gru": np.zeros(5)}) for seed in range(3)]
+    batch = collate([((f"s{index}", 0), fragment) for index, fragment in enumerate(fragments)])
+    batch.seen["vector"].requires_grad_(True)
+    whole = evaluate_pieces(policy, batch, torch.arange(3), cut(batch.mask, windows(7, 7)).steps, {})
+    parts = windows(7, 3)
+    pieces = cut(batch.mask, parts)
+    before = states_before(policy, batch, parts, rows_per_pass=2, dtype=torch.float32, state={})
+    start = {"gru": before["gru"][pieces.row, pieces.window]}
+    output = evaluate_pieces(policy, batch, pieces.row, pieces.steps, start)
+    torch.testing.assert_close(output.value[pieces.mask], whole.value.flatten())
+    torch.testing.assert_close(output.params[pieces.mask], whole.params.flatten(0, 1))
+    (gradient,) = torch.autograd.grad(output.value[pieces.window == 1].sum(), batch.seen["vector"])
+    trained = torch.zeros(batch.seen_mask.shape, dtype=torch.bool)
+    trained.view(-1)[batch.position[:, 3:6]] = True
+    assert not gradient[~trained].any()
+    assert gradient[trained].any(-1).all()
+
+
+def test_the_same_states_come_whatever_the_rows_of_a_pass(make_fragment: Make, make_policy: MakePolicy) -> None:
+    policy, batch = make_policy(5), make_batch(make_fragment, 0, 5)
+    state = {"gru": torch.randn(len(batch), 5)}
+    options: dict[str, Any] = {"dtype": torch.float32, "state": state}
+    parts = windows(batch.mask.shape[1], 2, 3)
+    one, all_of_them = (states_before(policy, batch, parts, rows_per_pass=rows, **options)["gru"] for rows in (1, 6))
+    torch.testing.assert_close(one, all_of_them)
+    assert torch.equal(one[:, 0], state["gru"])
+    stored = states_before(
+        policy, replace(batch, recurrent_state=state), parts, rows_per_pass=6, **options | {"state": {}}
+    )
+    assert torch.equal(stored["gru"], all_of_them)
