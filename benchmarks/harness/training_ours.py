@@ -66,7 +66,12 @@ def main() -> None:
         fragments_per_chunk=1,
         order="least_used",
         readers=CONFIG.num_readers,
-        collator=Collator(torch.device("cpu"), decoded_bytes=decoded_bytes // 2, threads=CONFIG.num_readers),
+        collator=Collator(
+            torch.device("cpu"),
+            decoded_bytes=decoded_bytes // 2,
+            threads=CONFIG.num_readers,
+            least_rows=CONFIG.batch_size_per_gpu,
+        ),
         burn_in=0,
         may_be_empty=False,
         ahead=True,

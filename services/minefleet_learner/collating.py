@@ -74,9 +74,9 @@ class Collator:
         """Says once what is traded for memory."""
         if not self._has_said:
             logger.warning(
-                "the observations of an iteration take %.1f GB unpacked, more than train_config.decoded_bytes keeps: "
+                "the observations of an iteration take %.0f MB unpacked, more than train_config.decoded_bytes keeps: "
                 "minibatches are drawn from %d of its %d fragments at a time",
-                unpacked_bytes / 1e9,
+                unpacked_bytes / 1e6,
                 min(rows, rows_per_pool),
                 rows,
             )
