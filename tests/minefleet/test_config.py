@@ -35,6 +35,36 @@ def test_overrides_win_over_the_file_and_the_last_one_over_the_others(tmp_path: 
     assert config.env.kwargs == {"size": [1, 2]}
 
 
+def test_a_file_stands_on_the_preset_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: recall\ntrain_config: {discount: 0.5}\nlogger_config: {tags: [a]}\n")
+    mine, recall = load(str(path), ["policy.gru_size=8"]), load("recall")
+    assert (mine.train_config.discount, mine.policy.gru_size, mine.logger_config.init) == (0.5, 8, {"tags": ["a"]})
+    assert mine.train_config.learning_rate == recall.train_config.learning_rate
+    assert mine.env == recall.env
+    assert load(str(path), ["preset=pendulum"]).env == load("pendulum").env
+
+
+@pytest.mark.parametrize("given", ["env: {id: Acrobot-v1}", "env: {generator: 'my.world:make'}"])
+def test_of_a_preset_nothing_of_the_world_is_taken_where_another_one_is_named(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"preset: recall\n{given}\n")
+    assert load("recall").env.kwargs == {"delay": 16}
+    assert load(str(path)).env.kwargs == {}
+    assert load(str(path)).policy == load("recall").policy
+    path.write_text("preset: recall\n")
+    assert load(str(path), ["env.id=Acrobot-v1"]).env.kwargs == {}
+    assert load(str(path), ["env.kwargs.delay=4"]).env.kwargs == {"delay": 4}
+
+
+@pytest.mark.parametrize("given", ["recal", "[recall]", "", "mine.yaml"])
+def test_a_base_that_is_no_preset_is_refused(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"preset: {given}\n")
+    with pytest.raises(ConfigError, match="unknown preset"):
+        load(str(path))
+
+
 def test_a_module_gives_its_settings_and_its_generators(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(MODULE)

@@ -1,7 +1,10 @@
 """From CONFIG and overrides to one validated `FleetConfig`. Only here, and in `run.yaml`, is there OmegaConf.
 
-CONFIG is the name of a preset, a YAML file, or a Python module (`config.module`). Every mistake is a `ConfigError` that
-says what is wrong, where, and what is near.
+CONFIG is the name of a preset, a YAML file, or a Python module (`config.module`). It may name a preset to stand on:
+
+    defaults ◀─ the preset that `preset` names ◀─ CONFIG ◀─ key=value
+
+Every mistake is a `ConfigError` that says what is wrong, where, and what is near.
 """
 
 import dataclasses
@@ -39,6 +42,8 @@ ELSEWHERE = {
     "logger_config.config": "wandb shows the run's own configuration",
 }
 """Keys that others have and we do not, and what is there instead."""
+PRESET = "preset"
+"""Key of CONFIG that names what it stands on."""
 MOST_HINTS = 5
 ENTRY = re.compile(r"(\w+)\[(\d+)\]")
 """A part of a key that names an entry of a list, as in `services.replay[1].address`."""
@@ -61,15 +66,23 @@ def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
     Raises:
         ConfigError: If a key or value is wrong.
     """
-    changes = read_overrides(overrides)
-    data = _with_wandb_keys(data)
-    changes = _with_wandb_keys(changes)
-    check_keys(data, source)
-    check_keys(changes, COMMAND_LINE)
+    layers = [(source, _with_wandb_keys(data)), (COMMAND_LINE, _with_wandb_keys(read_overrides(overrides)))]
+    named = [layer.pop(PRESET) for _, layer in layers if PRESET in layer]
+    for place, layer in layers:
+        check_keys(layer, place)
+    if named:
+        layers.insert(0, (f"preset {named[-1]}", _base(named[-1], layers)))
     tree: Any = OmegaConf.structured(FleetConfig)
-    for place, layer in ((source, data), (COMMAND_LINE, changes)):
+    for place, layer in layers:
         tree = _layered(tree, OmegaConf.create(_whole_lists(layer, tree)), place)
     return _to_object(tree)
+
+
+def _base(preset: Any, layers: Sequence[tuple[str, Data]]) -> Data:
+    """What a preset says; nothing of its environment where another one is named."""
+    data = _read_preset(str(preset))
+    another = any(_get(layer, "env", key) for _, layer in layers for key in ("id", "generator"))
+    return {name: value for name, value in data.items() if name != "env" or not another}
 
 
 def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
@@ -117,10 +130,7 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
         return _settle_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
         return _settle_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
-    preset = resources.files("minefleet") / "presets" / f"{config}.yaml"
-    if not preset.is_file():
-        raise ConfigError(_unknown_preset(config))
-    return _settle_paths(_read_yaml(preset.read_text, path), Path.cwd(), path_map)
+    return _settle_paths(_read_preset(config), Path.cwd(), path_map)
 
 
 def read_overrides(overrides: Sequence[str]) -> Data:
@@ -159,10 +169,10 @@ def _with_wandb_keys(data: Data) -> Data:
     """The same, with what `logger_config` says for `wandb.init` gathered in `logger_config.init`."""
     logger = data.get("logger_config")
     if not isinstance(logger, dict):
-        return data
+        return dict(data)
     init = {key: logger[key] for key in WANDB_KEYS if key in logger}
     rest = {key: value for key, value in logger.items() if key not in init}
-    return data | {"logger_config": rest | {"init": (rest.get("init") or {}) | init}} if init else data
+    return data | {"logger_config": rest | {"init": (rest.get("init") or {}) | init}} if init else dict(data)
 
 
 def check_keys(data: Mapping[str, Any], source: str) -> None:
@@ -258,6 +268,13 @@ def _unknown_preset(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.4)
     hint = f"the nearest is {near[0]}" if near else f"there are {', '.join(known)}"
     return f"unknown preset {name!r}; {hint}. CONFIG may also be a .yaml or .py file"
+
+
+def _read_preset(name: str) -> Data:
+    preset = resources.files("minefleet") / "presets" / f"{name}.yaml"
+    if not preset.is_file():
+        raise ConfigError(_unknown_preset(name))
+    return _read_yaml(preset.read_text, Path(name))
 
 
 def _read_yaml(read_text: Any, path: Path) -> Data:
