@@ -1,4 +1,9 @@
-"""Addresses of a local fleet: free ports where none is given, and the check of those that are."""
+"""Addresses of a local fleet: free ports where none is given, and the check of those that are.
+
+A port stays free until its service is up, and while that restarts. So that no other fleet takes it then, the launcher
+that has claimed it binds a name for as long as it lives: an abstract Unix socket, of which each network namespace has
+one of a name, as it has one of a port.
+"""
 
 import errno
 import random
@@ -14,6 +19,8 @@ KEYS = ("address", "metrics_address")
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 10_000
 TRIES = 200
+_NAMES: dict[int, socket.socket] = {}
+"""By port: what says that this process has claimed it."""
 
 
 def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> ServicesConfig:
@@ -82,11 +89,11 @@ def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) 
     if address in claimed.values():
         other = next(key for key, value in claimed.items() if value == address)
         raise ConfigError(f"{name}={address} is taken by {other}; port 0 takes a free one")
-    error = _error(host, int(port))
+    is_ours, error = _reserve(int(port)), _error(host, int(port))
+    if may_move and (error or not is_ours):
+        return _free(host, claimed)
     if error is None:
         return address
-    if may_move:
-        return _free(host, claimed)
     if is_elsewhere(address):
         raise ConfigError(
             f"{name}: cannot listen on {address}: it is no address of this machine. Where a container has the role, "
@@ -110,10 +117,23 @@ def _free(host: str, claimed: dict[str, str]) -> str:
     ports = range(FIRST_PORT, first_ephemeral) or range(FIRST_PORT, 65536)
     for port in random.sample(ports, TRIES):
         address = f"{host}:{port}"
-        if address not in claimed.values() and _error(host, port) is None:
+        if address not in claimed.values() and _reserve(port) and _error(host, port) is None:
             return address
     error = _error(host, 0)
     raise ConfigError(f"no port is free on {host}" + (f": {error.strerror}" if error else ""))
+
+
+def _reserve(port: int) -> bool:
+    """Claims a port until this process ends; returns whether no other launcher has."""
+    if port not in _NAMES:
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0minefleet-port-{port}")
+        except OSError:
+            name.close()
+            return False
+        _NAMES[port] = name
+    return True
 
 
 def _error(host: str, port: int) -> OSError | None:

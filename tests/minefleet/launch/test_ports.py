@@ -1,4 +1,7 @@
+import random
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -6,6 +9,7 @@ import pytest
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import ConfigError
+from minefleet.launch import ports
 from minefleet.launch.ports import EPHEMERAL_RANGE, are_given, claim, is_elsewhere
 
 
@@ -31,6 +35,40 @@ def test_free_ports_are_none_that_the_kernel_gives_to_clients() -> None:
     first, last = (int(text) for text in EPHEMERAL_RANGE.read_text().split())
     ports = [int(address.rpartition(":")[2]) for address in addresses(claim(ServicesConfig()))]
     assert not any(first <= port <= last for port in ports)
+
+
+OTHER = """
+import sys
+from minefleet.config import EndpointConfig, ServicesConfig
+from minefleet.launch import ports
+from minefleet.launch.ports import claim
+print(claim(ServicesConfig()).learner.address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def claimed_elsewhere() -> Iterator[str]:
+    """An address that another launcher has claimed, though nobody listens there."""
+    command = [sys.executable, "-c", OTHER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        yield other.stdout.readline().strip()
+        other.communicate()
+
+
+def test_a_port_that_another_launcher_has_claimed_is_not_free_though_its_service_is_not_up(
+    claimed_elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(claimed_elsewhere.rpartition(":")[2])
+    monkeypatch.setattr(ports, "FIRST_PORT", port)
+    monkeypatch.setattr(ports, "TRIES", 1)
+    monkeypatch.setattr(random, "sample", lambda among, _: [among[0]])
+    with pytest.raises(ConfigError, match="no port is free"):
+        claim(ServicesConfig())
+    last = ServicesConfig(learner=EndpointConfig(address=claimed_elsewhere))
+    monkeypatch.undo()
+    assert claim(last, last).learner.address != claimed_elsewhere
 
 
 def test_a_given_port_is_kept() -> None:
