@@ -19,8 +19,8 @@ KEYS = ("address", "metrics_address")
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 10_000
 TRIES = 200
-_NAMES: dict[int, socket.socket] = {}
-"""By port: what says that this process has claimed it."""
+_NAMES: dict[int, int] = {}
+"""By port: the descriptor of the socket that says that this process has claimed it."""
 
 
 def claim(services: ServicesConfig, previous: ServicesConfig | None = None) -> ServicesConfig:
@@ -132,7 +132,7 @@ def _reserve(port: int) -> bool:
         except OSError:
             name.close()
             return False
-        _NAMES[port] = name
+        _NAMES[port] = name.detach()
     return True
 
 
