@@ -40,6 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all on one": {"part": FRAGMENTS},
     "memory": {"gru": 5, "part": 3},
     "warm-up": {"vf_warmup": 1},
+    "KL stop": {"target_kl": 0.01, "epochs_per_iteration": 16},
 }
 """Settings; `part` is how many fragments the first of two ranks has."""
 

@@ -18,12 +18,12 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv
-from tests.minefleet_learner.conftest import ACTIONS, SIZE, random_fragment
+from tests.minefleet_learner.conftest import ACTIONS, SCHEMA, SIZE, random_fragment
 from torch import Tensor, nn
 
-from minefleet.config import TrainConfig
+from minefleet.config import PolicyConfig, TrainConfig
 from minefleet.fragment import Fragment
-from minefleet.policies import Policy, PolicyOutput
+from minefleet.policies import Policy, PolicyOutput, build
 from minefleet.policies.heads import DiscreteHead
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.tree import Tree
@@ -266,3 +266,25 @@ def test_the_comparison_sees_a_key_that_differs(key: str) -> None:
     after = in_our_names(theirs)
     off = [(after[name] - parameter.detach()).abs().max().item() for name, parameter in ours.named_parameters()]
     assert max(off) > 1e-6
+
+
+def test_a_fresh_policy_has_weights_as_large_as_theirs() -> None:
+    """Orthogonal ones, whose singular values are all the gain: √2 below, 0.01 for actions, 1 for the value."""
+    theirs = their_ppo().policy.state_dict()
+    schema = replace(SCHEMA, obs=SCHEMA.obs["vector"])
+    ours = build(PolicyConfig(hidden_size=HIDDEN, separate_value_trunk=True), schema).state_dict()
+    pairs = {
+        "encoder.1": "mlp_extractor.policy_net.0",
+        "encoder.3": "mlp_extractor.policy_net.2",
+        "value_encoder.1": "mlp_extractor.value_net.0",
+        "value_encoder.3": "mlp_extractor.value_net.2",
+        "action_head.linear": "action_net",
+        "value_head": "value_net",
+    }
+    for name, their_name in pairs.items():
+        sizes, their_sizes = (
+            torch.linalg.svdvals(w[f"{n}.weight"].double()) for w, n in ((ours, name), (theirs, their_name))
+        )
+        torch.testing.assert_close(sizes, their_sizes, rtol=1e-5, atol=1e-7, msg=name)
+        assert not ours[f"{name}.bias"].any()
+        assert not theirs[f"{their_name}.bias"].any()
