@@ -67,7 +67,8 @@ class Objective:
         return self._policy.action_head.kl(params, theirs)
 
     def _evaluate(self, policy: Policy, prepared: Prepared, chosen: Tensor, start: Tree) -> PolicyOutput:
-        pieces, state = prepared.pieces, tree_map(lambda leaf: leaf[chosen], start)
+        pieces, on_cpu = prepared.pieces, chosen.cpu()
+        state = tree_map(lambda leaf: leaf[on_cpu].to(chosen.device), start)
         dtype = compute_dtype(self._config)
         return evaluate_pieces(policy, prepared.batch, pieces.row[chosen], pieces.steps[chosen], state, dtype)
 

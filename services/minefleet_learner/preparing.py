@@ -30,7 +30,8 @@ class Prepared:
     batch: Batch
     pieces: Pieces
     start: Tree
-    """Tree of [P, ...]: the state before each piece; {} for the stored ones, or without memory."""
+    """Tree of [P, ...] on the CPU, since a transformer's are large: the state before each piece; {} for the stored
+    ones, or without memory."""
     reference_start: Tree
     """Likewise, the reference's."""
     numbers: Tensor
@@ -59,8 +60,8 @@ class Prepared:
         prepared = Prepared(
             batch=subset(self.batch, rows),
             pieces=pieces,
-            start=tree_map(lambda leaf: leaf[chosen], self.start),
-            reference_start=tree_map(lambda leaf: leaf[chosen], self.reference_start),
+            start=tree_map(lambda leaf: leaf[chosen.cpu()], self.start),
+            reference_start=tree_map(lambda leaf: leaf[chosen.cpu()], self.reference_start),
             numbers=self.numbers[rows],
         )
         return prepared, chosen
@@ -101,16 +102,19 @@ class Preparer:
         )
 
     def pieces_of_a_pass(self, prepared: Prepared) -> int:
-        """As many as `batch_size_per_gpu` fragments have, and without memory no more than stay in a CPU's caches."""
-        most = self._config.batch_size_per_gpu * len(self._windows(prepared.numbers.shape[1]))
-        return most if self._has_memory or prepared.numbers.device.type != "cpu" else min(most, PASS_STEPS)
+        """So many sequences as a pass may have fragments, or their steps, on a CPU no more than stay in its caches."""
+        size = self._config.batch_size_per_gpu
+        if self._has_memory:
+            return size
+        steps = size * prepared.numbers.shape[1]
+        return steps if prepared.numbers.device.type != "cpu" else min(steps, PASS_STEPS)
 
     def _starts(self, policy: Policy, batch: Batch, pieces: Pieces, parts: Sequence[slice], state: Tree) -> Tree:
         """The states before pieces, where the policy has `state` before fragments; {} for the stored ones."""
         if not self._has_memory:
             return {}
         if len(parts) == 1:
-            return tree_map(lambda leaf: leaf[pieces.row], state)
+            return tree_map(lambda leaf: leaf[pieces.row].cpu(), state)
         config = self._config
         before = states_before(
             policy,
@@ -120,7 +124,8 @@ class Preparer:
             dtype=compute_dtype(config),
             state=state,
         )
-        return tree_map(lambda leaf: leaf[pieces.row, pieces.window], before)
+        row, window = pieces.row.cpu(), pieces.window.cpu()
+        return tree_map(lambda leaf: leaf[row, window], before)
 
     def _proximal_logp(self, batch: Batch, estimates: Estimates) -> Tensor:
         """[B, T] of the policy from which the update may not go far: with `clip`, the behaviour policy."""

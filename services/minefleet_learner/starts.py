@@ -32,7 +32,7 @@ def states_before(
         state: Where it begins, a tree of [B, ...]; {} for the stored states.
 
     Returns:
-        The states before each window, a tree of [B, W, ...].
+        The states before each window, a tree of [B, W, ...] on the CPU.
     """
     found: list[Tree] = []
     for rows in passes(batch, rows_per_pass):
@@ -41,5 +41,5 @@ def states_before(
             seen = batch.position[rows, part]
             obs, first = observations(batch, rows, seen), gather(batch.seen_first, seen)
             before.append(compute(policy, obs, before[-1], first, dtype)[1])
-        found.append(tree_map(lambda *leaves: torch.stack(leaves, 1), *before))
+        found.append(tree_map(lambda *leaves: torch.stack(leaves, 1).cpu(), *before))
     return tree_map(lambda *leaves: torch.cat(leaves), *found)

@@ -45,7 +45,7 @@ class TrainConfig:
     """AdamW's epsilon, > 0. Seeds: 1e-8."""
     batch_size_per_gpu: int = 8
     """A micro-batch has as many steps as this many fragments, >= 1, drawn from all of the iteration: single ones, with
-    memory sequences of `context_length`. Seeds: 1."""
+    memory sequences of `context_length`, this many of them to a pass. Seeds: 1."""
     batches_per_iteration: int = 1
     """Micro-batches per rank and iteration, a multiple of `gradient_accumulation`. Seeds: 10-200."""
     gradient_accumulation: int = 1
