@@ -99,20 +99,29 @@ def fleet(tmp_path: Path) -> Iterator[tuple[Run, dict[str, "subprocess.Popen[byt
         assert actor.returncode == 0, (tmp_path / "minefleet_actor.log").read_text()
 
 
-def sample(run: Run, name: str, **labels: str) -> float:
-    """The sum of the samples of the actor's metric that have these labels; 0 while it is not up."""
+def scrape(run: Run) -> str:
+    """All that the actor's metrics say at one moment; nothing while it is not up."""
     card = run.directory / "roles" / "actor-0.json"
     if not card.exists():
-        return 0.0
+        return ""
     address = json.loads(card.read_text())["metrics_address"]
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as answer:
-        text = answer.read().decode()
-    total = 0.0
+        return str(answer.read().decode())
+
+
+def total(text: str, name: str, **labels: str) -> float:
+    """The sum of the samples of a metric that have these labels."""
+    found = 0.0
     for line in text.splitlines():
         match = re.fullmatch(rf"minefleet_actor_{name}(?:{{(.*)}})? (\S+)", line)
         if match and all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items()):
-            total += float(match[2])
-    return total
+            found += float(match[2])
+    return found
+
+
+def sample(run: Run, name: str, **labels: str) -> float:
+    """The same, as it is now; 0 while the actor is not up."""
+    return total(scrape(run), name, **labels)
 
 
 def figures(run: Run) -> tuple[str, dict[str, float]]:
@@ -127,7 +136,8 @@ def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
     wait_for(lambda: sample(run, "env_failures_total", kind="exception") >= 2)
     assert sample(run, "env_failures_total", kind="hang") == 0
     assert sample(run, "env_step_seconds_count") >= 10
-    assert sample(run, "inference_batch_size_bucket", le="1.0") == sample(run, "inference_batch_size_count") > 10
+    now = scrape(run)
+    assert total(now, "inference_batch_size_bucket", le="1.0") == total(now, "inference_batch_size_count") > 10
     assert sample(run, "resting_slots") == 0
     assert sample(run, "slots") == 2
     processes["replay"].send_signal(signal.SIGSTOP)
