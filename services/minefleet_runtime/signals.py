@@ -1,30 +1,35 @@
 """How a role is asked to stop."""
 
 import logging
+import os
 import signal
 import threading
-from queue import SimpleQueue
 from types import FrameType
 
 logger = logging.getLogger(__name__)
 
+STOP = (signal.SIGTERM, signal.SIGINT)
+
 
 def stop_on_signal(stopping: threading.Event) -> None:
-    """Sets the event at the first SIGTERM or SIGINT; the second ends the process at once.
+    """Sets the event at the first SIGTERM or SIGINT; the second of a kind ends the process at once.
 
-    The handler only puts into a SimpleQueue, which is reentrant: setting the event there could deadlock with a wait on
-    it that the handler interrupted.
+    Python runs handlers in the main thread. Where the kernel gives the signal to another one, the main thread is not
+    woken, and waits for the event on and on. What the interpreter writes for each signal comes from whichever thread.
     """
-    asked: SimpleQueue[int] = SimpleQueue()
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+
+    def pass_on() -> None:
+        while (signum := os.read(reads, 1)[0]) not in STOP:
+            pass
+        logger.info("asked to stop by %s", signal.Signals(signum).name)
+        stopping.set()
 
     def handle(signum: int, _: FrameType | None) -> None:
         signal.signal(signum, signal.SIG_DFL)
-        asked.put(signum)
-
-    def pass_on() -> None:
-        logger.info("asked to stop by %s", signal.Signals(asked.get()).name)
-        stopping.set()
 
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    for signum in STOP:
         signal.signal(signum, handle)
