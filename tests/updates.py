@@ -1,6 +1,5 @@
 """Updaters and batches for tests of what the learner trains."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy
+from minefleet.policies.policy import twin
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.update import Updater
@@ -18,7 +18,7 @@ Make = Callable[..., Fragment]
 
 
 def make_updater(policy: Policy, config: TrainConfig) -> Updater:
-    reference = copy.deepcopy(policy).requires_grad_(False) if config.kl_divergence_coef_rho else None
+    reference = twin(policy).requires_grad_(False) if config.kl_divergence_coef_rho else None
     return Updater(policy, build_optimizer(policy, config), config, reference)
 
 

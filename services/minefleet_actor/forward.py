@@ -20,7 +20,7 @@ from torch import Tensor
 from minefleet.config import WorkerConfig
 from minefleet.policies import Policy
 from minefleet.policies.compiling import compiled, headline
-from minefleet.policies.precision import DTYPES, compute
+from minefleet.policies.precision import DTYPES, compute, exact_float32
 from minefleet.tree import Tree, tree_map
 
 logger = logging.getLogger(__name__)
@@ -96,10 +96,11 @@ class Forward:
         self._pads = options.whole
         self._evaluate: Pass = self._plain
         self._graphs: dict[int, Pass] = {}
-        if options.compile:
-            self._compile()
-        if options.cuda_graphs:
-            self._capture()
+        with exact_float32():
+            if options.compile:
+                self._compile()
+            if options.cuda_graphs:
+                self._capture()
 
     def size(self, rows: int) -> int:
         """The rows that a batch of so many is padded to."""
@@ -117,7 +118,8 @@ class Forward:
 
     def __call__(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
         """Computes a batch of a `size`. The next call may overwrite what this one returns."""
-        return self._graphs.get(len(first), self._evaluate)(obs, state, first)
+        with exact_float32():
+            return self._graphs.get(len(first), self._evaluate)(obs, state, first)
 
     def _plain(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
         output, after = compute(self._policy, obs, state, first, self._dtype)

@@ -1,6 +1,5 @@
 """Builds the parts of a learner from a run."""
 
-import copy
 import logging
 import os
 import threading
@@ -17,6 +16,7 @@ from minefleet.launch.ranks import ranks_on_this_machine
 from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
+from minefleet.policies.policy import twin
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
@@ -167,7 +167,7 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: S
         policy = build(run.config.policy, run.schema, run.config.path_map).to(device)
         optimizer = build_optimizer(policy, config)
     policy.value_norm.enabled = config.use_normalized_vf
-    reference = copy.deepcopy(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
+    reference = twin(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
     dump = Dumps(run, rank=ranks.rank)
     return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)

@@ -1,6 +1,7 @@
 """Values, advantages and value targets of a batch, before it is trained on.
 
-Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one.
+Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one, W = sequences of a
+fragment.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
+from minefleet.tree import Tree, tree_map
 from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import evaluate, gather, has_memory, passes, rows_of_a_pass, select_seen
+from minefleet_learner.pieces import sequences
+from minefleet_learner.starts import Wayside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +32,8 @@ class Estimates:
     """V̂ₜ in reward units."""
     proximal_logp: Tensor | None
     """ln π(aₜ|sₜ) under the weights at the start of the iteration; None where no pass was made for it."""
+    start: Tree
+    """Tree of [B, W, ...] on the CPU: the states before `sequences`; {} where no pass was made, or none is wanted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +56,8 @@ class Recomputed:
     """V(sₜ₊₁) in reward units, 0 where the step is terminated."""
     logp: Tensor
     """ln π(aₜ|sₜ)."""
+    start: Tree
+    """See `Estimates`."""
 
 
 @torch.no_grad()
@@ -71,7 +79,13 @@ def estimate(policy: Policy, batch: Batch, config: TrainConfig) -> Estimates:
     else:
         advantage = chain(batch.names, **steps, discount=config.discount, gae_lambda=config.gae_lambda)
         target = advantage + value
-    return Estimates(value=value, advantage=advantage, target=target, proximal_logp=proximal_logp)
+    return Estimates(
+        value=value,
+        advantage=advantage,
+        target=target,
+        proximal_logp=proximal_logp,
+        start=current.start if current else {},
+    )
 
 
 @torch.no_grad()
@@ -80,9 +94,15 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     value, logp = (torch.zeros_like(batch.seen_first, dtype=batch.reward.dtype) for _ in range(2))
     whole_rows, step_at = has_memory(policy), _step_at(batch)
     most = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
+    length = batch.mask.shape[1]
+    parts = sequences(length, config) if whole_rows else [slice(0, length)]
+    starts: list[Tree] = []
     for rows in passes(batch, rows_of_a_pass(policy, batch, most)):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
-        output = evaluate(policy, batch, selection, config.context_length, compute_dtype(config))
+        wayside = Wayside(batch, rows, parts)
+        output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
+        if len(parts) > 1:
+            starts.append(wayside.states())
         value.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
         action = gather(batch.action, step_at[selection.seen])
         logp.view(-1)[selection.seen] = policy.action_head.logp(output.params, action)
@@ -91,6 +111,7 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
         value=gather(value, batch.position).masked_fill(~batch.mask, 0.0),
         next_value=gather(value, after).masked_fill(~batch.mask | batch.terminated, 0.0),
         logp=gather(logp, batch.position).masked_fill(~batch.mask, 0.0),
+        start=tree_map(lambda *leaves: torch.cat(leaves), *starts) if starts else {},
     )
 
 

@@ -1,14 +1,14 @@
 """Forward passes over parts of a batch.
 
 What is trained runs over pieces: steps without memory, sequences with it, from the states before them. What is only
-asked runs over whole fragments from their stored states, `context_length` steps at a time; without memory the real
+asked runs over whole fragments from their stored states, part by part; without memory the real
 observations are lined up, so that padding costs nothing.
 
 Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one; b = selected rows,
 n = observations of the selected rows that are not padding, p = pieces, L = steps of the longest piece.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,6 @@ from minefleet.policies.encoders import AT_ONCE
 from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
-from minefleet_learner.pieces import windows
 
 PASS_STEPS = AT_ONCE
 """Steps that a pass on the CPU takes at most without memory."""
@@ -76,7 +75,12 @@ def gather(tree: Tree, index: Tensor) -> Tree:
 
 
 def evaluate(
-    policy: Policy, batch: Batch, selection: Selection, context_length: int, dtype: torch.dtype = torch.float32
+    policy: Policy,
+    batch: Batch,
+    selection: Selection,
+    parts: Sequence[slice],
+    dtype: torch.dtype = torch.float32,
+    look: Callable[[int, Tree], None] = lambda _, __: None,
 ) -> PolicyOutput:
     """Runs the policy over all that was seen in some rows.
 
@@ -84,15 +88,17 @@ def evaluate(
         policy: What to run.
         batch: The data.
         selection: Which of it.
-        context_length: Steps of a pass with memory.
+        parts: Of S, those that a policy with memory runs over one after the other.
         dtype: What the layers below the heads compute in.
+        look: Called before each part with where it begins and the state there, a tree of [b, ...].
     """
     obs, first = observations(batch, selection.rows, selection.seen), gather(batch.seen_first, selection.seen)
     if not has_memory(policy):
         return compute(policy, obs, {}, first, dtype)[0]
     state = stored_state(batch, selection.rows)
     outputs: list[PolicyOutput] = []
-    for part in windows(first.shape[1], context_length):
+    for part in parts:
+        look(part.start, state)
         seen = tree_map(lambda leaf, at=part: leaf[:, at], obs)
         output, state = compute(policy, seen, state, first[:, part], dtype)
         outputs.append(output)

@@ -12,7 +12,6 @@ Where all versions that are remembered are older, what follows the last step is 
 valued it.
 """
 
-import copy
 import logging
 import math
 from collections import OrderedDict
@@ -26,11 +25,14 @@ from torch import Tensor
 
 from minefleet.errors import GaveUpError
 from minefleet.policies import Policy
+from minefleet.policies.policy import twin
+from minefleet.policies.precision import exact_float32
 from minefleet.policies.weights import load_numpy
 from minefleet.tree import tree_map
 from minefleet.weights.encoding import as_fetched
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import evaluate, select_seen
+from minefleet_learner.pieces import windows
 from minefleet_learner.suspects import LOGP, NEXT_VALUE, VALUE, Comparison, Side, describe
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ class ParityProbe:
     def __init__(
         self, policy: Policy, *, versions: int, context_length: int, rounded: Collection[str], bound: float
     ) -> None:
-        self._policy = copy.deepcopy(policy).eval()
+        self._policy = twin(policy).eval()
         self.versions = min(versions, MOST_VERSIONS)
         """How many are remembered at most."""
         self._context_length = context_length
@@ -131,7 +133,8 @@ class ParityProbe:
         load_numpy(self._policy, as_fetched(self._published[version], self._rounded))
         rows = rows.to(batch.mask.device)
         seen = select_seen(batch, rows, whole_rows=True)
-        output = evaluate(self._policy, batch, seen, self._context_length)
+        with exact_float32():
+            output = evaluate(self._policy, batch, seen, windows(seen.mask.shape[1], self._context_length))
         at = batch.position[rows] - batch.seen_mask.shape[1] * rows.unsqueeze(1)
         at = at.masked_fill(~batch.mask[rows], 0)
         index = torch.arange(len(rows), device=rows.device).unsqueeze(1), at

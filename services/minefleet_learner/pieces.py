@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minefleet.config import TrainConfig
 from minefleet_learner.batch import Batch
 
 
@@ -58,6 +59,11 @@ def windows(length: int, longest: int, burn_in: int = 0) -> list[slice]:
     """Parts time: `burn_in` steps, if any, then `longest` at a time."""
     starts = [*([0] if burn_in else []), *range(burn_in, length, longest)]
     return [slice(start, end) for start, end in zip(starts, [*starts[1:], length], strict=True)]
+
+
+def sequences(length: int, config: TrainConfig) -> list[slice]:
+    """The windows of what a policy with memory trains on."""
+    return windows(length, config.context_length, config.burn_in)
 
 
 def cut(trained: Tensor, parts: Sequence[slice]) -> Pieces:

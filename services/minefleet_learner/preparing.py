@@ -16,7 +16,7 @@ from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch, Name, subset
 from minefleet_learner.estimates import Estimates, Part
 from minefleet_learner.forward import PASS_STEPS, has_memory
-from minefleet_learner.pieces import Pieces, cut, windows
+from minefleet_learner.pieces import Pieces, cut, sequences, windows
 from minefleet_learner.ppo import normalize
 from minefleet_learner.reference import Carrier
 from minefleet_learner.starts import states_before
@@ -90,11 +90,11 @@ class Preparer:
         reference_start: Tree = {}
         if self._reference is not None:
             carried = {} if self._carrier is None else self._carrier.starts(batch)
-            reference_start = self._starts(self._reference, batch, pieces, parts, carried)
+            reference_start = self._starts(self._reference, batch, pieces, parts, state=carried)
         return Prepared(
             batch=batch,
             pieces=pieces,
-            start=self._starts(self._policy, batch, pieces, parts, {}),
+            start=self._starts(self._policy, batch, pieces, parts, before=estimates.start),
             reference_start=reference_start,
             numbers=torch.stack(
                 (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
@@ -109,14 +109,31 @@ class Preparer:
         steps = size * prepared.numbers.shape[1]
         return steps if prepared.numbers.device.type != "cpu" else min(steps, PASS_STEPS)
 
-    def _starts(self, policy: Policy, batch: Batch, pieces: Pieces, parts: Sequence[slice], state: Tree) -> Tree:
-        """The states before pieces, where the policy has `state` before fragments; {} for the stored ones."""
+    def _starts(
+        self,
+        policy: Policy,
+        batch: Batch,
+        pieces: Pieces,
+        parts: Sequence[slice],
+        state: Tree = {},  # noqa: B006  # Never changed.
+        before: Tree = {},  # noqa: B006
+    ) -> Tree:
+        """The states before pieces; {} for the stored ones. Those before windows are computed where they are not known.
+
+        Args:
+            policy: Whose.
+            batch: The fragments.
+            pieces: Those that are trained on.
+            parts: All windows.
+            state: What the policy has before fragments; {} for the stored states.
+            before: What is known before windows, a tree of [B, W, ...]; {} for nothing.
+        """
         if not self._has_memory:
             return {}
         if len(parts) == 1:
             return tree_map(lambda leaf: leaf[pieces.row].cpu(), state)
         config = self._config
-        before = states_before(
+        before = before or states_before(
             policy,
             batch,
             parts,
@@ -137,4 +154,4 @@ class Preparer:
         """How fragments are cut into pieces."""
         if not self._has_memory:
             return windows(length, 1)
-        return windows(length, self._config.context_length, self._config.burn_in)
+        return sequences(length, self._config)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
@@ -152,7 +153,8 @@ def test_an_interpreter_that_is_none_is_a_problem(path: Path) -> None:
     only(found("env.python", config(str(python))), Level.PROBLEM, "it said SyntaxError")
 
 
-def test_a_gpu_that_torch_cannot_use_is_a_problem(path: Path) -> None:
+def test_a_gpu_that_torch_cannot_use_is_a_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     only(found("gpu", config()), Level.WARNING, "none")
     install(path, "nvidia-smi", "GPU 0: NVIDIA A100 (UUID: GPU-1)")
     only(found("gpu", config()), Level.PROBLEM, "the driver has 1")

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.updates import make_batch
 
+from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet_learner.batch import collate
+from minefleet_learner.estimates import recompute
 from minefleet_learner.forward import evaluate_pieces
-from minefleet_learner.pieces import Pieces, cut, draw, windows
+from minefleet_learner.pieces import Pieces, cut, draw, sequences, windows
 from minefleet_learner.starts import states_before
 
 Make = Callable[..., Fragment]
@@ -25,6 +27,9 @@ MakePolicy = Callable[..., Policy]
 Masks = st.integers(1, 12).flatmap(
     lambda steps: st.lists(st.lists(st.booleans(), min_size=steps, max_size=steps), min_size=1, max_size=6)
 )
+
+
+STATE = {"gru": np.zeros(5)}
 
 
 def slow_cut(trained: list[list[bool]], longest: int, burn_in: int) -> list[tuple[int, list[int]]]:
@@ -113,6 +118,24 @@ def test_sequences_go_on_from_the_state_before_them_and_no_gradient_passes_their
     trained.view(-1)[batch.position[:, 3:6]] = True
     assert not gradient[~trained].any()
     assert gradient[trained].any(-1).all()
+
+
+def test_a_pass_over_all_that_was_seen_leaves_states_that_say_the_same(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
+    policy, config = make_policy(5), TrainConfig(batch_size_per_gpu=4, context_length=3, burn_in=1)
+    cuts: list[tuple[int, ...]] = [(), (0,), (2,), (4,), (1, 4), (3, 5)]
+    fragments = [make_fragment(seed, 7 - seed % 2, truncated=at, state=STATE) for seed, at in enumerate(cuts)]
+    batch = collate([((f"s{index}", 0), fragment) for index, fragment in enumerate(fragments)])
+    batch = replace(batch, recurrent_state={"gru": torch.randn(len(batch), 5)})
+    parts = sequences(batch.mask.shape[1], config)
+    pieces = cut(batch.mask, parts)
+    before = states_before(policy, batch, parts, rows_per_pass=6, dtype=torch.float32, state={})
+    values = [
+        evaluate_pieces(policy, batch, pieces.row, pieces.steps, {"gru": start["gru"][pieces.row, pieces.window]}).value
+        for start in (recompute(policy, batch, config).start, before)
+    ]
+    torch.testing.assert_close(values[0][pieces.mask], values[1][pieces.mask])
 
 
 def test_the_same_states_come_whatever_the_rows_of_a_pass(make_fragment: Make, make_policy: MakePolicy) -> None:

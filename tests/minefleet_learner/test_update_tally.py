@@ -17,7 +17,7 @@ def look(make_fragment: Callable[..., Fragment]) -> Callable[[torch.Tensor, torc
     batch = collate([(("s", number), make_fragment(number, 5 + number)) for number in range(4)])
 
     def look(value: torch.Tensor, target: torch.Tensor) -> Before:
-        estimates = Estimates(value=value, advantage=target - value, target=target, proximal_logp=None)
+        estimates = Estimates(value=value, advantage=target - value, target=target, proximal_logp=None, start={})
         part = Part(batch=batch, estimates=estimates, trained=batch.mask)
         return look_at(part, ALONE, torch.device("cpu"), 50.0)
 

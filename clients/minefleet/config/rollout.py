@@ -28,7 +28,8 @@ class WorkerConfig:
     device: str = "auto"
     """Torch device of the inference: `auto` takes CUDA when there is one, else the CPU."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of the forward pass; the weights and what is recorded stay float32."""
+    """Number format of the forward pass; the weights and what is recorded stay float32. On a GPU `float32` is exact:
+    without TF32, which would differ from the learner's by more than the parity bound. bfloat16 is the fast one."""
     compile: bool = False
     """Compile the policy by `torch.compile`; where that fails the policy runs as it is, and says so."""
     cuda_graphs: bool = False

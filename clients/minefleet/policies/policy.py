@@ -1,6 +1,7 @@
 """What a policy is to actors and the learner."""
 
 import abc
+import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -63,3 +64,9 @@ def zero_value_head(policy: Policy) -> None:
     policy.value_head.weight.zero_()
     policy.value_head.bias.zero_()
     policy.value_norm.load_state_dict(ValueNorm().state_dict())
+
+
+def twin(policy: Policy) -> Policy:
+    """A copy with weights of its own, where the policy's are."""
+    # A copied GRU's weights lie scattered, and cuDNN would gather them at each call; moving a module mends that.
+    return copy.deepcopy(policy).to(next(policy.parameters()).device)

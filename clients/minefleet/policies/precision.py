@@ -1,11 +1,15 @@
 """The element type in which a policy computes below its heads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from minefleet.policies.policy import Policy, PolicyOutput
 from minefleet.tree import Tree, tree_map
 
+cudnn = torch.backends.cudnn
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -23,3 +27,17 @@ def compute(policy: Policy, obs: Tree, state: Tree, first: Tensor, dtype: torch.
         PolicyOutput(tree_map(lambda leaf: leaf.float(), output.params), output.value.float()),
         tree_map(lambda new, old: new.to(old.dtype), after, state),
     )
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Keeps float32 what it is: by default torch convolves and runs GRUs on a GPU with ten bits of its mantissa (TF32).
+
+    Two devices that round differently would differ by more than what tells a fault from rounding.
+    """
+    before = cudnn.allow_tf32
+    cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32 = before
