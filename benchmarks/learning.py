@@ -5,7 +5,7 @@
 
     ours           a fleet of real roles, acting one version behind (`max_staleness` 1)
     ours, in turn  the same at staleness 0, in LunarLander and Recall
-    defaults       `env: {id: …}`, and nothing else
+    defaults       `env: {id: …}`, and nothing else; where memory is needed `policy: {gru_size: 64}`
     sb3            stable-baselines3's PPO, where there is memory RecurrentPPO of sb3-contrib
     random         actions drawn uniformly
 
@@ -97,8 +97,8 @@ def run(python: Path, name: str, side: str, seed: int) -> Row:
 
 def run_ours(python: Path, case: Case, seed: int, side: str) -> Points:
     """The points of one run of ours."""
-    config = {} if side == DEFAULTS else configuration(case)
-    config["env"] = {"generator": f"{PEERS / 'worlds.py'}:{case.world}", "python": str(python)}
+    config = case.least if side == DEFAULTS else configuration(case)
+    config |= {"env": {"generator": f"{PEERS / 'worlds.py'}:{case.world}", "python": str(python)}}
     overrides = [f"seed={seed}", f"stop.env_steps={case.env_steps}"]
     if side == IN_TURN:
         overrides.append("rollout_config.replay_buffer_config.max_staleness=0")

@@ -32,6 +32,11 @@ class Case:
     also_in_turn: bool = False
     """Whether ours is also measured at staleness 0, as theirs is."""
 
+    @property
+    def least(self) -> dict[str, Any]:
+        """What a user has to say beside the environment."""
+        return {"policy": {"gru_size": 64}} if self.recurrent else {}
+
 
 CASES = {
     "CartPole": Case(

@@ -1,11 +1,28 @@
+from importlib import resources
 from pathlib import Path
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
-from minefleet.config.load import all_keys, from_data, load, name_of, presets, to_yaml
+from minefleet.config import PolicyConfig
+from minefleet.config.load import (
+    MEMORY,
+    MINESTUDIO,
+    PIXELS,
+    VECTORS,
+    all_keys,
+    from_data,
+    load,
+    name_of,
+    presets,
+    read_settings,
+    to_yaml,
+)
 from minefleet.errors import ConfigError
 from minefleet.run import to_dict
+from minefleet.schema import Leaf, Schema
+from minefleet.tree import Tree
 
 MODULE = """
 print("whatever a module prints")
@@ -63,6 +80,53 @@ def test_a_base_that_is_no_preset_is_refused(tmp_path: Path, given: str) -> None
     path.write_text(f"preset: {given}\n")
     with pytest.raises(ConfigError, match="unknown preset"):
         load(str(path))
+
+
+KINDS = (VECTORS, PIXELS, MEMORY)
+IMAGE, NUMBERS = Leaf(kind="box", shape=(64, 64, 3), dtype="uint8"), Leaf(kind="box", shape=(4,), dtype="float32")
+
+
+def test_the_kinds_of_task_are_told_apart_by_the_same_keys() -> None:
+    folder = resources.files("minefleet") / "presets"
+    said = [yaml.safe_load((folder / f"{kind}.yaml").read_text()) for kind in KINDS]
+    first, *others = [{name: set(section) for name, section in one.items()} for one in said]
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize(
+    ("given", "obs", "base"),
+    [
+        ("env: {id: A-v1}", None, VECTORS),
+        ("env: {id: A-v1}", NUMBERS, VECTORS),
+        ("env: {id: A-v1}", {"image": IMAGE, "compass": NUMBERS}, PIXELS),
+        ("env: {id: A-v1}\npolicy: {gru_size: 8}", NUMBERS, MEMORY),
+        ("env: {id: A-v1}\npolicy: {gru_size: 8}", IMAGE, MEMORY),
+        ("env: {id: A-v1}\npolicy: {gru_size: 0}", IMAGE, PIXELS),
+        ("preset: vectors\nenv: {id: A-v1}", IMAGE, VECTORS),
+        ("detach_rollout_manager: true", IMAGE, MINESTUDIO),
+    ],
+)
+def test_what_names_no_preset_stands_on_that_of_its_kind(tmp_path: Path, given: str, obs: Tree, base: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(given)
+    schema = None if obs is None else Schema(obs=obs, action=NUMBERS)
+    config, wanted = read_settings(str(path)).of(schema), load(base)
+    assert config.train_config == wanted.train_config
+    assert config.rollout_config == wanted.rollout_config
+
+
+def test_a_policy_of_a_generator_takes_nothing_from_the_kind_of_task(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("policy: {generator: 'my.policy:make'}")
+    assert load(str(path)).policy == PolicyConfig(generator="my.policy:make")
+
+
+def test_what_is_given_wins_over_the_kind_of_task(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("train_config: {learning_rate: 0.5}")
+    config = read_settings(str(path), ["policy.hidden_size=7"]).of(Schema(obs=IMAGE, action=NUMBERS))
+    assert (config.train_config.learning_rate, config.policy.hidden_size) == (0.5, 7)
+    assert config.train_config.ppo_clip == load(PIXELS).train_config.ppo_clip
 
 
 def test_a_module_gives_its_settings_and_its_generators(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from omegaconf import OmegaConf
 
 from minefleet.cli.settings import add_settings, required, split
-from minefleet.config.load import load
+from minefleet.config.load import read_settings
 from minefleet.config.shards import spread
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.preflight import preflight
@@ -25,12 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints YAML."""
     config, overrides = split(arguments.settings, arguments.map_path)
-    loaded = load(required(config), overrides)
-    data = to_dict(loaded)
+    settings = read_settings(required(config), overrides)
+    data = to_dict(settings.of())
     if arguments.action == "resolve":
-        resolved = spread(loaded)
         with reproducible([config, *overrides]), closing(ForkServer()) as forks:
-            found = preflight(resolved, forks.start)
-        data = {"config": to_dict(resolved)} | found.to_dict()
+            data = preflight(spread(settings.of()), forks.start, lambda schema: spread(settings.of(schema))).to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from minefleet.cli.settings import RUNS, add_settings, run_directory, split
-from minefleet.config.load import load
+from minefleet.config.load import read_settings
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import settle
 from minefleet.reproduce import reproducible
@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = run_directory(arguments.run_dir, config)
     with reproducible([config, *overrides]), closing(ForkServer()) as forks:
-        settled = settle(load(config, overrides, forks.start), directory, forks.start)
+        settings = read_settings(config, overrides, forks.start)
+        settled = settle(settings.of(), directory, forks.start, settings.of)
     print(settled.directory)
     return 0

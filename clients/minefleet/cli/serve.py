@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from minefleet.cli.settings import add_settings, run_directory, split
-from minefleet.config.load import load
+from minefleet.config.load import read_settings
 from minefleet.errors import ConfigError
 from minefleet.index import HELP, read_index
 from minefleet.launch.child import role_command
@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     if config or not arguments.run_dir:
         directory = run_directory(arguments.run_dir, config)
         with reproducible([config, *overrides]):
-            joined = join(load(config, overrides), directory)
+            settings = read_settings(config, overrides)
+            joined = join(settings.of(), directory, of=settings.of)
     elif overrides:
         raise ConfigError(f"without a CONFIG the run in {arguments.run_dir} is as it is; drop {' '.join(overrides)}")
     else:

@@ -26,7 +26,7 @@ from minefleet.cli.progress import Progress
 from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
 from minefleet.cli.stall import Stall
 from minefleet.config import FleetConfig
-from minefleet.config.load import load, merge, name_of
+from minefleet.config.load import merge, name_of, read_settings
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
 from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
@@ -95,12 +95,13 @@ def _begin(arguments: argparse.Namespace, start: Start) -> int:
     train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or fresh_directory(required(config))
-    loaded = load(required(config), overrides + (IN_ORDER if arguments.serial else []), start)
+    settings = read_settings(required(config), overrides + (IN_ORDER if arguments.serial else []), start)
+    loaded = settings.of()
     check_serial(loaded, arguments)
     if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
-        return _go_on(directory, lambda _: loaded, [config, *overrides], train, start)
+        return _go_on(directory, lambda run: settings.of(run.schema), [config, *overrides], train, start)
     with reproducible([config, *overrides]):
-        fresh = prepare(loaded, directory, start)
+        fresh = prepare(loaded, directory, start, settings.of)
     with holding(fresh.directory):
         return finish(fresh, train(fresh, start))
 

@@ -1,8 +1,11 @@
 """From CONFIG and overrides to one validated `FleetConfig`. Only here, and in `run.yaml`, is there OmegaConf.
 
-CONFIG is the name of a preset, a YAML file, or a Python module (`config.module`). It may name a preset to stand on:
+CONFIG is the name of a preset, a YAML file, or a Python module (`config.module`). It stands on a preset: on the one
+that it names, on MineStudio's where it has a key of theirs, or else on that of its kind of task.
 
-    defaults ◀─ the preset that `preset` names ◀─ CONFIG ◀─ key=value
+    defaults ◀─ preset ◀─ CONFIG ◀─ key=value
+
+What kind of task it is, the environment shows; until that has been made, it is taken to show no pixels.
 
 Every mistake is a `ConfigError` that says what is wrong, where, and what is near.
 """
@@ -27,6 +30,8 @@ from minefleet.config.module import read_module
 from minefleet.config.paths import map_paths
 from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
+from minefleet.schema import Schema
+from minefleet.tree import flatten
 
 YAML_SUFFIXES = (".yaml", ".yml")
 COMMAND_LINE = "command line"
@@ -44,11 +49,36 @@ ELSEWHERE = {
 """Keys that others have and we do not, and what is there instead."""
 PRESET = "preset"
 """Key of CONFIG that names what it stands on."""
+MEMORY, PIXELS, VECTORS = "memory", "pixels", "vectors"
+"""The presets of the kinds of task: any policy with memory, and others by what they see."""
+MINESTUDIO = "minestudio"
+MINESTUDIO_KEY = "detach_rollout_manager"
+"""Has a meaning to them only, so that their configurations have it, and ours do not."""
+MAKERS = (("env", "id"), ("env", "generator"), ("policy", "generator"))
+"""Keys that name what is made by the others of their section."""
 MOST_HINTS = 5
 ENTRY = re.compile(r"(\w+)\[(\d+)\]")
 """A part of a key that names an entry of a list, as in `services.replay[1].address`."""
 
 Data = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What CONFIG and the command line say, before it is known what the environment shows."""
+
+    data: Data
+    source: str
+    overrides: Sequence[str]
+
+    def of(self, schema: Schema | None = None) -> FleetConfig:
+        """The configuration of an environment that shows `schema`; None while that is not known.
+
+        Raises:
+            ConfigError: If a key or value is wrong.
+        """
+        pixels = schema is not None and any(leaf.is_pixels for leaf in flatten(schema.obs).values())
+        return merge(self.data, self.source, self.overrides, shows_pixels=pixels)
 
 
 def load(config: str, overrides: Sequence[str] = (), start: Start = start_fresh) -> FleetConfig:
@@ -57,11 +87,21 @@ def load(config: str, overrides: Sequence[str] = (), start: Start = start_fresh)
     Raises:
         ConfigError: If CONFIG does not exist, or a key or value is wrong; nothing has been written then.
     """
-    return merge(read(config, read_overrides(overrides).get("path_map", {}), start), config, overrides)
+    return read_settings(config, overrides, start).of()
 
 
-def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
-    """Applies overrides to plain data that came from `source`.
+def read_settings(config: str, overrides: Sequence[str] = (), start: Start = start_fresh) -> Settings:
+    """As `load`, for who is about to make the environment.
+
+    Raises:
+        ConfigError: If CONFIG does not exist.
+    """
+    data = read(config, read_overrides(overrides).get("path_map", {}), start)
+    return Settings(data=data, source=config, overrides=overrides)
+
+
+def merge(data: Data, source: str, overrides: Sequence[str], *, shows_pixels: bool = False) -> FleetConfig:
+    """Applies overrides to plain data that came from `source`, on the preset that they stand on.
 
     Raises:
         ConfigError: If a key or value is wrong.
@@ -70,19 +110,30 @@ def merge(data: Data, source: str, overrides: Sequence[str]) -> FleetConfig:
     named = [layer.pop(PRESET) for _, layer in layers if PRESET in layer]
     for place, layer in layers:
         check_keys(layer, place)
-    if named:
-        layers.insert(0, (f"preset {named[-1]}", _base(named[-1], layers)))
+    base = str(named[-1]) if named else _preset_of(layers, shows_pixels=shows_pixels)
+    layers = [*_bases(base, layers), *layers]
     tree: Any = OmegaConf.structured(FleetConfig)
     for place, layer in layers:
         tree = _layered(tree, OmegaConf.create(_whole_lists(layer, tree)), place)
     return _to_object(tree)
 
 
-def _base(preset: Any, layers: Sequence[tuple[str, Data]]) -> Data:
-    """What a preset says; nothing of its environment where another one is named."""
-    data = _read_preset(str(preset))
-    another = any(_get(layer, "env", key) for _, layer in layers for key in ("id", "generator"))
-    return {name: value for name, value in data.items() if name != "env" or not another}
+def _preset_of(layers: Sequence[tuple[str, Data]], *, shows_pixels: bool) -> str:
+    """The preset to stand on where none is named."""
+    if any(MINESTUDIO_KEY in layer for _, layer in layers):
+        return MINESTUDIO
+    sizes = [layer["policy"]["gru_size"] for _, layer in layers if "gru_size" in (layer.get("policy") or {})]
+    if sizes and sizes[-1]:
+        return MEMORY
+    return PIXELS if shows_pixels else VECTORS
+
+
+def _bases(preset: str, layers: Sequence[tuple[str, Data]]) -> list[tuple[str, Data]]:
+    """A preset, and before it what that stands on; nothing of its environment or policy where another one is named."""
+    named = {section for _, layer in layers for section, key in MAKERS if _get(layer, section, key)}
+    said = {name: value for name, value in _read_preset(preset).items() if name not in named}
+    base = said.pop(PRESET, None)
+    return [*([] if base is None else _bases(base, layers)), (f"preset {preset}", said)]
 
 
 def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
@@ -95,7 +146,9 @@ def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
 
 
 def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[str, str]) -> FleetConfig:
-    """Turns what a Python program says into a configuration; relative paths are taken from the current folder.
+    """Turns what a Python program says into a configuration, which stands on MineStudio's unless it names a preset.
+
+    Relative paths are taken from the current folder.
 
     Args:
         settings: Nested plain data, or a `DictConfig`.
@@ -111,7 +164,7 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
     for section, reference in generators.items():
         _put(named, f"{section}.generator", reference)
     _settle_paths(named, Path.cwd(), {})
-    return merge(named, source, ())
+    return merge({PRESET: MINESTUDIO} | named, source, ())
 
 
 def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
@@ -130,7 +183,8 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
         return _settle_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
         return _settle_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
-    return _settle_paths(_read_preset(config), Path.cwd(), path_map)
+    _read_preset(config)
+    return {PRESET: config}
 
 
 def read_overrides(overrides: Sequence[str]) -> Data:

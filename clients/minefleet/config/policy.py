@@ -33,7 +33,8 @@ class PolicyConfig:
     """Log standard deviation of continuous actions at the start."""
     normalize_obs: bool = False
     """Shift and scale each number in a float observation to mean 0 and standard deviation 1, and clip it to ±10. The
-    statistics are those of all steps trained on so far; they travel with the weights and lie in checkpoints."""
+    statistics are those of all steps trained on so far; they travel with the weights and lie in checkpoints. Where an
+    observation has no floats this changes nothing."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What `run.yaml` says beside the configuration."""
+    """What `run.yaml` says."""
 
+    config: FleetConfig
+    """Of this kind of environment."""
     schema: Schema
     architecture: str
     """Fingerprint of the policy's architecture."""
@@ -38,33 +40,45 @@ class Found:
     """See `Run.frame_shape`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
+        """Plain data."""
         shape = None if self.frame_shape is None else list(self.frame_shape)
-        return {"schema": self.schema.to_dict(), "architecture": self.architecture, "frame_shape": shape}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Found":
-        """Inverts `to_dict`."""
-        shape = data["frame_shape"]
-        return cls(
-            schema=Schema.from_dict(data["schema"]),
-            architecture=str(data["architecture"]),
-            frame_shape=None if shape is None else tuple(shape),
-        )
+        return {
+            "config": to_dict(self.config),
+            "schema": self.schema.to_dict(),
+            "architecture": self.architecture,
+            "frame_shape": shape,
+        }
 
 
-def preflight(config: FleetConfig, start: Start = start_fresh) -> Found:
+Of = Callable[[Schema], FleetConfig]
+"""The configuration of an environment that shows so."""
+
+
+def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = None) -> Found:
     """Finds out what the environment shows and takes, and whether the policy fits it.
+
+    Args:
+        config: As far as is known without the environment.
+        start: Starts child processes.
+        of: The configuration once its schema is known; None where it is `config` whatever that is.
 
     Raises:
         EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
-    module, text = "minefleet.launch.preflight", json.dumps(to_dict(config))
+    module = "minefleet.launch.preflight"
     with _describing(config) as finish:
-        ask(module, text, start=start)
+        ask(module, json.dumps(to_dict(config)), start=start)
         described = finish()
-    return Found.from_dict(described | ask(module, text, json.dumps(described["schema"]), start=start))
+    schema, shape = Schema.from_dict(described["schema"]), described["frame_shape"]
+    config = config if of is None else of(schema)
+    answered = ask(module, json.dumps(to_dict(config)), json.dumps(described["schema"]), start=start)
+    return Found(
+        config=config,
+        schema=schema,
+        architecture=str(answered["architecture"]),
+        frame_shape=None if shape is None else tuple(shape),
+    )
 
 
 def check_devices(config: FleetConfig) -> dict[str, Any]:

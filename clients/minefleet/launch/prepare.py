@@ -20,7 +20,7 @@ from minefleet.config.train import AUTO
 from minefleet.errors import ConfigError
 from minefleet.exported import is_exported
 from minefleet.launch.ports import are_given, claim
-from minefleet.launch.preflight import preflight
+from minefleet.launch.preflight import Of, preflight
 from minefleet.run import RUN_FILE, Run, read_architecture, read_run
 from minefleet.schema import Schema
 from minefleet.trained import look
@@ -31,8 +31,14 @@ RESULT_FILE = "result.json"
 """Written by the learner when a run ends."""
 
 
-def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Run:
+def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh, of: Of | None = None) -> Run:
     """Makes the directory of a new run.
+
+    Args:
+        config: As far as is known without the environment.
+        directory: Where the run goes.
+        start: Starts child processes.
+        of: The configuration once it is known what the environment shows; None where it is `config` in any case.
 
     Raises:
         ConfigError: If the configuration cannot work or the directory cannot be used. Nothing has been written then.
@@ -46,13 +52,13 @@ def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh) ->
     trained = check_resume(config.train_config)
     check_trainer(config, start)
     services = claim(config.services)
-    found = preflight(config, start)
+    found = preflight(config, start, None if of is None else lambda schema: spread(of(schema)))
     if trained not in (None, found.architecture):
         raise ConfigError(f"{config.train_config.resume} was trained with another architecture than this policy's")
     return _create(
         replace(
             draft,
-            config=replace(config, services=services),
+            config=replace(found.config, services=services),
             schema=found.schema,
             architecture=found.architecture,
             frame_shape=found.frame_shape,
@@ -83,14 +89,17 @@ def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fre
     return run
 
 
-def join(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Run:
+def join(config: FleetConfig, directory: Path, start: Start = start_fresh, of: Of | None = None) -> Run:
     """The run in a directory that several processes set up with one configuration; the first one makes it.
+
+    The arguments are those of `prepare`.
 
     Raises:
         ConfigError: If the configuration cannot work, or the run in there has another one; names the keys.
     """
     is_there = (directory / RUN_FILE).exists()
-    run = read_run(directory) if is_there else prepare(config, directory, start)
+    run = read_run(directory) if is_there else prepare(config, directory, start, of)
+    config = config if of is None else of(run.schema)
     ours, theirs = replace(run, config=spread(config)).contract(), run.contract()
     differing = [key for key in ours if ours[key] != theirs[key]]
     if differing:
@@ -99,7 +108,7 @@ def join(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Ru
     return run
 
 
-def settle(config: FleetConfig, directory: Path, start: Start = start_fresh) -> Run:
+def settle(config: FleetConfig, directory: Path, start: Start = start_fresh, of: Of | None = None) -> Run:
     """As `join` does, for roles that others start: what those need not agree on becomes as `config` says.
 
     Addresses stay as they are where `config` leaves ports open.
@@ -107,7 +116,8 @@ def settle(config: FleetConfig, directory: Path, start: Start = start_fresh) -> 
     Raises:
         ConfigError: As `join` does.
     """
-    run, asked = join(config, directory, start), spread(config)
+    run = join(config, directory, start, of)
+    asked = spread(config if of is None else of(run.schema))
     services = asked.services if are_given(asked.services) else run.config.services
     settled = replace(run, config=replace(asked, services=services))
     if settled != run:

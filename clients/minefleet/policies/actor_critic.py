@@ -9,7 +9,7 @@ from minefleet.policies.encoders import by_parts
 from minefleet.policies.heads import action_head
 from minefleet.policies.layers import VALUE_GAIN, orthogonal
 from minefleet.policies.masks import check_mask, mask_of
-from minefleet.policies.obs_norm import ObsNorm
+from minefleet.policies.obs_norm import ObsNorm, floats_of
 from minefleet.policies.policy import Policy, PolicyOutput
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.schema import Schema
@@ -36,11 +36,11 @@ class ActorCritic(Policy):
         gru_size: Units of the GRU after the encoder; 0 for none.
         value_encoder: Encoder of the value function alone, to [N, features]; None shares `encoder`.
         initial_log_std: Log standard deviation of continuous actions at the start.
-        normalize_obs: Normalise floats in observations by running statistics before they are encoded.
+        normalize_obs: Normalise floats in observations, if there are any, by running statistics before they are
+            encoded.
 
     Raises:
-        ConfigError: If an action has no head, a mask does not fit it, there is nothing to normalise, or a memory is
-            wanted beside a `value_encoder`.
+        ConfigError: If an action has no head, a mask does not fit it, or a memory is wanted beside a `value_encoder`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ActorCritic(Policy):
         self.action_head = action_head(schema.action, width, initial_log_std=initial_log_std)
         self.value_head = orthogonal(nn.Linear(width, 1), VALUE_GAIN)
         self.value_norm = ValueNorm()
-        if normalize_obs:
+        if normalize_obs and floats_of(schema.obs):
             self.obs_norm = ObsNorm(schema.obs)
 
     def initial_state(self, batch: int) -> Tree:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from minefleet.errors import ConfigError
 from minefleet.policies.masks import without_mask
 from minefleet.policies.moments import Moments, merge, moments_of
 from minefleet.schema import Leaf
@@ -54,22 +53,22 @@ class RunningMoments(nn.Module):
             buffer.copy_(tensor)
 
 
+def floats_of(obs: Tree) -> dict[str, Leaf]:
+    """The boxes of floats in a tree of `Leaf`, by path."""
+    leaves: dict[str, Leaf] = flatten(without_mask(obs))
+    return {path: leaf for path, leaf in leaves.items() if leaf.kind == "box" and leaf.dtype.startswith("float")}
+
+
 class ObsNorm(nn.Module):
     """Normalises the boxes of floats in a tree of observations; what else there is passes unchanged.
 
     Args:
         obs: Tree of `Leaf`.
-
-    Raises:
-        ConfigError: If there are no floats.
     """
 
     def __init__(self, obs: Tree) -> None:
         super().__init__()
-        leaves: dict[str, Leaf] = flatten(without_mask(obs))
-        floats = {path: leaf for path, leaf in leaves.items() if leaf.kind == "box" and leaf.dtype.startswith("float")}
-        if not floats:
-            raise ConfigError(f"policy.normalize_obs is true, and none of {sorted(leaves)} is a box of floats")
+        floats = floats_of(obs)
         self.paths = tuple(floats)
         self.moments = nn.ModuleList([RunningMoments(leaf.shape) for leaf in floats.values()])
 

@@ -1,12 +1,14 @@
 """The preflight without a child process for the policy, for tests that have torch already."""
 
 from minefleet.config import FleetConfig
-from minefleet.launch.preflight import Found, answer, check_devices, describe_environment
+from minefleet.launch.preflight import Found, Of, answer, check_devices, describe_environment
 from minefleet.schema import Schema
 
 
-def find(config: FleetConfig) -> Found:
+def find(config: FleetConfig, _: object = None, of: Of | None = None) -> Found:
     """What `preflight` returns, and raises."""
     check_devices(config)
     described = describe_environment(config)
-    return Found.from_dict(described | answer(config, Schema.from_dict(described["schema"])))
+    schema, shape = Schema.from_dict(described["schema"]), described["frame_shape"]
+    config = config if of is None else of(schema)
+    return Found(config=config, schema=schema, frame_shape=shape and tuple(shape), **answer(config, schema))

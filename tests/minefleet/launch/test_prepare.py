@@ -7,7 +7,7 @@ import pytest
 from tests.minefleet.launch.finding import find
 
 from minefleet.checkpoint import Checkpoint, CheckpointState, write
-from minefleet.config.load import load, merge
+from minefleet.config.load import PIXELS, load, merge, read_settings
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.errors import ConfigError
 from minefleet.launch.prepare import (
@@ -200,3 +200,13 @@ def test_whoever_joins_a_run_must_agree_with_it(run: Run) -> None:
     other = replace(run.config, train_config=replace(run.config.train_config, discount=0.5))
     with pytest.raises(ConfigError, match=r"train_config\.discount is 0\.98 there and 0\.5 here"):
         join(other, run.directory)
+
+
+def test_a_run_is_configured_for_what_its_environment_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minefleet.launch.prepare.preflight", find)
+    path = tmp_path / "mine.yaml"
+    path.write_text("env: {id: minefleet/Crafter-v0}\nstop: {env_steps: 1000}\n")
+    settings = read_settings(str(path))
+    run = settle(settings.of(), tmp_path / "run", of=settings.of)
+    assert run.config.train_config == load(PIXELS).train_config
+    assert run == read_run(run.directory) == join(settings.of(), run.directory, of=settings.of)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.config import PolicyConfig
-from minefleet.errors import ConfigError
 from minefleet.policies import ObsNorm, build
 from minefleet.policies.moments import moments_of
 from minefleet.policies.obs_norm import LARGEST, RunningMoments, finite
@@ -108,10 +107,9 @@ def test_only_boxes_of_floats_are_changed_and_the_mask_is_none() -> None:
         assert changed[key] is obs[key]
 
 
-def test_an_observation_without_floats_is_refused() -> None:
+def test_an_observation_without_floats_stays_as_it_is() -> None:
     schema = Schema(obs={"image": OBS["image"], "action_mask": OBS["action_mask"]}, action=ACTION)
-    with pytest.raises(ConfigError, match=r"normalize_obs is true, and none of \['image'\] is a box of floats"):
-        build(PolicyConfig(normalize_obs=True), schema)
+    assert build(PolicyConfig(normalize_obs=True), schema).obs_norm is None
 
 
 def test_the_statistics_are_buffers_and_so_travel_with_the_weights() -> None:

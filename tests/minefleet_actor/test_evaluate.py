@@ -1,0 +1,62 @@
+"""An evaluation acts as the policy was trained: by its statistics of observations, and by the mode unless told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.minefleet.launch.finding import find
+from tests.minefleet_actor import side_env
+from tests.minefleet_actor.side_env import FAR, SPREAD, STEPS
+
+from minefleet.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.config import EnvConfig, FleetConfig, PolicyConfig
+from minefleet.policies import build
+from minefleet.policies.weights import to_numpy
+from minefleet.run import Run
+from minefleet.trained import look
+from minefleet_actor.evaluate import evaluate, parse
+
+SURENESS = 0.75
+"""Of the likelier action."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """With a checkpoint of a policy that knows by how much observations vary, and prefers the right side."""
+    config = FleetConfig(
+        env=EnvConfig(generator=f"{side_env.__file__}:Side"),
+        policy=PolicyConfig(hidden_size=1, hidden_layers=1, normalize_obs=True),
+    )
+    found = find(config)
+    policy = build(config.policy, found.schema)
+    state = policy.state_dict()
+    certain = np.log(SURENESS / (1 - SURENESS)) / np.tanh(1.0) / 2
+    for name, values in {
+        "encoder.1.weight": [[1.0]],
+        "action_head.linear.weight": [[-certain], [certain]],
+        "obs_norm.moments.0.mean": [FAR],
+        "obs_norm.moments.0.variance": [SPREAD**2],
+        "obs_norm.moments.0.count": 1e6,
+    }.items():
+        state[name].copy_(torch.tensor(values))
+    run = Run(directory=tmp_path, config=config, schema=found.schema, architecture=found.architecture)
+    run.write()
+    weights = to_numpy(policy)
+    write(run.checkpoints, Checkpoint(state=CheckpointState(run_id="r"), policy=weights, optimizer={}, rng={}, run=""))
+    return run
+
+
+def return_of(run: Run, *flags: str) -> float:
+    (checkpoint,) = (path for path in run.checkpoints.iterdir() if path.name != "latest")
+    arguments = parse([str(checkpoint), "--episodes", "50", "--seed", "3", *flags])
+    return float(evaluate(run, look(checkpoint), arguments)["return_mean"])
+
+
+def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Run) -> None:
+    assert return_of(run) == STEPS
+
+
+def test_the_mode_is_taken_unless_samples_are_asked_for(run: Run) -> None:
+    deviation = np.sqrt(SURENESS * (1 - SURENESS) / (50 * STEPS)) * STEPS
+    assert abs(return_of(run, "--sample") - SURENESS * STEPS) < 5 * deviation
