@@ -20,14 +20,21 @@ other.set()
 print("stopped")
 """
 TWICE = """
-import os, sys, threading
+import signal, sys, threading
 from minefleet_runtime.signals import stop_on_signal
 
-stopping = threading.Event()
+stopping, signum = threading.Event(), int(sys.argv[1])
 stop_on_signal(stopping)
-os.kill(os.getpid(), int(sys.argv[1]))
-stopping.wait()
-os.kill(os.getpid(), int(sys.argv[1]))
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+thread.start()
+told = {"main": threading.main_thread(), "another": thread}[sys.argv[2]]
+
+def tell():
+    signal.pthread_kill(told.ident, signum)
+    stopping.wait()
+    signal.pthread_kill(told.ident, signum)
+
+threading.Thread(target=tell, daemon=True).start()
 threading.Event().wait()
 """
 
@@ -40,6 +47,9 @@ def test_a_signal_that_another_thread_gets_is_heard_by_a_main_thread_that_waits(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_the_second_signal_ends_the_process_at_once(signum: signal.Signals) -> None:
-    done = subprocess.run([sys.executable, "-c", TWICE, str(int(signum))], check=False, timeout=60)
-    assert done.returncode == -signum
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_the_second_signal_ends_the_process_at_once_whichever_thread_gets_it(
+    signum: signal.Signals, thread: str
+) -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE, str(int(signum)), thread], check=False, timeout=60)
+    assert done.returncode == 128 + signum
