@@ -4,6 +4,7 @@
     python benchmarks/learning.py --report [--picture FILE]
 
     ours           a fleet of real roles, acting one version behind (`max_staleness` 1)
+    ours, clip     the same with `off_policy: clip`, where the kinds of task have `decoupled`
     ours, in turn  the same at staleness 0, in LunarLander and Recall
     defaults       `env: {id: …}`, and nothing else; where memory is needed `policy: {gru_size: 64}`
     sb3            stable-baselines3's PPO, where there is memory RecurrentPPO of sb3-contrib
@@ -36,8 +37,15 @@ from harness.peers import PEERS, install
 from harness.report import aligned, line
 
 RESULTS = Path(__file__).parent / "results" / "learning.jsonl"
-OURS, IN_TURN, DEFAULTS, SB3, RANDOM = SIDES = ("ours", "ours, in turn", "defaults", "sb3", "random")
-SCORED = (OURS, IN_TURN, DEFAULTS)
+OURS, CLIP, IN_TURN, DEFAULTS, SB3, RANDOM = SIDES = (
+    "ours",
+    "ours, clip",
+    "ours, in turn",
+    "defaults",
+    "sb3",
+    "random",
+)
+SCORED = (OURS, CLIP, IN_TURN, DEFAULTS)
 KEPT_POINTS = 100
 """Of a curve in a row."""
 Row = dict[str, Any]
@@ -102,6 +110,8 @@ def run_ours(python: Path, case: Case, seed: int, side: str) -> Points:
     overrides = [f"seed={seed}", f"stop.env_steps={case.env_steps}"]
     if side == IN_TURN:
         overrides.append("rollout_config.replay_buffer_config.max_staleness=0")
+    if side == CLIP:
+        overrides.append("train_config.off_policy=clip")
     with tempfile.TemporaryDirectory() as scratch:
         directory, file = Path(scratch) / "run", Path(scratch) / "case.yaml"
         file.write_text(yaml.safe_dump(config))
@@ -185,7 +195,7 @@ def report(python: Path, rows: Sequence[Row]) -> None:
 
 
 def rectangle(rows: Sequence[Row], side: str) -> list[list[float]]:
-    """Scores by seed and case, of as many seeds as all cases have."""
+    """Scores by seed and case, of as many seeds as all cases of this side have."""
     columns = [column for case in CASES if (column := scores(rows, case, side, "area"))]
     return [list(row) for row in zip(*columns, strict=False)]
 

@@ -88,5 +88,12 @@ online_dict = {
         "worker_config": {"num_envs": 4, "envs_per_process": 4},
         "replay_buffer_config": {"compression": "none", "max_staleness": 0},
     },
-    "train_config": {"batch_size_per_gpu": 4, "context_length": 16, "save_interval": 0, "torch_threads": 1},
+    "train_config": {
+        "batch_size_per_gpu": 4,
+        "batches_per_iteration": 1,
+        "epochs_per_iteration": 1,
+        "context_length": 16,
+        "save_interval": 0,
+        "torch_threads": 1,
+    },
 }

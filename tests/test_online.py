@@ -31,7 +31,7 @@ def settings(env_steps, detach):
         "detach_rollout_manager": detach,
         "policy": {"hidden_size": 8},
         "rollout_config": {"fragment_length": 16, "worker_config": {"num_envs": 4, "envs_per_process": 4}},
-        "train_config": {"batch_size_per_gpu": 4},
+        "train_config": {"batch_size_per_gpu": 4, "batches_per_iteration": 1, "gradient_accumulation": 1},
         "stop": {"env_steps": env_steps},
     }
 
