@@ -58,6 +58,11 @@ online_dict = {
     "trainer_name": "behaviour_cloning.py:BehaviourCloningTrainer",
     "policy": {"hidden_size": 64},
     "rollout_config": {"fragment_length": 32, "worker_config": {"num_envs": 8, "envs_per_process": 8}},
-    "train_config": {"learning_rate": 1e-3, "batch_size_per_gpu": 8, "epochs_per_iteration": 4, "context_length": 32},
+    "train_config": {
+        "learning_rate": 1e-3,
+        "batch_size_per_gpu": 8,
+        "batches_per_iteration": 1,
+        "epochs_per_iteration": 4,
+    },
     "stop": {"env_steps": 20_000},
 }

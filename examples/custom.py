@@ -51,6 +51,12 @@ def policy_generator(schema):
 
 online_dict = {
     "rollout_config": {"fragment_length": 32, "worker_config": {"num_envs": 8, "envs_per_process": 8}},
-    "train_config": {"learning_rate": 3e-3, "batch_size_per_gpu": 8, "epochs_per_iteration": 4, "discount": 0.5},
+    "train_config": {
+        "learning_rate": 3e-3,
+        "batch_size_per_gpu": 8,
+        "batches_per_iteration": 1,
+        "epochs_per_iteration": 4,
+        "discount": 0.5,
+    },
     "stop": {"env_steps": 40_000},
 }

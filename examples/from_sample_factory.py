@@ -33,6 +33,12 @@ online_dict = {
         "fragment_length": 32,
         "worker_config": {"num_envs": 4, "envs_per_process": 4},
     },
-    "train_config": {"batch_size_per_gpu": 8, "epochs_per_iteration": 4, "learning_rate": 3e-3, "discount": 0.5},
+    "train_config": {
+        "batch_size_per_gpu": 8,
+        "batches_per_iteration": 1,
+        "epochs_per_iteration": 4,
+        "learning_rate": 3e-3,
+        "discount": 0.5,
+    },
     "stop": {"env_steps": 40_000},
 }
