@@ -5,7 +5,6 @@ python benchmarks/replay_opening.py [--fragments 1000000] [--rounds 3]
 
 import argparse
 import json
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from prometheus_client import CollectorRegistry
 
 from minefleet.codec import checksum
 from minefleet.config import (
-    EndpointConfig,
     EnvConfig,
     FleetConfig,
     ReplayBufferConfig,
@@ -27,6 +25,7 @@ from minefleet.config import (
     ServicesConfig,
     TrainConfig,
 )
+from minefleet.launch.ports import claim
 from minefleet.replay import Position, ReplayClient
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
@@ -75,12 +74,11 @@ def case_of(fragments: int) -> str:
 
 def make_run(directory: Path, **replay: float) -> Run:
     """Writes a run whose replay listens on free ports of this machine."""
-    endpoint = EndpointConfig(address=free_address(), metrics_address=free_address())
     config = FleetConfig(
         env=EnvConfig(id="CartPole-v1"),
         train_config=TrainConfig(batch_size_per_gpu=64),
         rollout_config=RolloutConfig(replay_buffer_config=ReplayBufferConfig(**replay)),  # type: ignore[arg-type]
-        services=ServicesConfig(replay=[endpoint], drain_s=30.0),
+        services=claim(ServicesConfig(drain_s=30.0)),
     )
     schema = Schema(
         obs=Leaf(kind="box", shape=(4,), dtype="float32"),
@@ -89,11 +87,6 @@ def make_run(directory: Path, **replay: float) -> Run:
     run = Run(directory=directory, config=config, schema=schema, architecture="abc")
     run.write()
     return run
-
-
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 @contextmanager

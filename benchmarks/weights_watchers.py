@@ -14,7 +14,6 @@ server used.
 import argparse
 import os
 import signal
-import socket
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,8 @@ from harness.replaying import POLL_S, RUN_ID, Server, make_run, scratch, serving
 from harness.report import aligned, line, medians
 from harness.sizing import machine, markdown, replace_measured
 from harness.watchers import SHAPE, tensor_names
-from minefleet.config import EndpointConfig, ReplayBufferConfig
+from minefleet.config import EndpointConfig, ReplayBufferConfig, ServicesConfig
+from minefleet.launch.ports import claim
 from minefleet.parameters import ParametersClient
 from minefleet.rpc import connect, shake_hands
 from minefleet.run import Run
@@ -113,7 +113,7 @@ def main() -> None:
     arguments = parse()
     allow_open_files()
     with scratch() as directory:
-        levels, upkeep = measure_all(run_at(directory, free_address()), arguments)
+        levels, upkeep = measure_all(run_at(directory, claim(ServicesConfig()).parameters.address), arguments)
     rows = level_rows(levels)
     print(f"{aligned(rows)}\n\n{told(upkeep)}\n")
     if arguments.write is not None:
@@ -224,11 +224,6 @@ def run_at(directory: Path, address: str) -> Run:
     run = replace(run, config=replace(run.config, services=services))
     run.write()
     return run
-
-
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def level_rows(levels: Sequence[Level]) -> list[list[str]]:

@@ -8,13 +8,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import psutil
 from tests.deploy.kubernetes_fleet import ROLES, Fleet, filled, mounts
 
 from minefleet import certs
+from minefleet.launch.ports import free_port
 
 PROGRAMS = {"minefleet": ["-m", "minefleet"], "torchrun": ["-m", "torch.distributed.run"]}
 METRICS_PORT = "9100"
@@ -78,7 +78,7 @@ class Cluster:
         self._place = place
         self._config = config
         self._overrides = overrides
-        self._ports = _free_ports()
+        self._ports = {port: str(free_port("0.0.0.0")) for port in PORTS}
         self._started: list[subprocess.Popen[bytes]] = []
         certs.init(place / "certs")
         names = [(role, index) for role in ROLES for index in range(self._replicas(role))]
@@ -175,10 +175,3 @@ def cluster(fleet: Fleet, place: Path, config: str, *overrides: str) -> Iterator
         yield made
     finally:
         made.close()
-
-
-def _free_ports() -> dict[str, str]:
-    """A port in place of each: the machine may have servers on the usual ones."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("0.0.0.0", 0))) for _ in PORTS]
-        return {port: str(probe.getsockname()[1]) for port, probe in zip(PORTS, probes, strict=True)}

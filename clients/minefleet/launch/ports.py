@@ -85,13 +85,13 @@ def _claim_endpoint(
 def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) -> str:
     host, _, port = address.rpartition(":")
     if port == "0":
-        return _free(host, claimed)
+        return _free(host)
     if address in claimed.values():
         other = next(key for key, value in claimed.items() if value == address)
         raise ConfigError(f"{name}={address} is taken by {other}; port 0 takes a free one")
     is_ours, error = _reserve(int(port)), _error(host, int(port))
     if may_move and (error or not is_ours):
-        return _free(host, claimed)
+        return _free(host)
     if error is None:
         return address
     if is_elsewhere(address):
@@ -99,25 +99,26 @@ def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) 
             f"{name}: cannot listen on {address}: it is no address of this machine. Where a container has the role, "
             "`listen` beside it says where that listens"
         )
-    free = _free(host, claimed)
+    free = _free(host)
     raise ConfigError(f"{name}: cannot listen on {address}: {error.strerror}. {free} is free; port 0 takes a free one")
 
 
 def free_port(host: str) -> int:
-    """A port that is free now, from among those that `claim` takes."""
-    return int(_free(host, {}).rpartition(":")[2])
+    """A port that is free now, from among those that `claim` takes; never the same twice in one process."""
+    return int(_free(host).rpartition(":")[2])
 
 
-def _free(host: str, claimed: dict[str, str]) -> str:
-    """A free address below the ports from which the kernel serves outgoing connections.
+def _free(host: str) -> str:
+    """A free address below the ports from which the kernel serves outgoing connections, which nobody has claimed.
 
-    One from among those could be lost, while its service restarts, to a client that tries to connect to it.
+    One from among those could be lost, while its service restarts, to a client that tries to connect to it. One that
+    this process has claimed before looks free until its service is up.
     """
     first_ephemeral = int(EPHEMERAL_RANGE.read_text().split()[0])
     ports = range(FIRST_PORT, first_ephemeral) or range(FIRST_PORT, 65536)
     for port in random.sample(ports, TRIES):
         address = f"{host}:{port}"
-        if address not in claimed.values() and _reserve(port) and _error(host, port) is None:
+        if port not in _NAMES and _reserve(port) and _error(host, port) is None:
             return address
     error = _error(host, 0)
     raise ConfigError(f"no port is free on {host}" + (f": {error.strerror}" if error else ""))

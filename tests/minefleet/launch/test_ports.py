@@ -10,7 +10,7 @@ import pytest
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.errors import ConfigError
 from minefleet.launch import ports
-from minefleet.launch.ports import EPHEMERAL_RANGE, are_given, claim, is_elsewhere
+from minefleet.launch.ports import EPHEMERAL_RANGE, are_given, claim, free_port, is_elsewhere
 
 
 @pytest.fixture
@@ -35,6 +35,11 @@ def test_free_ports_are_none_that_the_kernel_gives_to_clients() -> None:
     first, last = (int(text) for text in EPHEMERAL_RANGE.read_text().split())
     ports = [int(address.rpartition(":")[2]) for address in addresses(claim(ServicesConfig()))]
     assert not any(first <= port <= last for port in ports)
+
+
+def test_a_port_is_given_once_though_nobody_listens_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "sample", lambda among, tries: among[:tries])
+    assert free_port("127.0.0.1") != free_port("127.0.0.1")
 
 
 OTHER = """
