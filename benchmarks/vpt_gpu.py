@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.report import aligned
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies.precision import DTYPES, compute
@@ -30,8 +29,10 @@ from minefleet.schema import Leaf, Schema
 from minefleet.tree import Tree, tree_map
 from minefleet_actor.forward import ForwardOptions, captured
 from minefleet_actor.inference import Inference
+from minefleet_learner.amp import compute_dtype
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate
+from minefleet_learner.compiling import compiled_policy
 from minefleet_learner.schedule import rates
 from minefleet_learner.update import Updater
 from vpt_costs import costs
@@ -87,7 +88,7 @@ class Report:
         memory = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
         tflops = frames_per_s * passes * self._frame_flops / 1e12
         cells = [name.ljust(44), f"{frames_per_s:10.0f} frames/s", f"{tflops:7.1f} TFLOP/s", f"{memory:6.1f} GB"]
-        print(aligned([cells]), flush=True)
+        print("  ".join(cells), flush=True)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -128,7 +129,8 @@ def learning(size: str, arguments: argparse.Namespace, changes: dict[str, Any]) 
     """Frames per second of whole updates."""
     config = config_of(arguments, changes)
     policy = policy_of(size).to(arguments.device)
-    compiled: Any = torch.compile(policy, dynamic=True) if changes.get("compile") else None
+    schema = schema_of(PRESETS[size].image_shape)
+    compiled = compiled_policy(policy, schema, compute_dtype(config)) if config.compile else None
     updater = Updater(policy, build_optimizer(policy, config), config, None, compiled=compiled)
     batch = batch_of(size, policy, arguments)
     return len(batch) * STEPS * per_second(lambda: updater.update(batch, rates(config, 1, 0.0)), arguments)

@@ -94,15 +94,16 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     value, logp = (torch.zeros_like(batch.seen_first, dtype=batch.reward.dtype) for _ in range(2))
     whole_rows, step_at = has_memory(policy), _step_at(batch)
     most = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
-    length = batch.mask.shape[1]
-    parts = sequences(length, config) if whole_rows else [slice(0, length)]
+    parts = sequences(batch.mask.shape[1], config) if whole_rows else []
     starts: list[Tree] = []
     for rows in passes(batch, rows_of_a_pass(policy, batch, most)):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
-        wayside = Wayside(batch, rows, parts)
-        output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
         if len(parts) > 1:
+            wayside = Wayside(batch, rows, parts)
+            output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
             starts.append(wayside.states())
+        else:
+            output = evaluate(policy, batch, selection, [slice(0, value.shape[1])], compute_dtype(config))
         value.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
         action = gather(batch.action, step_at[selection.seen])
         logp.view(-1)[selection.seen] = policy.action_head.logp(output.params, action)

@@ -90,11 +90,11 @@ class Preparer:
         reference_start: Tree = {}
         if self._reference is not None:
             carried = {} if self._carrier is None else self._carrier.starts(batch)
-            reference_start = self._starts(self._reference, batch, pieces, parts, state=carried)
+            reference_start = self._starts(self._reference, batch, pieces, parts, state=carried, before={})
         return Prepared(
             batch=batch,
             pieces=pieces,
-            start=self._starts(self._policy, batch, pieces, parts, before=estimates.start),
+            start=self._starts(self._policy, batch, pieces, parts, state={}, before=estimates.start),
             reference_start=reference_start,
             numbers=torch.stack(
                 (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
@@ -110,13 +110,7 @@ class Preparer:
         return steps if prepared.numbers.device.type != "cpu" else min(steps, PASS_STEPS)
 
     def _starts(
-        self,
-        policy: Policy,
-        batch: Batch,
-        pieces: Pieces,
-        parts: Sequence[slice],
-        state: Tree = {},  # noqa: B006  # Never changed.
-        before: Tree = {},  # noqa: B006
+        self, policy: Policy, batch: Batch, pieces: Pieces, parts: Sequence[slice], *, state: Tree, before: Tree
     ) -> Tree:
         """The states before pieces; {} for the stored ones. Those before windows are computed where they are not known.
 

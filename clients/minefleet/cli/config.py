@@ -26,9 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints YAML."""
     config, overrides = split(arguments.settings, arguments.map_path)
     settings = read_settings(required(config), overrides)
-    data = to_dict(settings.of())
+    loaded = settings.of()
+    data = to_dict(loaded)
     if arguments.action == "resolve":
         with reproducible([config, *overrides]), closing(ForkServer()) as forks:
-            data = preflight(spread(settings.of()), forks.start, lambda schema: spread(settings.of(schema))).to_dict()
+            data = preflight(spread(loaded), forks.start, lambda schema: spread(settings.of(schema))).to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0

@@ -94,7 +94,7 @@ def read_settings(config: str, overrides: Sequence[str] = (), start: Start = sta
     """As `load`, for who is about to make the environment.
 
     Raises:
-        ConfigError: If CONFIG does not exist.
+        ConfigError: If the file that CONFIG names does not exist.
     """
     data = read(config, read_overrides(overrides).get("path_map", {}), start)
     return Settings(data=data, source=config, overrides=overrides)
@@ -168,7 +168,7 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
 
 
 def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
-    """Reads what CONFIG names, unchecked, with its paths as they are on this machine.
+    """Reads what CONFIG names, unchecked, with its paths as they are on this machine; a preset is only named.
 
     Args:
         config: A preset or a file.
@@ -176,14 +176,13 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
         start: Starts the process that imports a Python module.
 
     Raises:
-        ConfigError: If it does not exist, or is no mapping.
+        ConfigError: If the file does not exist, or is no mapping.
     """
     path = Path(config)
     if path.suffix == ".py":
         return _settle_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
         return _settle_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
-    _read_preset(config)
     return {PRESET: config}
 
 
