@@ -86,11 +86,13 @@ def config_of(case: Case) -> dict[str, Any]:
         },
         "train_config": {
             "learning_rate": numbers.LEARNING_RATE,
+            "anneal_lr_linearly": False,
             "adam_eps": numbers.ADAM_EPS,
             "max_grad_norm": numbers.MAX_GRAD_NORM,
             "discount": numbers.DISCOUNT,
             "gae_lambda": numbers.GAE_LAMBDA,
             "gae_values": "behaviour",
+            "off_policy": "clip",
             "ppo_clip": numbers.CLIP,
             "log_ratio_range": math.log(numbers.LARGEST_RATIO),
             "entropy_bonus_coef": numbers.ENTROPY,
@@ -117,7 +119,12 @@ def env_of(case: Case) -> dict[str, Any]:
 
 def policy_of(case: Case) -> dict[str, Any]:
     """The network."""
-    network = {"hidden_size": case.hidden, "gru_size": case.gru}
+    network = {
+        "hidden_size": case.hidden,
+        "gru_size": case.gru,
+        "separate_value_trunk": False,
+        "normalize_obs": False,
+    }
     if case.has_frames:
         return {**network, "activation": "relu", "conv_channels": [32, 64, 128]}
     return {**network, "activation": "tanh", "hidden_layers": 2}
