@@ -1,4 +1,4 @@
-"""Steps that were not finite, kept so that `minefleet rerun-update` can repeat them.
+"""Steps that were not finite, kept so that they can be repeated.
 
 RUN_DIR/bad-steps/
 └── 00000/
@@ -70,7 +70,7 @@ class Dumps:
         except (ConfigError, OSError) as error:
             logger.warning("the step that is not finite is not kept: %s", error)
         else:
-            logger.warning("to repeat it: minefleet rerun-update %s", place)
+            logger.warning("the step is kept in %s", place)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

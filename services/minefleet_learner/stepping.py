@@ -132,5 +132,5 @@ class Stepper:
         if self._bad_steps >= self._config.max_bad_steps:
             raise NonFiniteError(
                 f"{self._bad_steps} optimizer steps in a row were not finite; the last fragments: {text}; "
-                f"`minefleet rerun-update` repeats those that are kept in the run's {BAD_STEPS}"
+                f"the first ones are kept in the run's {BAD_STEPS}"
             )

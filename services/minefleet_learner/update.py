@@ -174,18 +174,14 @@ class Updater:
         if self.carrier is not None:
             self.carrier.forget()
 
-    def repeat(
-        self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates, look: Callable[[PPOLoss], None]
-    ) -> UpdateTally:
-        """Takes one step again, as `update` took it; its numbers are in what it returns. `look` is shown each loss."""
+    def repeat(self, prepared: Prepared, micro_batches: Sequence[Tensor], rates: Rates) -> UpdateTally:
+        """Takes one step again, as `update` took it; its numbers are in what it returns."""
         self.policy.train(not self._set_rates(rates))
         tally, lengths = UpdateTally(self.policy.action_head.names), prepared.pieces.mask.sum(1)
         count = int(lengths[torch.cat(list(micro_batches))].sum())
 
         def loss_of(chosen: Tensor, of: float) -> PPOLoss:
-            loss = self._objective.loss(prepared, rates, chosen, of)
-            look(loss)
-            return loss
+            return self._objective.loss(prepared, rates, chosen, of)
 
         self._stepper.step(micro_batches, lengths, count, loss_of, prepared.names_of, tally)
         return tally

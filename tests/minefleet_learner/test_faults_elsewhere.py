@@ -44,7 +44,7 @@ FAULTS = {
         f"{LEARNER}/test_update.py::test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not"
     ],
     "the debugger stops a run that nobody watches": [
-        f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger_but_the_command_that_exists_for_it"
+        f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger"
     ],
     "no multiple of keep_interval survives": [
         "tests/minefleet/test_checkpoint.py::test_only_what_was_asked_for_is_kept"
@@ -81,14 +81,14 @@ def test_every_fault_has_a_test_that_is_there(fault: str) -> None:
         assert name in functions_of(path)
 
 
-def test_nothing_starts_a_debugger_but_the_command_that_exists_for_it() -> None:
+def test_nothing_starts_a_debugger() -> None:
     starters = [
         path.name
         for folder in ("clients", "services")
         for path in (ROOT / folder).rglob("*.py")
         if any(word in path.read_text() for word in ("breakpoint()", "set_trace(", "post_mortem("))
     ]
-    assert starters == ["rerun.py"]
+    assert not starters
 
 
 @given(mean=st.floats(-1e6, 1e6), spread=st.floats(0, 1e-3), seed=st.integers(0, 99))

@@ -26,10 +26,9 @@ COMMANDS = {
     "vpt": "convert files of OpenAI's or MineStudio's VPT into ones from which no code can run",
     "config": "show a configuration, or resolve it as a run would",
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
-    "rerun-update": "repeat an update step that was not finite, and say what was first not finite",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
-MODULES = {"eval": "evaluate", "rerun-update": "rerun_update"}
+MODULES = {"eval": "evaluate"}
 """Commands whose module has another name."""
 
 EXIT_SIGNAL = 130
