@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 from minefleet.checkpoint import CheckpointState, newest
 from minefleet.policies.weights import Weights
@@ -82,7 +81,7 @@ class Taken:
 
 
 class Learner:
-    """One learner on one run: `start`; `take`, train and `hand_over`, or `iterate`, until `is_over`; `finish`."""
+    """One learner on one run: `start`; `take`, train and `hand_over` until `is_over`; `finish`."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -135,11 +134,6 @@ class Learner:
         self._iteration, self._version = self._started.iteration, self._started.version
         outlets.board.set(status_service_pb2.STATE_RUNNING)
         self._set_alarm(60 * run.config.stop.minutes)
-
-    def iterate(self) -> None:
-        """Trains on one lease and hands the iteration over."""
-        taken = self.take()
-        self.hand_over(taken, self._parts.updater.update(taken.leased.batch, taken.rates))
 
     def take(self) -> Taken:
         """Waits for a lease; when this returns, the weights may be changed.
@@ -269,26 +263,20 @@ class Learner:
         return time.monotonic() - began
 
 
-def run(learner: Learner, stopping: threading.Event, train: Callable[[], None] | None = None) -> None:
+def run(learner: Learner, stopping: threading.Event, train: Callable[[], None]) -> None:
     """Trains until the run is over or the process is asked to stop.
 
     Args:
         learner: Not started yet; closed afterwards.
         stopping: Asks it to stop.
-        train: What is done once it is started, until it is over; None iterates.
+        train: What is done once it is started, until it is over.
     """
     try:
         try:
             learner.start()
-            (train or partial(iterate, learner, stopping))()
+            train()
         except StoppedError as error:
             logger.info("%s", error)
         learner.finish("signal" if stopping.is_set() else "trainer")
     finally:
         learner.close()
-
-
-def iterate(learner: Learner, stopping: threading.Event) -> None:
-    """Iterates until the run is over."""
-    while not learner.is_over and not stopping.is_set():
-        learner.iterate()

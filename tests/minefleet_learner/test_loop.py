@@ -121,7 +121,7 @@ class Fleet:
         """Runs a learner in a thread; returns when it waits for fragments."""
         learner, context = self.learner(background=True)
         pool = ThreadPoolExecutor(1)
-        ended = pool.submit(run_learner, learner, context.stopping)
+        ended = pool.submit(train, learner, context.stopping)
         pool.shutdown(wait=False)
         self.wait_until(lambda: ended.done() or context.board.report().detail == WAITING)
         return ended
@@ -170,6 +170,22 @@ class Fleet:
         return result
 
 
+def iterate(learner: Learner) -> None:
+    """One iteration as `PPOTrainer` makes it."""
+    taken = learner.take()
+    learner.hand_over(taken, learner.updater.update(taken.leased.batch, taken.rates))
+
+
+def train(learner: Learner, stopping: threading.Event) -> None:
+    """Iterates until the run is over."""
+
+    def until_over() -> None:
+        while not learner.is_over and not stopping.is_set():
+            iterate(learner)
+
+    run_learner(learner, stopping, until_over)
+
+
 @pytest.fixture
 def fleet(tmp_path: Path, schema: Schema, make_fragment: Make) -> Iterator[Callable[..., Fleet]]:
     with contextlib.ExitStack() as stack:
@@ -191,7 +207,7 @@ def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[...
     version = 1
     while not learner.is_over:
         made.act(version)
-        learner.iterate()
+        iterate(learner)
         version += 1
     learner.finish("signal")
 
@@ -243,7 +259,7 @@ def test_a_run_whose_actors_record_what_its_weights_do_not_say_stops_before_it_t
         learner.start()
         made.act(1)
         with pytest.raises(ParityError, match=r"of actor\.\d/0 was recorded as"):
-            learner.iterate()
+            iterate(learner)
     assert not made.rows()
     assert issubclass(ParityError, GaveUpError)
 
@@ -251,7 +267,7 @@ def test_a_run_whose_actors_record_what_its_weights_do_not_say_stops_before_it_t
 def test_a_run_without_fragments_ends_when_its_time_is_over(fleet: Callable[..., Fleet]) -> None:
     made = fleet(minutes=0.01)
     learner, context = made.learner()
-    run_learner(learner, context.stopping)
+    train(learner, context.stopping)
     assert (made.result()["stopped_by"], made.result()["iteration"]) == ("minutes", 0)
 
 
@@ -271,7 +287,7 @@ def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
     learner.start()
     for version in (1, 2):
         made.act(version, fragments=2 * shards)
-        learner.iterate()
+        iterate(learner)
     learner.finish("signal")
     rows = made.rows()
     steps = 2 * LENGTH * shards
@@ -288,7 +304,7 @@ def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
 def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: Callable[..., Fleet]) -> None:
     made = fleet(shards=2)
     learner, context = made.learner(background=True)
-    trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
+    trained = threading.Thread(target=train, args=(learner, context.stopping))
     trained.start()
     waiting = threading.Event()
     while newest(made.run.checkpoints) is None:
@@ -310,7 +326,7 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     learner.start()
     for version in (1, 2):
         made.act(version)
-        learner.iterate()
+        iterate(learner)
     made.act(3)
     context.stopping.set()
     learner.finish("signal")
@@ -320,7 +336,7 @@ def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> 
     learner, _ = made.learner()
     learner.start()
     assert not (made.run.directory / "result.json").exists()
-    learner.iterate()  # Uses what replay still holds: nothing was made since.
+    iterate(learner)  # Uses what replay still holds: nothing was made since.
     learner.finish("signal")
     after = read_state(made.run.checkpoints / "latest")
     assert after.run_id == before.run_id
@@ -354,7 +370,7 @@ def test_videos_are_wished_for_every_so_often_and_kept_once_though_the_learner_s
             for shard, actor in enumerate(made.actors):
                 video = Video(format="mp4", data=b"video", stream=f"s-{shard}", episode=0, policy_version=1)
                 actor.append(video=video)
-            learner.iterate()
+            iterate(learner)
         context.stopping.set()
         learner.finish("signal")
     assert {path.name for path in made.run.videos.iterdir()} == {"version-1-s-0-0.mp4", "version-1-s-1-0.mp4"}
@@ -385,10 +401,10 @@ def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(
     learner, _ = made.learner()
     learner.start()
     made.act(1)
-    learner.iterate()
+    iterate(learner)
     shutil.copytree(made.run.checkpoints, tmp_path / "kept", symlinks=True)
     made.act(2)
-    learner.iterate()
+    iterate(learner)
     made.act(3)  # Acted by a version that the checkpoint does not know.
     learner.close()
     shutil.rmtree(made.run.checkpoints)
@@ -399,7 +415,7 @@ def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(
     learner, _ = made.learner()
     learner.start()
     made.act(4)
-    learner.iterate()
+    iterate(learner)
     learner.finish("signal")
     rows, after = made.rows(), read_state(made.run.checkpoints / "latest")
     assert [row["iteration"] for row in rows] == [1, 2]
@@ -416,7 +432,7 @@ def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_e
 ) -> None:
     made = fleet(num_iterations=2, max_staleness=3)
     learner, context = made.learner(background=True)
-    trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
+    trained = threading.Thread(target=train, args=(learner, context.stopping))
     trained.start()
     watched = threading.Event()
     while newest(made.run.checkpoints) is None:
@@ -434,7 +450,7 @@ def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_e
 def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[..., Fleet]) -> None:
     made = fleet()
     learner, context = made.learner(background=True)
-    trained = threading.Thread(target=run_learner, args=(learner, context.stopping))
+    trained = threading.Thread(target=train, args=(learner, context.stopping))
     trained.start()
     waiting = threading.Event()
     while context.board.report().detail != WAITING:
@@ -454,7 +470,7 @@ def test_while_parameters_is_away_the_loop_trains_on_and_nothing_is_acked_before
     made.act(1, fragments=3 * FRAGMENTS)
     made.stop("parameters")
     for _ in range(3):
-        learner.iterate()
+        iterate(learner)
     assert learner.is_over
     assert made.rows() == []
     assert made.actor.reserve(1, []).newest_version == 1
@@ -477,7 +493,7 @@ def test_what_could_not_be_published_before_a_stop_is_abandoned_and_its_leases_g
     made.act(1, fragments=2 * FRAGMENTS)
     made.stop("parameters")
     for _ in range(2):
-        learner.iterate()
+        iterate(learner)
     context.stopping.set()
     learner.finish("signal")
     assert not (made.run.directory / "result.json").exists()
@@ -492,10 +508,10 @@ def test_a_crash_between_publish_and_ack_saves_nothing_more_and_loses_no_fragmen
     learner, _ = made.learner(background=True)
     learner.start()
     made.act(1, fragments=2 * FRAGMENTS)
-    learner.iterate()
+    iterate(learner)
     made.wait_until(lambda: len(made.rows()) == 1 and made.reads() == 2)  # The next batch has been fetched.
     made.stop("replay")
-    learner.iterate()
+    iterate(learner)
     follower = ParametersClient(made.run.config.services.parameters.address)
     made.wait_until(lambda: follower.fetch()[0].version == 3)
     follower.close()
@@ -506,7 +522,7 @@ def test_a_crash_between_publish_and_ack_saves_nothing_more_and_loses_no_fragmen
     made.serve(made.context("replay", status_service_pb2.ROLE_REPLAY))
     learner, _ = made.learner()
     learner.start()
-    learner.iterate()
+    iterate(learner)
     learner.finish("signal")
     assert [row["policy_version"] for row in made.rows()] == [2, 5]
     assert [row["trained_steps"] for row in made.rows()] == [LENGTH * FRAGMENTS, 2 * LENGTH * FRAGMENTS]
@@ -535,9 +551,9 @@ def test_the_loop_goes_on_while_weights_are_copied_and_changes_them_only_then(fl
     learner.start()
     made.act(1, 2 * FRAGMENTS)
     copier.gate.clear()
-    learner.iterate()
+    iterate(learner)
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(learner.iterate)
+        second = pool.submit(iterate, learner)
         with contextlib.suppress(TimeoutError):
             second.result(timeout=1.0)  # Long enough to change them, were they not waited for.
         copier.gate.set()
@@ -623,7 +639,7 @@ def test_a_run_whose_end_is_reached_is_over_at_once(fleet: Callable[..., Fleet])
         learner.start()
         for _ in range(trained):
             made.act(1)
-            learner.iterate()
+            iterate(learner)
         assert learner.is_over
         learner.finish("signal")
         assert made.result()["stopped_by"] == "env_steps"
@@ -636,10 +652,10 @@ def test_the_checkpoint_with_the_best_return_is_kept_if_so_asked(fleet: Callable
     learner, _ = made.learner()
     learner.start()
     made.act(1, fragments=FRAGMENTS * 6)  # Returns rise from fragment to fragment.
-    learner.iterate()
+    iterate(learner)
     made.made = 0
-    learner.iterate()
-    learner.iterate()
+    iterate(learner)
+    iterate(learner)
     learner.finish("signal")
     assert (made.run.checkpoints / "best").exists() == keep_best
     if keep_best:
@@ -653,7 +669,7 @@ def test_a_policy_without_memory_trains_on_the_steps_of_the_burn_in(fleet: Calla
     learner, _ = made.learner()
     learner.start()
     made.act(1)
-    learner.iterate()
+    iterate(learner)
     learner.finish("signal")
     assert made.rows()[0]["burn_in_steps"] == 0  # This policy has no memory to warm up.
     assert made.result()["trained_steps"] == FRAGMENTS * LENGTH
