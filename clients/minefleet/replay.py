@@ -120,8 +120,6 @@ class Lease:
     """Environment steps that actors have reported, in total."""
     env_failures: int
     """Environment failures that actors have reported, in total."""
-    slot_seconds: replay_service_pb2.SlotSeconds
-    """What the slots of all actors have spent their time on since this replay started."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,28 +180,17 @@ class ReplayClient:
         """Asks replay who it is and how it fares."""
         return self._call(lambda: shake_hands(self._channel, self._identity))
 
-    def reserve(
-        self,
-        policy_version: int,
-        chunks: Sequence[Name],
-        *,
-        actor: str = "",
-        slot_seconds: replay_service_pb2.SlotSeconds | None = None,
-    ) -> Reservation:
+    def reserve(self, policy_version: int, chunks: Sequence[Name]) -> Reservation:
         """Asks whether these chunks may be made with these weights. Asking again renews a grant.
 
         Args:
             policy_version: Of the weights.
             chunks: By stream and number.
-            actor: Whose `slot_seconds` these are.
-            slot_seconds: What its slots have spent their time on so far.
         """
         request = replay_service_pb2.ReserveRequest(
             run_id=self.position.run_id,
             policy_version=policy_version,
             chunks=[fragment_pb2.ChunkName(stream=stream, chunk=chunk) for stream, chunk in chunks],
-            actor=actor,
-            slot_seconds=slot_seconds,
         )
         response = self._call(lambda: self._stub.Reserve(request, timeout=CALL_TIMEOUT_S))
         return Reservation(
@@ -265,7 +252,6 @@ class ReplayClient:
             chunks=[_leased_chunk(chunk) for chunk in response.chunks],
             env_steps=response.env_steps,
             env_failures=response.env_failures,
-            slot_seconds=response.slot_seconds,
         )
 
     def read(

@@ -1,4 +1,4 @@
-"""How a run fares: every role is asked, and the stage that limits throughput is named with the knob to turn."""
+"""How a run fares: every role is asked, and the stage that holds it up is named with the key to turn."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from minefleet.bottleneck import Bottleneck, find_in
 from minefleet.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.errors import ConfigError, FleetError, translated
-from minefleet.knobs import advice
-from minefleet.limit import Verdict
 from minefleet.rpc import connect
 from minefleet.run import RUN_FILE, read_run
 from minefleet.tail import MetricsTail
@@ -25,9 +24,6 @@ from minefleet.words import role_word, state_word
 
 ROLES_DIRECTORY = "roles"
 TIMEOUT_S = 2.0
-LEARNER = "learner"
-"""Who knows what limits."""
-PROCESSOR = "processor_seconds"
 STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting": "cyan", "draining": "cyan"}
 SHOWN = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
 """Numbers of the last line of metrics on the screen."""
@@ -53,22 +49,19 @@ class RoleStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatus:
-    """All roles of a run, its newest numbers, and what limits it."""
+    """All roles of a run, its newest numbers, and what holds it up."""
 
     run_dir: str
     roles: list[RoleStatus]
     metrics: Mapping[str, Any]
     """The last line of `metrics.jsonl`; empty before the first."""
-    verdict: Verdict
-    """What the learner says of where time goes; of zeros while it is away."""
-    advice: list[str]
-    """What limits and what to turn, in lines; empty while that is unknown."""
+    bottleneck: Bottleneck | None
+    """What holds it up; None while that is unknown."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        limit = self.verdict.limit
-        found = {"stage": limit.stage, "gain": limit.gain, "gains": limit.gains} if limit is not None else {}
-        return asdict(self) | {"limit": found}
+        found = self.bottleneck
+        return asdict(self) | {"bottleneck": asdict(found) | {"sentence": found.sentence} if found else {}}
 
 
 def look(directory: Path) -> RunStatus:
@@ -79,23 +72,17 @@ def look(directory: Path) -> RunStatus:
     """
     if not (directory / RUN_FILE).exists():
         raise ConfigError(f"there is no run in {directory}")
-    config = read_run(directory).config
-    credentials = read_credentials(config.services.security, OPERATOR)
+    credentials = read_credentials(read_run(directory).config.services.security, OPERATOR)
     cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(partial(ask, credentials=credentials), cards))
     with MetricsTail(directory / "metrics.jsonl") as tail:
         rows = tail.read()
-    verdict = Verdict.from_figures(next((role.figures for role in roles if role.name == LEARNER), {}))
-    cores = {
-        role.name: role.figures[PROCESSOR] / max(role.uptime_s, 1.0) for role in roles if PROCESSOR in role.figures
-    }
     return RunStatus(
         run_dir=str(directory),
         roles=roles,
         metrics=rows[-1] if rows else {},
-        verdict=verdict,
-        advice=advice(verdict, config, cores),
+        bottleneck=find_in(role.figures for role in roles),
     )
 
 
@@ -122,7 +109,7 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
 
 
 def render(status: RunStatus) -> RenderableType:
-    """The status as one screen: who is up, the roles' own numbers, the run's, and what limits it."""
+    """The status as one screen: who is up, the roles' own numbers, the run's, and what holds it up."""
     if not status.roles:
         return Group(Text(status.run_dir, style="bold"), Text("no role is up", style="yellow"), *_summary(status))
     roles = Table(box=None, pad_edge=False, header_style="dim")
@@ -133,7 +120,7 @@ def render(status: RunStatus) -> RenderableType:
         roles.add_row(*_cells(role))
         plain = {name: value for name, value in role.figures.items() if "." not in name}
         figures.add_row(Text(role.name, style="dim"), Text("  ".join(_figures(plain))))
-    parts = (roles, Text(), figures, Text(), *_summary(status), *_limit(status))
+    parts = (roles, Text(), figures, Text(), *_summary(status), *_bottleneck(status.bottleneck))
     return Group(Text(status.run_dir, style="bold"), *parts)
 
 
@@ -142,17 +129,14 @@ def _summary(status: RunStatus) -> list[Text]:
     return [Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics)) if line]
 
 
-def _limit(status: RunStatus) -> Iterator[RenderableType]:
-    """Where the time of the two loops goes, and what limits them."""
-    if not status.advice:
+def _bottleneck(found: Bottleneck | None) -> Iterator[RenderableType]:
+    """Where the time of the two loops goes, and what holds them up."""
+    if found is None:
         return
-    told = status.verdict.to_dict()
     times = Table.grid(padding=(0, 2))
-    for title, part in (("slots", told["slot_share"]), ("learner", told["loop_share"])):
+    for title, part in (("slots", found.slots), ("learner", found.loop)):
         times.add_row(Text(title, style="dim"), *(Text(f"{name} {share:.0%}") for name, share in part.items()))
-    yield Text()
-    yield times
-    yield from (Text(line, style="bold" if not number else "") for number, line in enumerate(status.advice))
+    yield from (Text(), times, Text(found.sentence, style="bold"))
 
 
 def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:

@@ -4,10 +4,9 @@ from deploy.grafana.panels import Page, Panel, chart, figure
 from deploy.grafana.queries import average, chosen, largest, quantile, rate, smallest, total
 
 SLOTS = total("minefleet_actor_slots")
+SLOT_SECONDS = "minefleet_actor_slot_seconds_total"
 HELD = total("minefleet_actor_held_slots")
 IDLE = (HELD, total("minefleet_actor_resetting_slots"), total("minefleet_actor_resting_slots"))
-CLEAR_GAIN = 1.25
-"""A stage that gains less limits nothing worth a change, as `minefleet status` says."""
 
 
 def page() -> Page:
@@ -31,15 +30,6 @@ def limit() -> list[Panel]:
     """The stage that all others wait for."""
     waits, granted = largest("minefleet_learner_wait_ratio"), total("minefleet_actor_held_slots", reason="grant")
     return [
-        figure(
-            "Limit",
-            "The stage without which the run would be fastest, and at most how many times as fast: below 1.25 none "
-            "limits by itself. `minefleet status` names what to turn.",
-            f"topk(1, {largest('minefleet_learner_limit_gain', 'stage')})",
-            unit="none",
-            steps={CLEAR_GAIN: "yellow", 2.0: "orange"},
-            legend="{{stage}}",
-        ),
         figure("Steps taken", "By all actors.", rate("minefleet_actor_env_steps_total"), unit="cps"),
         figure(
             "Steps trained",
@@ -48,26 +38,25 @@ def limit() -> list[Panel]:
             unit="cps",
         ),
         figure("Learner waits", "Share of the last iteration.", waits, unit="percentunit"),
+        figure(
+            "Slots in environments",
+            "Share of the slots' time in which they wait for a step or a reset. What holds the run up, and the key to "
+            "turn, is said by `minefleet status`.",
+            f"{rate(SLOT_SECONDS, waiting_for='environment')} / {rate(SLOT_SECONDS)}",
+            unit="percentunit",
+        ),
         figure("Slots without a grant", "Replay has enough for now.", f"{granted} / {SLOTS}", unit="percentunit"),
         figure("Newest version", "Of the weights.", largest("minefleet_parameters_newest_version"), unit="none"),
-        chart(
-            "At most how many times as fast without a stage",
-            "What both loops would gain if the stage took no time: the actors' slots, and the learner.",
-            (largest("minefleet_learner_limit_gain", "stage"), "{{stage}}"),
-            unit="none",
-            bounds=(1, None),
-            steps={CLEAR_GAIN: "yellow"},
-        ),
         chart(
             "What slots wait for",
             "Shares of the time of all slots. `grant` is for the learner, `room` for replay.",
             (
-                f"{rate('minefleet_actor_slot_seconds_total', 'waiting_for')} / ignoring(waiting_for) group_left "
-                + rate("minefleet_actor_slot_seconds_total"),
+                f"{rate(SLOT_SECONDS, 'waiting_for')} / ignoring(waiting_for) group_left {rate(SLOT_SECONDS)}",
                 "{{waiting_for}}",
             ),
             unit="percentunit",
             stacked=True,
+            span=12,
             bounds=(0, 1),
         ),
         chart(
@@ -77,6 +66,7 @@ def limit() -> list[Panel]:
             (rate("minefleet_learner_loop_seconds_total", "spent_on"), "{{spent_on}}"),
             unit="percentunit",
             stacked=True,
+            span=12,
             bounds=(0, 1),
         ),
         chart(

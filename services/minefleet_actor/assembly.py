@@ -189,8 +189,6 @@ def make_grants(context: RoleContext, shard: Shard, inference: Inference, metric
         granted=pool.wake,
         renew_s=buffer.grant_timeout_s / 3,
         max_staleness=buffer.max_staleness,
-        actor=metrics.actor,
-        slot_seconds=partial(metrics.slot_seconds, shard.index),
     )
 
 

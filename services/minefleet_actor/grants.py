@@ -20,9 +20,7 @@ from collections.abc import Callable, Sequence
 
 from minefleet.replay import Position, ReplayClient
 from minefleet.rpc import StoppedError
-from minefleet.v1 import replay_service_pb2
 
-SlotSeconds = replay_service_pb2.SlotSeconds
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
 
@@ -45,8 +43,6 @@ class Grants:
         granted: Callable[[], None],
         renew_s: float,
         max_staleness: int,
-        actor: str = "",
-        slot_seconds: Callable[[], SlotSeconds | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replay = replay
@@ -54,8 +50,6 @@ class Grants:
         self._granted_hook = granted
         self._renew_s = renew_s
         self._max_staleness = max_staleness
-        self._actor = actor
-        self._slot_seconds = slot_seconds
         self._newest_version = 0
         self._outdated: int | None = None  # The version that replay would grant more to, were it newer.
         self._clock = clock
@@ -145,7 +139,7 @@ class Grants:
         if not asked and not polling:
             return None
         version = self._version()
-        answer = self._replay.reserve(version, asked, actor=self._actor, slot_seconds=self._slot_seconds())
+        answer = self._replay.reserve(version, asked)
         with self._changed:
             self._asked = ()
             self._outdated = version if answer.wants_newer_weights else None

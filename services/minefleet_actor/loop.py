@@ -42,11 +42,11 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
-from minefleet_actor.lanes import PATIENCE_S, Lane, Lanes
+from minefleet_actor.lanes import PATIENCE_S, Lanes
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.recorder import Recorder
-from minefleet_actor.slot_time import ENVIRONMENT, INFERENCE, KIND_OF, Waiting
+from minefleet_actor.slot_time import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.video.camera import Camera
 from minefleet_actor.weights import WeightsFollower
 
@@ -342,18 +342,12 @@ class Actor:
         wanting: NDArray[np.bool_] = (self._phase == Phase.READY) | (self._phase == Phase.ENDING)
         return wanting
 
-    def _waiting(self) -> list[Waiting]:
-        """By lane, how many slots wait for what. Bytes are counted, since that takes less than any call of NumPy."""
-        numbers = self._lanes.numbers
-        phases = (
-            [self._phase] if len(self._lanes) == 1 else [self._phase[numbers == n] for n in range(len(self._lanes))]
-        )
-        return [self._waiting_of(lane, phase.tobytes()) for lane, phase in zip(self._lanes, phases, strict=True)]
-
-    def _waiting_of(self, lane: Lane, phases: bytes) -> Waiting:
+    def _waiting(self) -> Waiting:
+        """How many slots wait for what. Bytes are counted, since that takes less than any call of NumPy."""
+        phases = self._phase.tobytes()
         working, held = phases.count(Phase.WORKING), phases.count(Phase.HELD)
         waiting = (ENVIRONMENT, working), (INFERENCE, len(phases) - working - held)
-        return (*waiting, (KIND_OF[lane.lack], held)) if held else waiting
+        return (*waiting, *self.held().items()) if held else waiting
 
     def _begin(self, slot: int, recurrent_state: Tree) -> None:
         """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from minefleet.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.pace import Durations, Pace
 from minefleet_actor.slot_time import SlotTime
+from minefleet_runtime.recent import Recent
 from minefleet_worker.frames import FAILURES
 
 REASONS = {
@@ -37,7 +39,7 @@ class SlotTimeCollector(Collector):
         family = CounterMetricFamily(
             "minefleet_actor_slot_seconds", "Time of all slots, by what they waited for.", labels=["waiting_for"]
         )
-        for kind, seconds in self._slot_time.totals().items():
+        for kind, seconds in self._slot_time.seconds().items():
             family.add_metric([kind], seconds)
         yield family
 
@@ -100,7 +102,8 @@ class ActorMetrics:
         self._env_failures = np.zeros(lanes, np.int64)
         self._failures_by_kind: Counts[str] = Counts()
         self._pace = Pace()
-        self.slot_time = SlotTime(lanes)
+        self.slot_time = SlotTime()
+        self._recent = Recent(self.slot_time.seconds)
         registry.register(SlotTimeCollector(self.slot_time))
 
     def stepped(self, lanes: NDArray[np.intp], seconds: NDArray[np.float64]) -> None:
@@ -142,14 +145,11 @@ class ActorMetrics:
                 actor=self.actor, env_steps=self._env_steps[lane], env_failures=self._env_failures[lane]
             )
 
-    def slot_seconds(self, lane: int) -> replay_service_pb2.SlotSeconds:
-        """What the slots of one lane have spent their time on, cumulative over this incarnation."""
-        return self.slot_time.of(lane)
-
     def totals(self) -> dict[str, float]:
         """Over all lanes; failures also by kind, for people."""
         with self._lock:
             env_steps, env_failures = int(self._env_steps.sum()), int(self._env_failures.sum())
         by_kind = {f"failed_by_{kind}": count for kind, count in sorted(self._failures_by_kind.items())}
         pace = round(self._pace.of(env_steps), 1)
-        return {"env_steps": env_steps, "env_steps_per_s": pace, "env_failures": env_failures, **by_kind}
+        spent = {f"{SLOT_PREFIX}{kind}": seconds for kind, seconds in self._recent.grown().items()}
+        return {"env_steps": env_steps, "env_steps_per_s": pace, "env_failures": env_failures, **by_kind, **spent}

@@ -20,7 +20,6 @@ from minefleet.policies.policy import twin
 from minefleet.policies.weights import rounded_tensors
 from minefleet.replay import ReplayClient
 from minefleet.run import Run
-from minefleet_learner.advisor import Advisor
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.collating import Collator
 from minefleet_learner.compiling import compiled_policy
@@ -31,6 +30,7 @@ from minefleet_learner.finishing import Outlets
 from minefleet_learner.following import Follower, FollowingShards
 from minefleet_learner.leading import LeadingShards
 from minefleet_learner.loop import Learner, Parts
+from minefleet_learner.loop_time import LoopTime
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.parity import BOUNDS, ParityProbe
 from minefleet_learner.ranks import ALONE, Ranks, join, own_device
@@ -66,9 +66,9 @@ def build_learner(
     rollout = run.config.rollout_config
     metrics, bound = LearnerMetrics(context.registry), _parity_bound(run)
     metrics.parity_bound.set(bound)
-    advisor = Advisor(replay.slot_seconds, rollout.replay_buffer_config.max_staleness)
-    context.registry.register(advisor)
-    context.board.ask(advisor.figures)
+    loop_time = LoopTime(rollout.replay_buffer_config.max_staleness)
+    context.registry.register(loop_time)
+    context.board.ask(loop_time.figures)
     outlets = Outlets(
         run=run,
         feed=build_feed(
@@ -78,7 +78,7 @@ def build_learner(
             ranks,
             ahead=background,
             burn_in=updater.burn_in,
-            reading=advisor.loop_time.reading,
+            reading=loop_time.reading,
         ),
         replay=replay,
         parameters=ParametersClient(
@@ -100,7 +100,7 @@ def build_learner(
         ),
         metrics=metrics,
         board=context.board,
-        advisor=advisor,
+        loop_time=loop_time,
     )
     probe = ParityProbe(
         updater.policy,

@@ -24,9 +24,9 @@ from minefleet.parameters import ParametersClient, Wish
 from minefleet.policies.weights import Weights
 from minefleet.replay import NOWHERE, Position
 from minefleet.run import RUN_FILE, Run
-from minefleet_learner.advisor import Advisor
 from minefleet_learner.episodes import EpisodeStatistics
 from minefleet_learner.feed import Feed
+from minefleet_learner.loop_time import LoopTime
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_learner.rows import Account, Speedometer, evaluation_row, make_row
 from minefleet_learner.saving import CheckpointWriter
@@ -78,7 +78,7 @@ class Outlets:
     writer: CheckpointWriter
     metrics: LearnerMetrics
     board: StatusBoard
-    advisor: Advisor
+    loop_time: LoopTime
 
 
 class Finisher:
@@ -118,7 +118,7 @@ class Finisher:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
         if trained.is_published:
             self._publish(trained.weights.result(), trained.iteration, trained.version, self._wishes(trained))
-            self._outlets.advisor.loop_time.published()
+            self._outlets.loop_time.published()
         self._ack(trained)
         self._read_episodes()
         self._judge()
@@ -229,7 +229,7 @@ class Finisher:
             episodes=self._episodes,
             account=account,
             sps=self._speed.pass_by(self._state.env_steps),
-            verdict=self._outlets.advisor.lap(),
+            loop_share=self._outlets.loop_time.shares(),
         )
         self._journal.write(row)
         self._outlets.metrics.observe(row, skipped_steps=account.report.skipped_steps)

@@ -93,7 +93,7 @@ class Learner:
             give_up=parts.stopping.set,
         )
         self._watch = Stopwatch()
-        self._time = parts.outlets.advisor.loop_time
+        self._time = parts.outlets.loop_time
         self._moments = Copier()
         self._copying: Future[Weights] = Future()
         self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None

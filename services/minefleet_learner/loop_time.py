@@ -17,23 +17,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from minefleet.limit import LoopShares, names
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from minefleet.bottleneck import LOOP, LOOP_PREFIX, shares
+from minefleet_runtime.recent import Recent
 
 Doing = Literal["nothing", "waits", "trains", "stands still"]
 
 
-class LoopTime:
+class LoopTime(Collector):
     """Seconds by what they went to, from the end of the first wait on, which is for roles to start. Thread-safe."""
 
     def __init__(self, max_staleness: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_staleness = max_staleness
         self._clock = clock
         self._lock = threading.Lock()
-        self._seconds = dict.fromkeys(names(LoopShares), 0.0)
+        self._seconds = dict.fromkeys(LOOP, 0.0)
         self._since = clock()
         self._doing: Doing = "nothing"
         self._is_reading = False
         self._unpublished = 0
+        self._recent = Recent(self.seconds, clock)
 
     def waits(self) -> None:
         """The loop waits for fragments from now on."""
@@ -75,10 +80,27 @@ class LoopTime:
             self._unpublished -= 1
 
     def seconds(self) -> dict[str, float]:
-        """Up to now, by the names of `LoopShares`."""
+        """Up to now, by `LOOP`."""
         with self._lock:
             self._settle()
             return dict(self._seconds)
+
+    def shares(self) -> dict[str, float]:
+        """Of the time of late, by `LOOP`; all 0 before the first wait is over."""
+        return shares(self._recent.grown(), LOOP)
+
+    def figures(self) -> dict[str, float]:
+        """Seconds of late, as the learner's board says them."""
+        return {f"{LOOP_PREFIX}{name}": seconds for name, seconds in self._recent.grown().items()}
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Up to the moment of the scrape."""
+        family = CounterMetricFamily(
+            "minefleet_learner_loop_seconds", "Time of the learner's loop, by what it went to.", labels=["spent_on"]
+        )
+        for name, seconds in self.seconds().items():
+            family.add_metric([name], seconds)
+        yield family
 
     def _do(self, doing: Doing) -> None:
         with self._lock:

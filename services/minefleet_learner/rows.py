@@ -2,12 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from minefleet.checkpoint import CheckpointState
-from minefleet.limit import Verdict
 from minefleet.v1 import episode_pb2
 from minefleet_learner.episodes import EpisodeStatistics
 from minefleet_learner.feed import Receipt
@@ -75,7 +74,12 @@ class Account:
 
 
 def make_row(
-    *, state: CheckpointState, episodes: EpisodeStatistics, account: Account, sps: float | None, verdict: Verdict
+    *,
+    state: CheckpointState,
+    episodes: EpisodeStatistics,
+    account: Account,
+    sps: float | None,
+    loop_share: Mapping[str, float],
 ) -> dict[str, Any]:
     """The numbers of an iteration that has just been acked."""
     staleness, uses = account.receipt.staleness, account.receipt.uses
@@ -89,7 +93,7 @@ def make_row(
         "sps": sps,
         "learner_wait_ratio": account.learner_wait_ratio,
         "publish_blocked_s": account.publish_blocked_s,
-        **verdict.to_dict(),
+        "loop_share": loop_share,
         "staleness_mean": mean(staleness),
         "staleness_max": max(staleness, default=None),
         "reuse_mean": mean(uses),

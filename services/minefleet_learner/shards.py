@@ -17,10 +17,8 @@ from itertools import chain
 from minefleet.errors import FencedError, FleetError, NotFoundError
 from minefleet.replay import EpisodePage, LeasedChunk, Order, Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
-from minefleet.v1 import episode_pb2, replay_service_pb2
+from minefleet.v1 import episode_pb2
 
-SlotSeconds = replay_service_pb2.SlotSeconds
-KINDS = tuple(SlotSeconds.DESCRIPTOR.fields_by_name)
 EPISODES_PER_PAGE = 1000
 
 
@@ -50,8 +48,6 @@ class Shards:
         self._parts = parts
         self._homes: dict[int, Mapping[str, int]] = {}
         """Of each open lease, the shard that its streams lie on."""
-        self._slot_seconds: dict[Part, SlotSeconds] = {}
-        """Of each shard, what actors' slots have spent their time on, as it said last."""
         self._threads = ThreadPoolExecutor(len(parts), thread_name_prefix="lease") if len(parts) > 1 else None
 
     @property
@@ -68,22 +64,15 @@ class Shards:
         """Leases the chunks of one iteration; None when the wait ran out. Asking again adds what is missing."""
 
         def ask(part: Part) -> list[LeasedChunk]:
-            lease = part.replay.lease(
+            return part.replay.lease(
                 number, fragments=part.fragments, use_version=use_version, wait_s=wait_s, order=order
-            )
-            self._slot_seconds[part] = lease.slot_seconds
-            return lease.chunks
+            ).chunks
 
         parts = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
         if not all(parts):
             return None
         self.place(number, {chunk.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks})
         return list(chain.from_iterable(parts))
-
-    def slot_seconds(self) -> SlotSeconds:
-        """What actors' slots have spent their time on, as far as shards have said."""
-        told = list(self._slot_seconds.values())
-        return SlotSeconds(**{kind: sum(getattr(one, kind) for one in told) for kind in KINDS})
 
     def place(self, number: int, homes: Mapping[str, int]) -> None:
         """Says on which shard the streams of an open lease lie."""

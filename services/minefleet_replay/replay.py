@@ -29,7 +29,6 @@ from minefleet_replay.pacing import Hint
 from minefleet_replay.progress import Counts
 from minefleet_replay.reading import Stored, Wish, read
 from minefleet_replay.rows import number_key, number_of
-from minefleet_replay.slot_time import SlotSeconds, SlotTime
 from minefleet_replay.store import Family, StorageError
 from minefleet_replay.videos import ROW
 
@@ -93,7 +92,6 @@ class Replay:
         self._intake = Intake(keeper, clock)
         self._lending = Lending(keeper, clock, rng)
         self._hint = Hint()
-        self._slot_time = SlotTime()
         self._changed = threading.Condition()
         self._stopped = False
         self._synced_at = clock()
@@ -130,11 +128,6 @@ class Replay:
             newest_version = self.keeper.books.standing.newest_version
             wants_newer = policy_version < newest_version and not free_chunks and free_to_newest > 0
             return Answer(granted, self._hint.retry_after_s, newest_version, free_chunks, wants_newer)
-
-    def hear_of_slots(self, actor: str, seconds: SlotSeconds) -> None:
-        """Takes what an actor's slots have spent their time on."""
-        with self._changed:
-            self._slot_time.take(actor, seconds)
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""
@@ -243,11 +236,6 @@ class Replay:
         """What actors have reported, in total."""
         with self._changed:
             return self.keeper.books.progress.total
-
-    def slot_seconds(self) -> SlotSeconds:
-        """What the slots of all actors have spent their time on, since this process started."""
-        with self._changed:
-            return self._slot_time.total
 
     def wake(self) -> None:
         """Lets waiting leases look again."""

@@ -66,9 +66,6 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             names = _chunk_names(request.chunks)
             self._replay.bind(request.run_id)
-            if request.actor:
-                check_name(request.actor, 0)
-                self._replay.hear_of_slots(request.actor, request.slot_seconds)
             answer = self._replay.reserve(request.policy_version, names)
         for granted in answer.granted:
             self._metrics.granted.labels(str(granted).lower()).inc()
@@ -114,7 +111,6 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             chunks=[_leased_chunk(chunk) for chunk in lent],
             env_steps=progress.env_steps,
             env_failures=progress.env_failures,
-            slot_seconds=self._replay.slot_seconds(),
         )
 
     def Read(  # noqa: N802

@@ -1,7 +1,7 @@
 """Processor time, as Linux counts it: of this machine's cores, and of this process with all that it has started."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,23 +67,6 @@ def _read(path: Path) -> str:
 def own_figures() -> dict[str, float]:
     """This role's processor time, as its board says it."""
     return {"processor_seconds": family_seconds(os.getpid())}
-
-
-class BusyShare:
-    """The share of this machine's cores that was busy since the last time it was asked, in [0, 1]."""
-
-    def __init__(self, read: Callable[[], CoreTime] = own_cores) -> None:
-        self._read = read
-        self._before = read()
-        self._share = 0.0
-
-    def look(self) -> float:
-        """The share; what it was where no time has passed."""
-        now = self._read()
-        if now.total_s > self._before.total_s:
-            self._share = (now.busy_s - self._before.busy_s) / (now.total_s - self._before.total_s)
-            self._before = now
-        return self._share
 
 
 class ProcessorCollector(Collector):

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 
 from minefleet_actor.metrics import ActorMetrics
-from minefleet_learner.advisor import Advisor, SlotSeconds
+from minefleet_learner.loop_time import LoopTime
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_replay.limits import Limits
@@ -53,7 +53,7 @@ def replay(registry: CollectorRegistry) -> None:
 
 def learner(registry: CollectorRegistry) -> None:
     LearnerMetrics(registry)
-    registry.register(Advisor(SlotSeconds, max_staleness=1))
+    registry.register(LoopTime(1))
 
 
 def actor(registry: CollectorRegistry) -> None:

@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from minefleet.errors import ConfigError
-from minefleet.limit import LoopShares, SlotShares, Verdict
 from minefleet.run import Run
 from minefleet.status import look, render
 from minefleet.v1 import status_service_pb2
@@ -72,29 +71,23 @@ def test_a_role_without_a_port_is_starting(run: Run) -> None:
     assert (role.name, role.state) == ("actor-0", "starting")
 
 
-def test_the_newest_numbers_and_what_limits_are_shown(run: Run) -> None:
+def test_the_newest_numbers_are_shown(run: Run) -> None:
     run.metrics.write_text(json.dumps({**ROW, "iteration": 2}) + "\n" + json.dumps(ROW) + "\n")
     with replay_up(run):
         text = shown(run)
     assert "iteration 3  env_steps 1,234" in text and "sps 812.50" in text
-    assert "limit" not in text
+    assert "hold" not in text
 
 
-def test_what_limits_is_shown_with_where_time_goes_and_told_as_json(run: Run) -> None:
-    verdict = Verdict(
-        slots=SlotShares(environment=0.25, grant=0.75), loop=LoopShares(training=0.9, fragments=0.1), learner_busy=0.99
-    )
+def test_what_holds_the_run_up_is_shown_with_where_time_goes_and_told_as_json(run: Run) -> None:
+    figures = {"slot_seconds.environment": 1.0, "slot_seconds.grant": 3.0, "loop_seconds.training": 9.0}
     with learner_up(run) as context:
-        context.board.ask(verdict.figures)
-        context.board.figure("processor_seconds", 3.0)
-        text, told = shown(run), json.loads(json.dumps(look(run.directory).to_dict()))
+        context.board.figures({**figures, "loop_seconds.fragments": 1.0})
+        text, told = shown(run), json.loads(json.dumps(look(run.directory).to_dict()))["bottleneck"]
     assert "environment 25%" in text and "grant 75%" in text and "fragments 10%" in text
-    assert "slot_share" not in text
-    assert "the learner limits: it trains 90% of its time, slots wait 75% of theirs for a grant" in text
-    assert "all cores are busy (99%), on average so far" in text and "most by learner" in text
-    assert (told["limit"]["stage"], told["limit"]["gain"]) == ("learner", 4.0)
-    assert told["verdict"]["loop"]["training"] == 0.9
-    assert told["advice"][0].startswith("the learner limits")
+    assert "slot_seconds" not in text
+    assert told["sentence"] in text
+    assert (told["stage"], told["loop"]["training"], told["slots"]["grant"]) == ("learner", 0.9, 0.75)
 
 
 def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:

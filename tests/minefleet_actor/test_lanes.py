@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minefleet_actor.grants import POLL_S, RECENT_S, Grants, SlotSeconds
+from minefleet_actor.grants import POLL_S, RECENT_S, Grants
 from minefleet_actor.lanes import Lane, Lanes, lane_number, stream_name
 
 
@@ -225,27 +225,3 @@ def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
     assert grants.is_behind
     version[0] = 2
     assert not grants.is_behind
-
-
-def test_a_reserve_says_what_the_slots_have_spent_their_time_on(clock: Clock) -> None:
-    told: list[object] = []
-
-    class Listening(Replay):
-        def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **more: object) -> Any:
-            told.append(more)
-            return super().reserve(policy_version, chunks)
-
-    seconds = SlotSeconds(environment=3.0)
-    grants = Grants(
-        Listening(),  # type: ignore[arg-type]
-        version=lambda: 1,
-        granted=lambda: None,
-        renew_s=20.0,
-        max_staleness=1,
-        actor="a",
-        slot_seconds=lambda: seconds,
-        clock=clock,
-    )
-    grants.wish(("s", 0))
-    grants.ask()
-    assert told == [{"actor": "a", "slot_seconds": seconds}]

@@ -339,7 +339,7 @@ def audit_border(parcel: Parcel, following: Parcel) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_slot_that_goes_to_another_shard_loses_nothing_and_cuts_no_chunk(seed: int) -> None:
     posts = [Post(seed + lane) for lane in range(3)]
-    pool, metrics = play(seed, ticking(), posts, steps=1500)
+    pool, metrics = play(seed, ticking(), posts, steps=2000)
     sent = [parcel for post in posts for parcel in post.parcels]
     assert sum(len(parcel.fragment) for parcel in sent) == pool.steps
     for slot in range(SLOTS):
@@ -401,10 +401,8 @@ def test_fragments_are_full_unless_a_reset_is_slow() -> None:
 def test_the_time_of_every_slot_goes_to_something_in_every_turn() -> None:
     ticks = iter(range(10**9))
     metrics = ActorMetrics(CollectorRegistry(), "actor", 2)
-    metrics.slot_time = SlotTime(2, lambda: float(next(ticks)), busy=lambda: 1.0)
+    metrics.slot_time = SlotTime(lambda: float(next(ticks)))
     play(0, ticking(), [Post(1), Post(2)], metrics=metrics)
-    spent = metrics.slot_time.totals()
+    spent = metrics.slot_time.seconds()
     assert all(spent[kind] > 0 for kind in ("environment", "inference", "grant", "room"))
-    busy = sum(metrics.slot_time.of(lane).busy for lane in range(2))
     assert sum(spent.values()) % SLOTS == 0
-    assert busy == sum(spent.values())

@@ -2,8 +2,9 @@
 
 import pytest
 
-from minefleet.limit import SlotShares, names
-from minefleet_actor.slot_time import AT_ONCE_S, ENVIRONMENT, GRANT, INFERENCE, KINDS, SlotTime
+from minefleet_actor.slot_time import AT_ONCE_S, ENVIRONMENT, INFERENCE, SlotTime
+
+GRANT = "grant"
 
 
 class Clock:
@@ -19,54 +20,40 @@ def clock() -> Clock:
 
 
 def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> None:
-    slot_time = SlotTime(1, clock, busy=lambda: 0.5)
+    slot_time = SlotTime(clock)
     slot_time.settle(0, 1.0)
-    slot_time.wait_for([((ENVIRONMENT, 3), (INFERENCE, 1), (GRANT, 2))], acted=0)
+    slot_time.wait_for([(ENVIRONMENT, 3), (INFERENCE, 1), (GRANT, 2)], acted=0)
     clock.now_s += 10.0
     slot_time.settle(1, 10.0)
-    assert slot_time.totals() == {"environment": 30.0, "inference": 10.0, "grant": 20.0, "room": 0.0, "weights": 0.0}
-    assert slot_time.of(0).busy == pytest.approx(30.0)
-
-
-def test_each_lane_has_its_own_slots(clock: Clock) -> None:
-    slot_time = SlotTime(2, clock, busy=lambda: 1.0)
-    slot_time.wait_for([((ENVIRONMENT, 1),), ((GRANT, 4),)], acted=0)
-    clock.now_s += 2.0
-    slot_time.settle(0, 1.0)
-    assert (slot_time.of(0).environment, slot_time.of(0).busy) == (2.0, 2.0)
-    assert (slot_time.of(1).grant, slot_time.of(1).busy) == (8.0, 8.0)
+    assert slot_time.seconds() == {"environment": 30.0, "inference": 10.0, "grant": 20.0, "room": 0.0, "weights": 0.0}
 
 
 def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_actor(clock: Clock) -> None:
-    slot_time = SlotTime(1, clock, busy=lambda: 0.0)
+    slot_time = SlotTime(clock)
     slot_time.settle(0, 1.0)
-    slot_time.wait_for([((ENVIRONMENT, 4),)], acted=0)
+    slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
     slot_time.settle(0, 1.0)
     clock.now_s += 1.0
-    slot_time.wait_for([((ENVIRONMENT, 4),)], acted=0)
+    slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
     clock.now_s += 0.5
     slot_time.settle(3, AT_ONCE_S / 2)
-    assert slot_time.totals()["inference"] == pytest.approx(3.0)
-    assert slot_time.totals()["environment"] == pytest.approx(1.0 + 4 * 0.5)
+    assert slot_time.seconds()["inference"] == pytest.approx(3.0)
+    assert slot_time.seconds()["environment"] == pytest.approx(1.0 + 4 * 0.5)
     clock.now_s += 1.0
-    slot_time.wait_for([((ENVIRONMENT, 4),)], acted=0)
+    slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
     clock.now_s += 5.0
     slot_time.settle(4, 5.0)
-    assert slot_time.totals()["inference"] == pytest.approx(3.0)
+    assert slot_time.seconds()["inference"] == pytest.approx(3.0)
 
 
 def test_the_turn_in_which_a_slot_acted_is_the_actors(clock: Clock) -> None:
-    slot_time = SlotTime(2, clock, busy=lambda: 0.0)
+    slot_time = SlotTime(clock)
     slot_time.settle(0, 1.0)
     clock.now_s += 3.0
-    slot_time.wait_for([((ENVIRONMENT, 4), (GRANT, 1)), ((ENVIRONMENT, 3),)], acted=6)
+    slot_time.wait_for([(ENVIRONMENT, 7), (GRANT, 1)], acted=6)
     clock.now_s += 5.0
     slot_time.settle(4, 5.0)
-    totals = slot_time.totals()
+    totals = slot_time.seconds()
     assert totals["inference"] == pytest.approx(6 * 3.0)
     assert totals["environment"] == pytest.approx(3.0 + 7 * 5.0)
     assert totals["grant"] == pytest.approx(8.0)
-
-
-def test_kinds_have_the_names_of_the_verdict() -> None:
-    assert names(SlotShares) == KINDS

@@ -124,14 +124,14 @@ def test_wandb_offline_holds_the_curve_and_a_resumed_run_continues_the_same_run(
         for iteration in (first, first + 1):
             returns = None if iteration == 1 else 10.0 * iteration
             row = {"iteration": iteration, "env_steps": 640 * iteration, "episode_return_mean": returns}
-            journal.write(row | {"limit_gain": {"learner": 1.5}})
+            journal.write(row | {"loop_share": {"training": 0.5}})
         journal.close()
     told, rows = logged(tmp_path)
     assert told["id"] == "run-id"
     assert told["train_config"]["discount"] == run.config.train_config.discount
     assert [row["env_steps"] for row in rows] == [640, 1280, 1920, 2560]
     assert [row.get("episode_return_mean") for row in rows] == [None, 20.0, 30.0, 40.0]
-    assert {row["limit_gain/learner"] for row in rows} == {1.5}
+    assert {row["loop_share/training"] for row in rows} == {0.5}
 
 
 def test_wandb_is_told_what_the_configuration_says_for_it(tmp_path: Path, schema: Schema) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import ContractError, FencedError, NotFoundError, RejectedError
+from minefleet.errors import ContractError, FencedError, NotFoundError
 from minefleet.replay import Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
@@ -35,19 +35,6 @@ def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Server
         assert [(header.name.sequence, body) for header, body in client.read(7)] == [(0, payload), (1, b"payload")]
         assert client.ack(7) == 64
         assert client.lease(8, fragments=2, use_version=1, wait_s=0.0).chunks == []
-
-
-def test_the_learner_hears_what_the_actors_slots_spend_their_time_on(make_server: Servers) -> None:
-    server = make_server(fragments_per_chunk=2)
-    with server.serve(), server.client() as client:
-        for seconds in (10.0, 12.5):
-            spent = replay_service_pb2.SlotSeconds(environment=seconds, grant=1.0, busy=seconds / 2)
-            client.reserve(1, [], actor="a", slot_seconds=spent)
-        client.reserve(1, [])
-        lease = client.lease(1, fragments=2, use_version=1, wait_s=0.0)
-        assert lease.slot_seconds == replay_service_pb2.SlotSeconds(environment=2.5, busy=1.25)
-        with pytest.raises(RejectedError, match="finite"):
-            client.reserve(1, [], actor="a", slot_seconds=replay_service_pb2.SlotSeconds(room=-1.0))
 
 
 def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:

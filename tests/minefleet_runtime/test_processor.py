@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from minefleet_runtime.processor import TICKS_PER_S, BusyShare, CoreTime, core_time, family_seconds, own_cores
+from minefleet_runtime.processor import TICKS_PER_S, CoreTime, core_time, family_seconds, own_cores
 
 STAT = """cpu  30 0 30 300 60 0 0 0 0 0
 cpu0 10 0 20 60 10 0 0 0 5 0
@@ -18,12 +18,6 @@ NEST = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}]
 def test_only_the_cores_that_may_be_used_count_and_waiting_for_disks_is_idle() -> None:
     assert core_time(STAT, frozenset({0})) == CoreTime(30 / TICKS_PER_S, 100 / TICKS_PER_S)
     assert core_time(STAT, frozenset({0, 1})) == CoreTime(60 / TICKS_PER_S, 420 / TICKS_PER_S)
-
-
-def test_the_share_is_that_since_the_last_look() -> None:
-    times = iter([CoreTime(10, 100), CoreTime(20, 120), CoreTime(20, 120), CoreTime(21, 130)])
-    share = BusyShare(lambda: next(times))
-    assert [share.look() for _ in range(3)] == [0.5, 0.5, 0.1]
 
 
 def test_this_machine_can_be_read() -> None:

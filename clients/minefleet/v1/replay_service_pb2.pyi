@@ -150,48 +150,6 @@ class ActorProgress(_message.Message):
 Global___ActorProgress: _TypeAlias = ActorProgress  # noqa: Y015
 
 @_typing.final
-class SlotSeconds(_message.Message):
-    """SlotSeconds is what environment slots have spent their time on: seconds, summed over slots. All are finite and >= 0."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ENVIRONMENT_FIELD_NUMBER: _builtins.int
-    INFERENCE_FIELD_NUMBER: _builtins.int
-    GRANT_FIELD_NUMBER: _builtins.int
-    ROOM_FIELD_NUMBER: _builtins.int
-    WEIGHTS_FIELD_NUMBER: _builtins.int
-    BUSY_FIELD_NUMBER: _builtins.int
-    environment: _builtins.float
-    """Waiting for the environment: a step or a reset."""
-    inference: _builtins.float
-    """From an observation to the action."""
-    grant: _builtins.float
-    """Waiting for a grant."""
-    room: _builtins.float
-    """Waiting for replay to take what is queued."""
-    weights: _builtins.float
-    """Waiting for newer weights."""
-    busy: _builtins.float
-    """All of them, each second counted by the share of the actor's cores that were busy in it."""
-    def __init__(
-        self,
-        *,
-        environment: _builtins.float = ...,
-        inference: _builtins.float = ...,
-        grant: _builtins.float = ...,
-        room: _builtins.float = ...,
-        weights: _builtins.float = ...,
-        busy: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "environment", b"environment", "grant", b"grant", "inference", b"inference", "room", b"room", "weights", b"weights"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SlotSeconds: _TypeAlias = SlotSeconds  # noqa: Y015
-
-@_typing.final
 class ReserveRequest(_message.Message):
     """ReserveRequest asks for grants."""
 
@@ -200,21 +158,13 @@ class ReserveRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
-    ACTOR_FIELD_NUMBER: _builtins.int
-    SLOT_SECONDS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The actor's run."""
     policy_version: _builtins.int
     """The version of the weights that the actor runs."""
-    actor: _builtins.str
-    """The actor incarnation that `slot_seconds` are of; empty when there are none."""
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_fragment_pb2.ChunkName]:
         """The chunks that the actor wants to make."""
-
-    @_builtins.property
-    def slot_seconds(self) -> Global___SlotSeconds:
-        """Cumulative over the incarnation, of the slots whose streams go to this shard."""
 
     def __init__(
         self,
@@ -222,12 +172,10 @@ class ReserveRequest(_message.Message):
         run_id: _builtins.str = ...,
         policy_version: _builtins.int = ...,
         chunks: _abc.Iterable[_fragment_pb2.ChunkName] | None = ...,
-        actor: _builtins.str = ...,
-        slot_seconds: Global___SlotSeconds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["slot_seconds", b"slot_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "chunks", b"chunks", "policy_version", b"policy_version", "run_id", b"run_id", "slot_seconds", b"slot_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "policy_version", b"policy_version", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -470,7 +418,6 @@ class LeaseResponse(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     ENV_STEPS_FIELD_NUMBER: _builtins.int
     ENV_FAILURES_FIELD_NUMBER: _builtins.int
-    SLOT_SECONDS_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps that actors have reported, in total."""
     env_failures: _builtins.int
@@ -479,21 +426,16 @@ class LeaseResponse(_message.Message):
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedChunk]:
         """Empty when the wait ran out."""
 
-    @_builtins.property
-    def slot_seconds(self) -> Global___SlotSeconds:
-        """What actors have reported since this process started, over all of them: it begins anew with the process."""
-
     def __init__(
         self,
         *,
         chunks: _abc.Iterable[Global___LeasedChunk] | None = ...,
         env_steps: _builtins.int = ...,
         env_failures: _builtins.int = ...,
-        slot_seconds: Global___SlotSeconds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["slot_seconds", b"slot_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "env_failures", b"env_failures", "env_steps", b"env_steps", "slot_seconds", b"slot_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "env_failures", b"env_failures", "env_steps", b"env_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
