@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from minefleet.errors import CorruptError
+from minefleet.errors import ContractError, CorruptError
 from minefleet.files import write_whole
 from minefleet_replay.shortage import translated_shortage
 
@@ -32,7 +32,8 @@ def read_identity(directory: Path) -> Identity | None:
     """Reads a store's identity; None where there is no store.
 
     Raises:
-        CorruptError: If it is unreadable or of another format.
+        CorruptError: If it is unreadable.
+        ContractError: If it is of another format.
     """
     path = directory / FILE
     if not path.exists():
@@ -42,7 +43,7 @@ def read_identity(directory: Path) -> Identity | None:
     except (ValueError, TypeError) as error:
         raise CorruptError(f"{path} is unreadable: {error}") from error
     if identity.format != FORMAT:
-        raise CorruptError(f"{directory} has format {identity.format}, this version reads format {FORMAT}")
+        raise ContractError(f"{directory} has format {identity.format}, this version reads format {FORMAT}")
     return identity
 
 

@@ -1,24 +1,33 @@
-"""Opens a store and rebuilds replay from it, or refuses with the reason."""
+"""Opens a store and rebuilds replay from it.
 
+A store that does not open is set aside, and replay goes on with an empty one: experience expires after a few versions,
+so that nothing in it is worth an operation. Counters go on from `counters.json`.
+"""
+
+import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from minefleet.errors import ConfigError, ContractError, CorruptError
+from minefleet.files import sync
 from minefleet_replay.books import Books, read_books
-from minefleet_replay.identity import Identity, read_identity, write_identity
+from minefleet_replay.counters import begin_from, read_counters
+from minefleet_replay.identity import FILE, Identity, read_identity, write_identity
 from minefleet_replay.keeper import Keeper
 from minefleet_replay.limits import Limits
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.pacing import Pacing
 from minefleet_replay.payloads import PayloadLog, open_payloads
 from minefleet_replay.replay import Replay
-from minefleet_replay.rows import number_of
-from minefleet_replay.store import Store, has_remains, open_store
+from minefleet_replay.rows import LEDGER, number_of
+from minefleet_replay.store import DATABASE, Store, has_remains, lock_store, open_store
 from minefleet_replay.videos import ROW, VIDEOS, Videos
 
 logger = logging.getLogger(__name__)
@@ -37,7 +46,7 @@ def open_replay(
     rng: Random | None = None,
     bound: Callable[[str], None] = lambda _: None,
 ) -> Replay:
-    """Opens the store in `directory`, or makes one.
+    """Opens the store in `directory`, or makes one; also where there is one that is damaged, which is set aside.
 
     Args:
         directory: Of the store; nobody else's.
@@ -50,26 +59,79 @@ def open_replay(
 
     Raises:
         ConflictError: If another process has it open.
-        CorruptError: If it is damaged, or has lost what had been synced.
+        CorruptError: If an empty one does not open either.
         ConfigError: If it was made with another `fragments_per_chunk`, or as another shard.
         ContractError: If its fragments have another schema.
     """
-    with _naming_the_cure(directory):
-        identity = read_identity(directory)
-        store = open_store(directory, max_bytes=limits.max_bytes, fresh=identity is None and not has_remains(directory))
-        try:
-            books = read_books(store, limits)
-            known = identity or identity_of(limits)
-            check(directory, known, books)
-            payloads = find_payloads(directory, known, books)
-            videos = find_videos(directory, store, limits)
-            keeper = Keeper(store, payloads, videos, books, begin_pacing(books, clock()), metrics, wall_clock)
-            keeper.condemn_unusable()
-            replay = Replay(directory, keeper, clock=clock, rng=rng or Random(), bound=bound)
-            settle_identity(directory, identity, store, books)
-        except BaseException:
-            store.close()
-            raise
+    opening = partial(_open, directory, limits, metrics, clock, wall_clock, rng or Random(), bound)
+    try:
+        replay = opening()
+    except CorruptError as error:
+        damage = str(error)
+    else:
+        return replay
+    # What the error refers to must be gone: the database stays open as long as any of it lives.
+    gc.collect()
+    aside = set_aside(directory)
+    logger.error(
+        "replay goes on with an empty store, for the one in %s does not open: %s. It is kept in %s; remove that when "
+        "nobody needs it",
+        directory,
+        damage,
+        aside,
+    )
+    return opening()
+
+
+def set_aside(directory: Path) -> Path:
+    """Moves a store into a folder of its own, and returns that. `counters.json` stays, for the next store.
+
+    The folder lies within `directory`, which may be the root of a volume and could not be renamed.
+    """
+    aside = directory / f"broken-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    with closing(lock_store(directory)):
+        aside.mkdir()
+        # The identity last: without it, what a crash left behind here would pass for a new store.
+        for name in (DATABASE, PAYLOADS, VIDEOS, FILE):
+            if (directory / name).exists():
+                (directory / name).rename(aside / name)
+        sync(aside)
+        sync(directory)
+    return aside
+
+
+def _open(
+    directory: Path,
+    limits: Limits,
+    metrics: ReplayMetrics,
+    clock: Callable[[], float],
+    wall_clock: Callable[[], float],
+    rng: Random,
+    bound: Callable[[str], None],
+) -> Replay:
+    """Opens the store.
+
+    Raises:
+        CorruptError: If it is damaged, or has lost what had been synced.
+    """
+    identity, counters = read_identity(directory), read_counters(directory)
+    store = open_store(directory, max_bytes=limits.max_bytes, fresh=identity is None and not has_remains(directory))
+    try:
+        if identity is None and store.get("system", LEDGER) is None:
+            begin_from(counters, store)
+        books = read_books(store, limits)
+        books.next_episode = max(books.next_episode, counters.next_episode)
+        known = identity or identity_of(limits)
+        check(directory, known, books)
+        payloads = find_payloads(directory, known, books)
+        videos = find_videos(directory, store, limits)
+        keeper = Keeper(store, payloads, videos, books, begin_pacing(books, clock()), metrics, wall_clock)
+        keeper.condemn_unusable()
+        replay = Replay(directory, keeper, clock=clock, rng=rng, bound=bound)
+        settle_identity(directory, identity, store, books)
+    except BaseException:
+        store.close()
+        raise
     if books.standing.run_id:
         bound(books.standing.run_id)
     logger.info("opened %s with %d chunks; %s", directory, len(books.index), books.ledger)
@@ -79,17 +141,6 @@ def open_replay(
 def identity_of(limits: Limits) -> Identity:
     """The identity of a new store."""
     return Identity(shard=limits.shard, shards=limits.shards)
-
-
-@contextmanager
-def _naming_the_cure(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except CorruptError as error:
-        raise CorruptError(
-            f"{error}. `minefleet replay repair RUN --accept-loss` keeps what can still be read; or restore "
-            f"{directory}, or move it away to begin anew"
-        ) from error
 
 
 def check(directory: Path, identity: Identity, books: Books) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from minefleet.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
+from minefleet_replay.counters import Counters, counters_of, write_counters
 from minefleet_replay.identity import Identity, write_identity
 from minefleet_replay.intake import Intake, Outcome, Upload
 from minefleet_replay.keeper import Keeper
@@ -96,7 +97,7 @@ class Replay:
         self._stopped = False
         self._synced_at = clock()
         self._noting = threading.Lock()
-        self._noted: Identity | None = None
+        self._noted: tuple[Identity, Counters] | None = None
         self._trimmed: dict[Family, int] = {"episodes": 0, "drops": 0}
 
     def bind(self, run_id: str, schema_fingerprint: str | None = None) -> None:
@@ -363,11 +364,14 @@ class Replay:
         self._trimmed[family] = stop
 
     def _note(self, appended: int) -> None:
-        """Writes the store's identity, if it changed, with so many fragments known to be synced."""
+        """Writes the store's identity and counters, if they changed, with so many fragments known to be synced."""
+        books = self.keeper.books
+        with self._changed:
+            counters = counters_of(self.keeper.store, books.next_episode)
         with self._noting:
-            books = self.keeper.books
             shard, shards = books.limits.shard, books.limits.shards
             identity = Identity(run_id=books.standing.run_id, appended=appended, shard=shard, shards=shards)
-            if identity != self._noted:
+            if (identity, counters) != self._noted:
+                write_counters(self._directory, counters)
                 write_identity(self._directory, identity)
-                self._noted = identity
+                self._noted = identity, counters

@@ -14,6 +14,8 @@ STANDING = b"standing"
 LEDGER = b"ledger"
 GONE_ACTORS = b"actors-gone"
 ACTOR = b"actor/"
+UNEXPLAINED = b"unexplained"
+"""Fragments that left without a record of why: those of a store that was set aside."""
 AFTER_ACTORS = b"actor0"
 """The first key after those that begin with `ACTOR`."""
 

@@ -7,8 +7,9 @@ wait for it. RocksDB runs under the GIL, so a write that would stall is refused 
 ├── db/             RocksDB's own
 ├── payloads/       the payloads of the fragments that its rows name
 ├── videos/         the videos that its rows name
-├── damaged-*/      what a repair put aside
+├── broken-*/       a store that did not open, as it was found
 ├── identity.json   whose store it is
+├── counters.json   what was counted, for when the rest is lost
 └── lock            held by the process that has the store open
 """
 
@@ -33,7 +34,7 @@ from rocksdict import (
 )
 
 from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError, UnavailableError
-from minefleet_replay.budget import BUFFERS, EVENT_LOGS, SMALLEST_BYTES, Budget
+from minefleet_replay.budget import BUFFERS, EVENT_LOGS, Budget
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +51,11 @@ system    the ledger, where the run stands, actors' progress
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-Purpose = Literal["serve", "create", "look", "salvage", "rebuild"]
+Purpose = Literal["serve", "create", "look"]
 """
 serve     refuses a log that is damaged before its end
 create    as `serve`, and makes what is not there
 look      as `serve`, and writes nothing
-salvage   as `look`, and passes over what is damaged in the log
-rebuild   as `salvage`, and makes the families that are not there
 """
 
 DATABASE = "db"
@@ -113,7 +112,6 @@ class Store:
         *,
         directory: Path | None = None,
         reserve_bytes: int = 0,
-        may_stall: bool = False,
     ) -> None:
         """Takes an open database over.
 
@@ -122,7 +120,6 @@ class Store:
             lock: Let go when the store is closed.
             directory: Whose disk shall have room.
             reserve_bytes: Room on that disk that payloads must leave.
-            may_stall: Let a write wait for the disk. It holds up all threads of the process.
         """
         self._database = database
         self._lock = lock
@@ -133,7 +130,7 @@ class Store:
         self._families = {family: database.get_column_family(family) for family in FAMILIES}
         self.handles = {family: database.get_column_family_handle(family) for family in FAMILIES}
         self._options = WriteOptions()
-        self._options.no_slowdown = not may_stall
+        self._options.no_slowdown = True
         self._syncing = threading.Lock()
         self._refusal = ""
         """Why the last write was refused, if the disk had no room for it."""
@@ -287,19 +284,9 @@ def open_database(path: Path, max_bytes: int, purpose: Purpose) -> Rdict:
     """
     options = _options(Budget(max_bytes), purpose)
     families: dict[str, Options] = dict.fromkeys(FAMILIES, options)
-    access = AccessType.read_only() if purpose in ("look", "salvage") else AccessType.read_write()
+    access = AccessType.read_only() if purpose == "look" else AccessType.read_write()
     with translated_storage():
         return Rdict(str(path), options, column_families=families, access_type=access)
-
-
-def repair_database(path: Path) -> None:
-    """Makes a database of the files that can still be read, whatever its manifest says.
-
-    Raises:
-        CorruptError: If there is nothing to be made.
-    """
-    with translated_storage():
-        Rdict.repair(str(path), _options(Budget(SMALLEST_BYTES), "rebuild"))
 
 
 @contextmanager
@@ -349,7 +336,7 @@ def lock_store(directory: Path) -> BinaryIO:
 def _options(budget: Budget, purpose: Purpose) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(purpose == "create")
-    options.create_missing_column_families(purpose in ("create", "rebuild"))
+    options.create_missing_column_families(purpose == "create")
     options.set_write_buffer_size(budget.buffer_bytes)
     options.set_max_write_buffer_number(BUFFERS)
     options.set_max_total_wal_size(budget.log_bytes)
@@ -360,12 +347,6 @@ def _options(budget: Budget, purpose: Purpose) -> Options:
     options.set_max_manifest_file_size(budget.manifest_bytes)
     options.set_paranoid_checks(True)
     # The default mode drops all that follows a damaged record in the middle of the log, without a word.
-    options.set_wal_recovery_mode(_recovery(purpose))
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     return options
-
-
-def _recovery(purpose: Purpose) -> DBRecoveryMode:
-    if purpose in ("salvage", "rebuild"):
-        return DBRecoveryMode.skip_any_corrupted_record()
-    return DBRecoveryMode.tolerate_corrupted_tail_records()

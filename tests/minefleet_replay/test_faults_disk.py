@@ -13,9 +13,11 @@ from prometheus_client import CollectorRegistry
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import small_disk, wait_for
 
-from minefleet.errors import CorruptError, OverloadedError, UnavailableError
+from minefleet.errors import OverloadedError, UnavailableError
+from minefleet.replay import ReplayClient
 from minefleet.rpc import connect
-from minefleet.v1 import episode_pb2
+from minefleet.v1 import episode_pb2, replay_service_pb2
+from minefleet_replay.counters import read_counters
 from minefleet_replay.limits import limits_of
 from minefleet_replay.metrics import make_metrics
 from minefleet_replay.opening import open_replay
@@ -152,19 +154,70 @@ DAMAGES: dict[str, Callable[[ReplayProcess], Any]] = {
 }
 
 
+def kept_aside(replay: ReplayProcess) -> dict[str, bytes]:
+    """The files of the one store that was set aside, less RocksDB's own log."""
+    (aside,) = replay.store.glob("broken-*")
+    paths = [path for path in aside.rglob("*") if path.is_file() and path.name != "LOG"]
+    return {str(path.relative_to(aside)): path.read_bytes() for path in paths}
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_store_is_refused_every_time_with_the_command_that_mends_it(dead: ReplayProcess, damage: str) -> None:
+def test_a_damaged_store_is_set_aside_as_it_is_and_an_empty_one_counts_on(dead: ReplayProcess, damage: str) -> None:
     DAMAGES[damage](dead)
-    for _ in range(2):
-        with pytest.raises(CorruptError, match="minefleet replay repair RUN --accept-loss"):
-            reopen(dead)
+    left = {str(path.relative_to(dead.store)) for kind in ("db/*.sst", "payloads/*") for path in dead.store.glob(kind)}
+    replay = reopen(dead)
+    figures = replay.figures()
+    replay.close()
+    assert left <= kept_aside(dead).keys()
+    assert [figures[f"{name}_fragments"] for name in ("appended", "live", "corrupt")] == [FRAGMENTS, 0, FRAGMENTS]
+    reopen(dead).close()
+    assert len(kept_aside(dead)) > 0
 
 
-def test_the_process_of_a_damaged_store_ends_with_one_line(dead: ReplayProcess) -> None:
-    DAMAGES["no log"](dead)
-    code, log = dead.refusal()
-    assert code == 1
-    assert log.count("\n") == 1 and "CorruptError" in log
+def garble_manifest(replay: ReplayProcess) -> None:
+    files(replay, "db/MANIFEST-*")[0].write_bytes(b"garbage" * 100)
+
+
+def garble_tables(replay: ReplayProcess) -> None:
+    for path in files(replay, "db/*.sst"):
+        path.write_bytes(b"garbage" * 100)
+
+
+@pytest.mark.parametrize("damage", [garble_manifest, garble_tables])
+def test_a_process_whose_store_is_broken_goes_on_with_an_empty_one_and_its_counters(
+    replay: ReplayProcess, damage: Callable[[ReplayProcess], None]
+) -> None:
+    def append_some(client: ReplayClient, start: int, stop: int) -> list[str]:
+        return [append(replay, client, "s", sequence, PAYLOAD) for sequence in range(start, stop)]
+
+    def report(client: ReplayClient, env_steps: int, episode: int) -> None:
+        progress = replay_service_pb2.ActorProgress(actor="a", env_steps=env_steps, env_failures=2)
+        client.append(episodes=[episode_pb2.EpisodeRecord(stream="s", episode=episode)], progress=progress)
+
+    with replay.running(), replay.client() as client:
+        report(client, 1000, 0)
+        append_some(client, 0, 6)
+        client.lease(1, fragments=2, use_version=1, wait_s=0.0, order="oldest")
+        assert client.ack(1) == 1000
+        wait_for(lambda: read_counters(replay.store).next_episode == 1)
+        wait_for(lambda: '"appended": 6' in (replay.store / "identity.json").read_text())
+        replay.end()
+    damage(replay)
+    broken = next(replay.store.glob("db/MANIFEST-*")).read_bytes()
+    with replay.running(), replay.client() as client:
+        assert "replay goes on with an empty store" in replay.log.read_text()
+        assert client.describe().run_id == "run-1"
+        wait_for(lambda: replay.sample("minefleet_replay_env_steps") == 1000)
+        assert replay.sample("minefleet_replay_ledger_fragments", bucket="trained") == 2
+        assert replay.sample("minefleet_replay_ledger_fragments", bucket="corrupt") == 4
+        assert append_some(client, 6, 8) == ["stored", "stored"]
+        report(client, 1005, 1)
+        log = client.read_episodes(1, 10)
+        assert ([record.episode for record in log.episodes], log.next_cursor) == ([1], 2)
+        client.lease(2, fragments=2, use_version=1, wait_s=0.0, order="oldest")
+        assert [header.name.sequence for header, _ in client.read(2)] == [6, 7]
+        assert client.ack(2) == 1005
+    assert broken in kept_aside(replay).values()
 
 
 def test_a_torn_end_of_the_log_and_garbage_behind_it_open(dead: ReplayProcess) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from minefleet.errors import (
     ConfigError,
-    CorruptError,
     OverloadedError,
     RejectedError,
 )
@@ -113,16 +112,15 @@ def test_every_departure_is_explained(world: Any) -> None:
     assert [b'"reason": "trained"' in rows[0], b'"reason": "stale"' in rows[1], b'"stale"' in rows[2]] == [True] * 3
 
 
-def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_refused(world: Any) -> None:
+def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_set_aside(world: Any) -> None:
     world.append("s", 0)
     world.replay.tick()
     assert read_identity(world.directory) == Identity(run_id="run-1", appended=1)
     world.replay.close()
     write_identity(world.directory, Identity(run_id="run-1", appended=2))
-    with pytest.raises(CorruptError):
-        world.open()
-    write_identity(world.directory, Identity(run_id="run-1", appended=1))
     world.replay = world.open()
+    assert (world.figure("appended_fragments"), world.figure("corrupt_fragments")) == (1, 1)
+    assert len(list(world.directory.glob("broken-*"))) == 1
 
 
 def test_it_is_said_once_when_less_fits_than_an_iteration_needs(make_world: Worlds, caplog: Any) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.errors import CorruptError
+from minefleet.errors import ContractError, CorruptError
 from minefleet_replay.identity import Identity, read_identity, write_identity
 from minefleet_replay.index import Fragment, Place
 from minefleet_replay.leases import Lease, ending_row, read_rows
@@ -53,10 +53,16 @@ def test_a_row_cut_short_is_noticed() -> None:
         Standing.from_row(b'{"epoch": 1')
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"colour": 1}', "[]"])
-def test_an_unreadable_or_foreign_identity_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", '{"colour": 1}', "[]"])
+def test_an_unreadable_identity_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "identity.json").write_text(text)
     with pytest.raises(CorruptError):
+        read_identity(tmp_path)
+
+
+def test_an_identity_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text('{"format": 1}')
+    with pytest.raises(ContractError, match="has format 1, this version reads format 2"):
         read_identity(tmp_path)
 
 

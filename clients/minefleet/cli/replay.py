@@ -25,7 +25,6 @@ ACTIONS = {
     "stats": "the ledger, what is held, and how large it is",
     "why-dropped": "why fragments left, the latest first",
     "fsck": "verify every row and every byte of a stopped run; changes nothing",
-    "repair": "mend a damaged store; says what would be lost, until --accept-loss",
     "export": "write fragments as NumPy files into DIR",
 }
 ONLINE = ("stats", "why-dropped")
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=positive, metavar="N", help="at most so many (why-dropped: departures, 100; export: fragments)"
     )
-    parser.add_argument("--accept-loss", action="store_true", help="let repair drop what cannot be read")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -137,5 +135,4 @@ def _start_tool(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -
     options += ["--stream", arguments.stream] if arguments.stream else []
     limit = arguments.limit or (DEPARTURES if arguments.action == "why-dropped" else None)
     options += ["--limit", str(limit)] if limit is not None else []
-    options += ["--accept-loss"] if arguments.accept_loss else []
     return start_tool(MODULE, run_, arguments.action, options)

@@ -39,11 +39,6 @@ def fsck(report: Report) -> RenderableType:
     return Group(*(line for shard in report["shards"] for line in (_head(shard), *_faults(shard), *_unnamed(shard))))
 
 
-def repair(report: Report) -> RenderableType:
-    """What was or would be lost."""
-    return Group(*(line for shard in report["shards"] for line in (_head(shard), *_faults(shard), *_loss(shard))))
-
-
 def export(report: Report) -> RenderableType:
     """What was written."""
     return Text(f"{report['fragments']:,} fragments of {report['steps']:,} steps in {report['directory']}")
@@ -53,7 +48,6 @@ RENDER: dict[str, Callable[[Report], RenderableType]] = {
     "stats": stats,
     "why-dropped": why_dropped,
     "fsck": fsck,
-    "repair": repair,
     "export": export,
 }
 
@@ -112,20 +106,6 @@ def _unnamed(shard: Report) -> Iterator[Text]:
         yield Text(
             f"{len(files)} files of payloads hold nothing and go when replay runs: {', '.join(files)}", style="dim"
         )
-
-
-def _loss(shard: Report) -> Iterator[Text]:
-    if not shard["faults"]:
-        return
-    done = shard["kept_aside"] is not None
-    yield Text(
-        f"{'kept' if done else 'would keep'} {shard['kept_fragments']:,} fragments, {shard['lost_fragments']:,} "
-        f"{'are' if done else 'would be'} counted as corrupt"
-    )
-    if done:
-        yield Text(f"the damaged database lies in {shard['kept_aside']}; remove it when nobody needs it")
-    else:
-        yield Text("nothing was changed; --accept-loss repairs", style="yellow")
 
 
 def _ranges(sequences: list[int]) -> str:

@@ -1,1 +1,1 @@
-"""Tools that look into a store while replay does not run, and mend it."""
+"""Tools that look into a store while replay does not run."""

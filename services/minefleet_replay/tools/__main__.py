@@ -1,7 +1,6 @@
 """Runs a tool on the stores of a run: `python -m minefleet_replay.tools TOOL --run-dir DIR`. Prints one JSON object.
 
-Exit codes: 0 done, and what was looked at is sound; 1 faults or failed; 2 the command line or the run cannot work, or
-a loss is not accepted.
+Exit codes: 0 done, and what was looked at is sound; 1 faults or failed; 2 the command line or the run cannot work.
 """
 
 import argparse
@@ -20,7 +19,6 @@ from minefleet_replay.store import DATABASE
 from minefleet_replay.tools.export import Wanted, export
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked, looking
-from minefleet_replay.tools.repair import repair
 from minefleet_replay.tools.stats import stats
 
 Tool = Callable[[Place, Limits, argparse.Namespace], dict[str, Any]]
@@ -48,7 +46,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--place", metavar="NAME", help="which process of replay (default: all)")
     parser.add_argument("--stream", default="")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--accept-loss", action="store_true")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where an export goes")
     return parser.parse_args(argv)
 
@@ -79,18 +76,12 @@ def _fsck(place: Place, limits: Limits, _: argparse.Namespace) -> dict[str, Any]
     return fsck(place.store, limits)
 
 
-def _repair(place: Place, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
-    return repair(place.store, limits, accept_loss=arguments.accept_loss)
-
-
 def _exit_code(report: dict[str, Any], arguments: argparse.Namespace) -> int:
     has_faults = any(shard.get("faults") for shard in report.get("shards", ()))
-    if arguments.tool == "fsck" and has_faults:
-        return EXIT_FAILED
-    return EXIT_CONFIG if arguments.tool == "repair" and has_faults and not arguments.accept_loss else 0
+    return EXIT_FAILED if arguments.tool == "fsck" and has_faults else 0
 
 
-TOOLS: dict[str, Tool] = {"stats": _stats, "why-dropped": _why_dropped, "fsck": _fsck, "repair": _repair}
+TOOLS: dict[str, Tool] = {"stats": _stats, "why-dropped": _why_dropped, "fsck": _fsck}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -23,18 +23,14 @@ from minefleet_replay.rows import (
     GONE_ACTORS,
     LEDGER,
     STANDING,
+    UNEXPLAINED,
     Meta,
-    number_key,
     number_of,
     read_names,
     read_uses,
 )
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Family, Store
-from minefleet_replay.tools.salvage import Salvage
-
-UNEXPLAINED = b"unexplained"
-"""Key in `system`: fragments that left without a record, as the last repair counted them."""
 
 EXAMPLES = 10
 """Faults of one kind that are listed one by one."""
@@ -92,7 +88,7 @@ class Held:
 class Contents:
     """The rows, parsed."""
 
-    salvage: Salvage
+    store: Store
     fragments_per_chunk: int
     faults: Faults = field(default_factory=Faults)
     metas: dict[int, Meta] = field(default_factory=dict)
@@ -113,30 +109,18 @@ class Contents:
     ledger: Ledger | None = None
     standing: Standing | None = None
     unexplained: int = 0
-    meaningless: set[tuple[Family, bytes]] = field(default_factory=set)
-    """Families and keys of rows that can be read and not parsed."""
+    unreadable: set[Family] = field(default_factory=set)
+    """Families of which rows cannot be read, or not parsed."""
 
     @property
     def leased(self) -> Counter[int]:
         """Open leases of each chunk."""
         return Counter(chunk_id for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
 
-    def has_lost(self, family: Family) -> bool:
-        """Whether rows of a family cannot be read."""
-        lost = [one for one, _ in self.meaningless] + [gap.family for gap in self.salvage.gaps]
-        return family in lost
-
-    def may_have_lost(self, family: Family, number: int) -> bool:
-        """Whether the row of a number may be among those that cannot be read."""
-        key = number_key(number)
-        return (family, key) in self.meaningless or any(
-            gap.family == family and gap.holds(key) for gap in self.salvage.gaps
-        )
-
 
 def read_contents(store: Store, payloads: PayloadLog, fragments_per_chunk: int) -> Contents:
     """Reads and parses every row, and checks every payload."""
-    contents = Contents(Salvage(store), fragments_per_chunk)
+    contents = Contents(store, fragments_per_chunk)
     _read_system(contents)
     if contents.standing is not None and contents.standing.fragments_per_chunk:
         contents.fragments_per_chunk = contents.standing.fragments_per_chunk
@@ -147,24 +131,25 @@ def read_contents(store: Store, payloads: PayloadLog, fragments_per_chunk: int) 
     names = _parsed(contents, "names", lambda key, row: (key.decode(), read_names(row)))
     contents.names = {stream: known for _, (stream, known) in names}
     _read_records(contents)
-    for gap in contents.salvage.gaps:
-        where = f"from key {gap.start.hex() or 'first'} to {gap.stop.hex() if gap.stop is not None else 'last'}"
-        contents.faults.add("unreadable block", f"family {gap.family}, {where}: {gap.why}")
     return contents
 
 
 def _parsed(
     contents: Contents, family: Family, parse: Callable[[bytes, bytes], Parsed]
 ) -> Iterator[tuple[bytes, Parsed]]:
-    """Yields what the rows of a family mean, by key."""
-    for key, row in contents.salvage.rows(family):
-        try:
-            value = parse(key, row)
-        except UNREADABLE as error:
-            contents.meaningless.add((family, key))
-            contents.faults.add("unreadable row", f"family {family}, key {key.hex()}: {error!r}")
-        else:
-            yield key, value
+    """Yields what the rows of a family mean, by key, as far as they can be read."""
+    try:
+        for key, row in contents.store.scan(family):
+            try:
+                value = parse(key, row)
+            except UNREADABLE as error:
+                contents.unreadable.add(family)
+                contents.faults.add("unreadable row", f"family {family}, key {key.hex()}: {error!r}")
+            else:
+                yield key, value
+    except CorruptError as error:
+        contents.unreadable.add(family)
+        contents.faults.add("unreadable block", f"family {family}: {error}")
 
 
 def _read_fragments(contents: Contents) -> None:

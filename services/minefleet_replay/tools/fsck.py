@@ -12,8 +12,9 @@ from minefleet_replay.ledger import Bucket, Ledger
 from minefleet_replay.limits import Limits
 from minefleet_replay.names import MAX_STREAMS, NOTHING
 from minefleet_replay.opening import PAYLOADS, identity_of
+from minefleet_replay.store import DATABASE
 from minefleet_replay.tools.contents import Contents, Faults, Held, read_contents
-from minefleet_replay.tools.opening import payloads_in, salvaging
+from minefleet_replay.tools.opening import looking, payloads_in
 
 DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")
 
@@ -22,15 +23,12 @@ def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
     """Verifies a store that is locked, and changes nothing. Returns a report."""
     faults = Faults()
     try:
-        with salvaging(directory, limits.max_bytes, rescue=False) as opened:
-            contents = read_contents(opened.store, payloads_in(directory), limits.fragments_per_chunk)
-            damage = opened.damage
+        with looking(directory / DATABASE, limits.max_bytes) as store:
+            contents = read_contents(store, payloads_in(directory), limits.fragments_per_chunk)
     except CorruptError as error:
         known_identity(directory, limits, faults)
-        faults.add("database", str(error))
+        faults.add("database", f"it does not open: {error}")
         return {"faults": faults.lines(), "ledger": None, "recount": None, "unnamed_payload_files": []}
-    for text in damage:
-        contents.faults.add("database", text)
     check(contents, known_identity(directory, limits, contents.faults), limits)
     ledger = contents.ledger
     recount = asdict(recount_of(contents, ledger or Ledger()))
@@ -148,7 +146,7 @@ def quarantined_of(contents: Contents) -> int:
 
 def remembers_all(contents: Contents, ledger: Ledger, limits: Limits) -> bool:
     """Whether no record of why fragments left has been forgotten or lost."""
-    return ledger.appended <= limits.drops_kept and not contents.has_lost("drops")
+    return ledger.appended <= limits.drops_kept and "drops" not in contents.unreadable
 
 
 def overcounted(contents: Contents, ledger: Ledger, limits: Limits) -> Iterator[str]:

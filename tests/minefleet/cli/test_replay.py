@@ -59,9 +59,3 @@ def test_a_window_without_departures_says_so() -> None:
 def test_departures_are_a_table() -> None:
     text = shown("why-dropped", departures=[DEPARTURE])
     assert all(part in text for part in ("2026-01-01T12:00:00+01:00", "4-5, 7", "stale"))
-
-
-def test_a_repair_that_is_not_accepted_says_that_nothing_was_changed() -> None:
-    report = {"faults": ["payload: rotten"], "kept_fragments": 5, "lost_fragments": 2, "kept_aside": None}
-    text = shown("repair", **report)
-    assert "would keep 5 fragments, 2 would be" in text and "nothing was changed" in text

@@ -11,7 +11,6 @@ import pytest
 from minefleet_replay.store import Batch, Store, open_database
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
-from minefleet_replay.tools.repair import repair
 
 PAYLOAD_BYTES = 6000
 
@@ -35,10 +34,6 @@ class Stopped:
     def fsck(self) -> list[str]:
         with locked(self.directory):
             return list(fsck(self.directory, self.world.limits)["faults"])
-
-    def repair(self, *, accept_loss: bool = True) -> dict[str, Any]:
-        with locked(self.directory):
-            return repair(self.directory, self.world.limits, accept_loss=accept_loss)
 
     def change(self, put: Callable[[Batch], None]) -> None:
         """Writes rows."""

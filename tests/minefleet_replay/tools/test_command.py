@@ -108,8 +108,4 @@ def test_what_is_found_is_shown(server: Any, command: Command, tmp_path: Path) -
     file.unlink()
     found = command("fsck")
     assert found.returncode == 1 and "payload: fragment s/2" in found.stdout
-    foretold = command("repair")
-    assert foretold.returncode == 2 and "--accept-loss repairs" in foretold.stdout
-    mended = command("repair", "--accept-loss")
-    assert mended.returncode == 0 and "the damaged database lies in" in mended.stdout
     assert "0 fragments of 0 steps" in command("export", str(tmp_path / "out")).stdout

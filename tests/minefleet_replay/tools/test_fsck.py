@@ -1,15 +1,14 @@
-"""What can befall a store: fsck finds it, repair mends it, and replay opens the rest with a ledger that adds up."""
+"""What can befall a store: fsck finds it, and replay goes on without what it cannot open."""
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minefleet.errors import ConflictError
-from minefleet_replay.identity import Identity, read_identity, write_identity
+from minefleet_replay.identity import Identity, write_identity
 from minefleet_replay.leases import Lease
 from minefleet_replay.ledger import Ledger
 from minefleet_replay.rows import LEDGER, STANDING, number_key, uses_row
@@ -17,18 +16,10 @@ from minefleet_replay.store import Batch, Family
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
 
-PAYLOAD_BYTES = 6000
 LOG_BLOCK_BYTES = 2**15
 """RocksDB's log is read by blocks: what follows damage in one is lost with it."""
-LIVE = {("a", 0), ("a", 1), ("b", 0), ("b", 1), ("c", 0), ("c", 1)}
-"""The chunks that `fill` leaves."""
 
 Damage = Callable[[Any], None]
-
-
-def payload_of(stream: str, sequence: int) -> bytes:
-    """As `fill` makes them."""
-    return f"{stream}/{sequence}/".encode().ljust(PAYLOAD_BYTES, b"x")
 
 
 def overwrite(path: Path, offset: int, data: bytes = b"\xfe\xfe\xfe") -> None:
@@ -211,52 +202,20 @@ BEFALLS = [
 ]
 
 
-def chunks_of(world: Any) -> set[tuple[str, int]]:
-    return {tuple(chunk.name) for chunk in world.replay.keeper.books.index}
-
-
-def assert_usable(stopped: Any) -> Any:
-    """Replay opens the store, all of its chunks can be read, and it goes on."""
-    world = stopped.open()
-    ledger = world.replay.keeper.books.ledger
-    assert ledger.is_balanced and world.faults() == []
-    is_known = world.replay.keeper.books.standing.epoch == world.learner.epoch
-    for lease in list(world.replay.keeper.books.leases.open) if is_known else ():
-        lent = world.replay.lent(world.learner, lease, [])
-        corrupt = [fragment.corrupt for chunk in lent for fragment in chunk.fragments]
-        assert [payload is None for payload in world.payloads(lent)] == corrupt
-    world.learner = replace(world.learner, epoch=9, version=4)
-    ready = world.figure("ready_chunks")
-    lent = world.lease(1, ready) if ready else []
-    assert None not in world.payloads(lent)
-    assert [world.append("new", sequence, version=4) for sequence in (0, 1)] == ["stored", "stored"]
-    assert world.figure("appended_fragments") == ledger.appended + 2
-    assert world.faults() == []
-    return world
-
-
 def test_a_sound_store_has_no_faults_and_is_not_touched(stopped: Any, killed: Any) -> None:
     for store in (stopped, killed):
         before = store.files()
         assert store.fsck() == []
-        assert store.repair()["faults"] == []
         assert store.files() == before
 
 
 @pytest.mark.parametrize(("damage", "fault"), BEFALLS, ids=[damage.__name__ for damage, _ in BEFALLS])
-def test_damage_is_found_and_mended(stopped: Any, damage: Damage, fault: str) -> None:
+def test_fsck_of_a_damaged_store_finds_it_and_changes_nothing(stopped: Any, damage: Damage, fault: str) -> None:
     damage(stopped)
     before = stopped.files()
     faults = stopped.fsck()
     assert any(fault in text for text in faults), faults
-    foretold = stopped.repair(accept_loss=False)
     assert stopped.files() == before
-    report = stopped.repair()
-    assert {**report, "kept_aside": None} == foretold
-    assert stopped.fsck() == []
-    kept = {str(path.relative_to(report["kept_aside"])) for path in Path(report["kept_aside"]).rglob("*")}
-    assert kept >= {str(Path(path).relative_to(stopped.directory)) for path in before} - {"identity.json"}
-    assert_usable(stopped)
 
 
 def test_a_file_of_payloads_that_no_row_names_is_told_and_no_fault(stopped: Any) -> None:
@@ -266,60 +225,7 @@ def test_a_file_of_payloads_that_no_row_names_is_told_and_no_fault(stopped: Any)
     assert (report["faults"], report["unnamed_payload_files"]) == ([], ["00000077.payloads"])
 
 
-def test_what_is_rotten_leaves_and_the_rest_stays(stopped: Any) -> None:
-    rot_a_payload(stopped)
-    report = stopped.repair()
-    assert (report["lost_fragments"], report["kept_fragments"]) == (2, 10)
-    world = assert_usable(stopped)
-    assert chunks_of(world) - {("new", 0)} == LIVE - {("b", 0)}
-
-
-def test_names_that_are_lost_are_made_anew_and_nothing_is_taken_in_again(stopped: Any) -> None:
-    delete_the_names_of_a_stream(stopped)
-    assert stopped.repair()["lost_fragments"] == 0
-    world = stopped.open()
-    assert chunks_of(world) == LIVE
-    assert world.append("b", 1, version=4, payload=payload_of("b", 1)) == "duplicate"
-    assert world.append("b", 4, version=4) == "stored"
-
-
-@pytest.mark.parametrize("damage", [delete_the_standing, delete_the_ledger, rot_the_table_of_the_ledger])
-def test_no_chunk_is_kept_where_its_uses_are_not_certain(stopped: Any, damage: Damage) -> None:
-    damage(stopped)
-    assert stopped.repair()["kept_fragments"] == 0
-
-
-def test_a_lost_lease_is_noticed_by_the_ledger(stopped: Any) -> None:
-    rot_the_table_of_leases(stopped)
-    assert stopped.repair()["kept_fragments"] == 0
-
-
-def test_lost_uses_take_their_chunks_along(stopped: Any) -> None:
-    rot_the_table_of_uses(stopped)
-    report = stopped.repair()
-    assert report["kept_fragments"] < 12
-    assert_usable(stopped)
-
-
-def test_uses_and_leases_stay_as_they_are(stopped: Any) -> None:
-    rot_a_payload(stopped)
-    before = {family: stopped.rows(family) for family in ("uses", "leases")}
-    stopped.repair()
-    assert {family: stopped.rows(family) for family in ("uses", "leases")} == before
-
-
-def test_leased_bytes_that_are_lost_are_quarantined_with_their_chunk(stopped: Any) -> None:
-    overwrite(stopped.payloads, place_of(stopped.payloads, b"a/1/") + 100)
-    report = stopped.repair()
-    assert (report["quarantined_fragments"], report["lost_fragments"], report["dropped_fragments"]) == (1, 1, 0)
-    world = stopped.open()
-    lent = world.replay.lent(world.learner, 2, [])
-    assert [payload is None for payload in world.payloads(lent)] == [False, True]
-    world.ack(2)
-    assert world.faults() == []
-
-
-def test_a_log_that_is_damaged_in_the_middle_loses_only_what_lay_there(kill: Callable[..., Any]) -> None:
+def test_fsck_of_a_log_damaged_in_the_middle_says_that_the_database_does_not_open(kill: Callable[..., Any]) -> None:
     def fill(world: Any) -> None:
         for sequence in range(300):
             world.append("s", sequence)
@@ -331,56 +237,30 @@ def test_a_log_that_is_damaged_in_the_middle_loses_only_what_lay_there(kill: Cal
     before = killed.files()
     assert any("database: " in fault for fault in killed.fsck())
     assert killed.files() == before
-    report = killed.repair()
-    assert 100 < report["kept_fragments"] < 300
-    assert report["kept_fragments"] + report["lost_fragments"] == 300
-    assert killed.fsck() == []
-    assert_usable(killed)
-
-
-def test_no_chunk_is_kept_when_the_log_has_lost_a_lease(kill: Callable[..., Any]) -> None:
-    def fill(world: Any) -> None:
-        for sequence in range(300):
-            world.append("s", sequence)
-            if sequence == 30:
-                world.lease(1, 1)
-
-    killed = kill(fill, max_chunks=300)
-    (log,) = (path for path in killed.database.glob("*.log") if path.stat().st_size)
-    overwrite(log, place_of(log, b'"use_version"'))
-    assert killed.repair()["kept_fragments"] == 0
-    assert_usable(killed)
 
 
 @pytest.mark.parametrize("damage", [lose_current, lose_the_manifest, cut_the_manifest])
-def test_a_killed_store_without_its_manifest_is_mended(killed: Any, damage: Damage) -> None:
+def test_fsck_of_a_killed_store_without_its_manifest_finds_faults(killed: Any, damage: Damage) -> None:
     damage(killed)
     assert killed.fsck() != []
-    report = killed.repair()
-    assert report["kept_fragments"] == (12 if damage is lose_current else report["kept_fragments"])
-    assert killed.fsck() == []
-    assert_usable(killed)
 
 
-def test_a_second_repair_finds_nothing(stopped: Any) -> None:
-    rot_a_payload(stopped)
-    stopped.repair()
-    assert stopped.repair()["faults"] == []
-    assert len(list(stopped.directory.glob("damaged-*"))) == 1
-
-
-def test_the_watermark_follows_the_repair(stopped: Any) -> None:
-    rot_a_payload(stopped)
-    report = stopped.repair()
-    assert read_identity(stopped.directory) == Identity(run_id="run-1", appended=report["ledger"]["appended"])
-
-
-def test_departures_of_a_repair_are_explained(stopped: Any) -> None:
-    rot_a_payload(stopped)
-    before = stopped.rows("drops")
-    stopped.repair()
-    (new,) = set(stopped.rows("drops").values()) - set(before.values())
-    assert b'"stream": "b"' in new and b'"corrupt"' in new
+@pytest.mark.parametrize("damage", [lose_current, rot_the_table_of_metas, garble_the_identity])
+def test_fsck_of_a_store_that_goes_on_after_another_was_set_aside_finds_nothing(stopped: Any, damage: Damage) -> None:
+    ledger = Ledger.from_row(stopped.rows("system")[LEDGER])
+    damage(stopped)
+    world = stopped.open()
+    assert world.faults() == []
+    assert world.replay.keeper.books.ledger == ledger._replace(
+        live=0, leased=0, corrupt=ledger.corrupt + ledger.live + ledger.leased
+    )
+    assert [world.append("new", sequence, version=4) for sequence in (0, 1)] == ["stored", "stored"]
+    world.lease(3, 1)
+    world.ack(3)
+    world.replay.tick()
+    world.replay.close()
+    assert stopped.fsck() == []
+    world.replay = world.open()
 
 
 def test_a_store_that_is_open_is_refused(world: Any) -> None:
