@@ -81,8 +81,6 @@ class Reservation:
     """When to ask again for what was not granted."""
     newest_version: int
     """The newest policy version that replay has heard of."""
-    free_chunks: int
-    """Chunks that could still be granted now, to whoever asks first."""
     wants_newer_weights: bool = False
     """Whether chunks could be granted now to newer weights, and none to these."""
 
@@ -197,7 +195,6 @@ class ReplayClient:
             granted=list(response.granted),
             retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
             newest_version=response.newest_version,
-            free_chunks=response.free_chunks,
             wants_newer_weights=response.wants_newer_weights,
         )
 

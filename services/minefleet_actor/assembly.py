@@ -84,7 +84,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         lane.grants.bind(follower.run_id)
         lane.shipper.bind(follower.run_id)
     per_chunk = rollout.replay_buffer_config.fragments_per_chunk
-    lanes = Lanes(name, pool.num_slots, made, fragments_per_chunk=per_chunk)
+    lanes = Lanes(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
     camera = None if inline else make_camera(context, pool, lanes, watcher, metrics)
     if camera is not None:
         follower.on_wishes = camera.hear

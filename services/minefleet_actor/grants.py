@@ -8,15 +8,11 @@ The actor's loop fills `wishes` and empties `grants`; this thread moves one to t
 for replay's hint when something was refused; a new wish, new weights and `close` wake it. Wishes are made ahead, so it
 then waits a moment for others, unless the loop waits for a grant. Granted chunks that are not done are asked for again
 every `renew_s`, which keeps a slow stream's grant alive.
-
-`poll` lets the thread also ask how much room there is, whatever is wished for. What was free at two polls in a row is
-spare: the streams that replay has do not take it.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from minefleet.replay import Position, ReplayClient
 from minefleet.rpc import StoppedError
@@ -26,10 +22,6 @@ Chunk = tuple[str, int]
 
 LINGER_S = 0.02
 """Longest time that a wish waits for others to travel with."""
-POLL_S = 1.0
-"""Between two polls: about the longest time after which a refused stream asks again."""
-RECENT_S = 3 * POLL_S
-"""What a poll said counts for so long."""
 
 
 class Grants:
@@ -56,9 +48,6 @@ class Grants:
         self._changed = threading.Condition()
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
-        self._asked: Sequence[Chunk] = ()
-        self._polls: deque[tuple[float, int]] = deque(maxlen=2)  # When, and the chunks that were free.
-        self._polling = False
         self._news = False
         self._urgent = False
         self._missed = False
@@ -98,32 +87,6 @@ class Grants:
             self._grants.pop(chunk, None)
             self._wishes.pop(chunk, None)
 
-    def withdraw(self, chunk: Chunk) -> bool:
-        """Wishes for a chunk no longer, unless it is granted or just being asked for; says whether."""
-        with self._changed:
-            if chunk not in self._wishes or chunk in self._asked:
-                return False
-            del self._wishes[chunk]
-            return True
-
-    def poll(self) -> None:
-        """Lets replay be asked how much room it has, if that was not done within `POLL_S`."""
-        with self._changed:
-            if not self._polling and (not self._polls or self._clock() - self._polls[-1][0] >= POLL_S):
-                self._polling = True
-                self._wake()
-
-    def has_spare(self) -> bool:
-        """Whether a chunk was free at both of the last two polls, and not taken since."""
-        with self._changed:
-            oldest_s = self._clock() - RECENT_S
-            return len(self._polls) == 2 and all(at >= oldest_s and free > 0 for at, free in self._polls)
-
-    def take_spare(self) -> None:
-        """Counts one spare chunk less."""
-        with self._changed:
-            self._polls = deque(((at, free - 1) for at, free in self._polls), maxlen=2)
-
     def news(self) -> None:
         """Something changed that may turn a refusal into a grant: ask at once."""
         with self._changed:
@@ -134,22 +97,17 @@ class Grants:
         with self._changed:
             self._news = self._urgent = False
             due = [chunk for chunk, since in self._grants.items() if self._clock() - since >= self._renew_s]
-            asked, polling = [*self._wishes, *due], self._polling
-            self._asked = asked
-        if not asked and not polling:
+            asked = [*self._wishes, *due]
+        if not asked:
             return None
         version = self._version()
         answer = self._replay.reserve(version, asked)
         with self._changed:
-            self._asked = ()
             self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
-            if polling:
-                self._polling = False
-                self._polls.append((self._clock(), answer.free_chunks))
-            told = polling or (self._missed and any(answer.granted))
+            told = self._missed and any(answer.granted)
             self._missed = self._missed and not told
         if told:
             self._granted_hook()

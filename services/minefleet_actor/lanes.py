@@ -1,11 +1,9 @@
 """The way of each slot's stream: to one shard of replay, from its first fragment to its last.
 
-    slot, generation ──▶ stream ──▶ lane: Grants and Shipper of one shard
+    slot ──▶ stream ──▶ lane: Grants and Shipper of one shard
 
-A slot's first stream has generation 0. Which shard a stream goes to is a function of slot and generation, and an
-actor's slots spread over all shards. A slot that its shard refuses for `PATIENCE_S`, while another shard has chunks to
-spare, ends its stream and goes on as one of a later generation, which lies there. It does so only where it waits to
-begin a chunk, so no chunk is cut, and nothing is recorded that could be lost or named twice.
+A stream is placed once, when its actor starts: the slots of a fleet, counted over its actors by their index, go to the
+shards in turn. A slot that its shard refuses waits.
 
 Each step is counted at the shard that its slot's stream goes to, so the sum over shards is the actor's.
 """
@@ -21,9 +19,6 @@ from minefleet.fragment import Fragment
 from minefleet.v1 import episode_pb2
 from minefleet_actor.grants import Chunk, Grants
 from minefleet_actor.shipping import Parcel, Shipper
-
-PATIENCE_S = 1.0
-"""A slot that is held for longer may go to another shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,26 +44,21 @@ class Lane:
         return "weights" if self.grants.is_behind else "grant"
 
 
-def stream_name(actor: str, slot: int, generation: int) -> str:
-    """The name of a slot's stream."""
-    return f"{actor}-{slot}.{generation}" if generation else f"{actor}-{slot}"
-
-
-def lane_number(actor: str, slot: int, generation: int, lanes: int) -> int:
-    """The shard that a stream goes to."""
-    return (crc32(actor.encode()) + slot + generation) % lanes
+def lane_numbers(actor_index: int, slots: int, lanes: int) -> NDArray[np.intp]:
+    """The shard that each slot's stream goes to."""
+    return np.array([(actor_index * slots + slot) % lanes for slot in range(slots)], np.intp)
 
 
 class Lanes:
     """The streams of an actor's slots. Not thread-safe: the loop's."""
 
-    def __init__(self, actor: str, slots: int, lanes: Sequence[Lane], *, fragments_per_chunk: int) -> None:
+    def __init__(
+        self, actor: str, slots: int, lanes: Sequence[Lane], *, fragments_per_chunk: int, actor_index: int = 0
+    ) -> None:
         self._actor = actor
         self._lanes = tuple(lanes)
         self._fragments_per_chunk = fragments_per_chunk
-        self._generation = [0] * slots
-        numbers = [lane_number(actor, slot, 0, len(lanes)) for slot in range(slots)]
-        self.numbers: NDArray[np.intp] = np.array(numbers, np.intp)
+        self.numbers = lane_numbers(actor_index, slots, len(lanes))
         """The lane of every slot."""
 
     def __iter__(self) -> Iterator[Lane]:
@@ -79,7 +69,7 @@ class Lanes:
 
     def stream(self, slot: int) -> str:
         """The name of the slot's stream."""
-        return stream_name(self._actor, slot, self._generation[slot])
+        return f"{self._actor}-{slot}"
 
     def wish(self, slot: int, sequence: int) -> None:
         """Asks for the chunk of the slot's fragment with this number."""
@@ -130,39 +120,6 @@ class Lanes:
         """Something changed that may turn refusals into grants."""
         for lane in self._lanes:
             lane.grants.news()
-
-    def look_around(self) -> bool:
-        """Whether some shard has chunks to spare, as far as is known; lets all be asked."""
-        for lane in self._lanes:
-            lane.grants.poll()
-        return any(lane.grants.has_spare() for lane in self._lanes)
-
-    def move(self, slot: int, sequence: int) -> bool:
-        """Ends the stream of a slot that waits to begin a chunk, if another shard has room; says whether it did.
-
-        Its next fragment is number 0 of the new stream.
-        """
-        own = int(self.numbers[slot])
-        target = self._target(own) if sequence % self._fragments_per_chunk == 0 else None
-        if target is None or not self._lanes[own].grants.withdraw(self._chunk(slot, sequence)):
-            return False
-        self._lanes[target].grants.take_spare()
-        self._generation[slot] += (target - own) % len(self._lanes)
-        self.numbers[slot] = target
-        return True
-
-    def _target(self, own: int) -> int | None:
-        """The lane with chunks to spare and the fewest slots, if it has no more than `own`.
-
-        Without that bound all slots would run to and fro between two shards.
-        """
-        slots = np.bincount(self.numbers, minlength=len(self._lanes))
-        able = [
-            number
-            for number, lane in enumerate(self._lanes)
-            if number != own and slots[number] <= slots[own] and lane.grants.has_spare()
-        ]
-        return min(able, key=lambda number: int(slots[number]), default=None)
 
     def _lane(self, slot: int) -> Lane:
         return self._lanes[int(self.numbers[slot])]

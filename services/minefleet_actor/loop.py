@@ -22,7 +22,7 @@ A slot is in one phase:
 
     WORKING  its environment resets or steps; pool.wait ends it
     READY    an observation waits for a decision           -> WORKING, or HELD when its next fragment may not start yet
-    HELD     no grant or no room for the next fragment     -> READY when there is; may go to another shard meanwhile
+    HELD     no grant or no room for the next fragment     -> READY when there is
     ENDING   its episode was cut; the value of the last observation is wanted before the reset -> WORKING
 
 Deterministic: there is no thread, every slot that works is waited for before any is decided for, and newer weights are
@@ -42,7 +42,7 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
-from minefleet_actor.lanes import PATIENCE_S, Lanes
+from minefleet_actor.lanes import Lanes
 from minefleet_actor.metrics import ActorMetrics
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.recorder import Recorder
@@ -102,7 +102,6 @@ class Actor:
         self._asked = np.zeros(slots, np.bool_)
         self._sequence = np.zeros(slots, np.int64)
         self._reset_at = np.full(slots, np.inf)
-        self._held_at = np.full(slots, np.inf)
         self._acted_at = np.full(slots, np.nan)
         self._commands = 0
         """How many slots were given something to do in this turn."""
@@ -122,7 +121,6 @@ class Actor:
         self._absorb(ready)
         self._take_weights()
         self._let_go()
-        self._move_on()
         self._carry_out()
         self._ask()
         self._batcher.decide()
@@ -264,26 +262,6 @@ class Actor:
             if self._may_start(int(slot)):
                 self._phase[slot] = Phase.READY
 
-    def _hold(self, slot: int) -> None:
-        self._phase[slot] = Phase.HELD
-        self._held_at[slot] = self._clock()
-
-    def _move_on(self) -> None:
-        """Lets slots that are held for long go on as new streams, on shards that have room.
-
-        The fragment of a held slot has no step yet, so none changes its name.
-        """
-        if len(self._lanes) == 1:
-            return
-        impatient = np.flatnonzero((self._phase == Phase.HELD) & (self._clock() - self._held_at > PATIENCE_S))
-        if not len(impatient) or not self._lanes.look_around():
-            return
-        for slot in impatient:
-            if self._lanes.move(int(slot), int(self._sequence[slot])):
-                self._sequence[slot] = 0
-                self._lanes.wish(int(slot), 0)
-                self._hold(int(slot))
-
     def _carry_out(self) -> None:
         """Does what was decided. A slot whose episode was cut meanwhile does not act any more."""
         for decision in self._batcher.take():
@@ -332,7 +310,7 @@ class Actor:
         acts = ready & ~border
         acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
         for slot in slots[border & ~full & ~acts].tolist():
-            self._hold(slot)
+            self._phase[slot] = Phase.HELD
         wants = ~ready | acts | full
         self._asked[slots[wants]] = True
         self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])

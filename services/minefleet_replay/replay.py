@@ -53,7 +53,6 @@ class Answer(NamedTuple):
     granted: list[bool]
     retry_after_s: float
     newest_version: int
-    free_chunks: int
     wants_newer_weights: bool
 
 
@@ -128,7 +127,7 @@ class Replay:
             granted, free_chunks, free_to_newest = self._intake.reserve(policy_version, names)
             newest_version = self.keeper.books.standing.newest_version
             wants_newer = policy_version < newest_version and not free_chunks and free_to_newest > 0
-            return Answer(granted, self._hint.retry_after_s, newest_version, free_chunks, wants_newer)
+            return Answer(granted, self._hint.retry_after_s, newest_version, wants_newer)
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""

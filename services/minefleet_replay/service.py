@@ -75,7 +75,6 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             granted=answer.granted,
             retry_after=retry_after,
             newest_version=answer.newest_version,
-            free_chunks=answer.free_chunks,
             wants_newer_weights=answer.wants_newer_weights,
         )
 

@@ -103,6 +103,10 @@ def test_an_entry_that_is_changed_keeps_its_other_keys(tmp_path: Path) -> None:
         ),
         ([f"{NUM_SHARDS}=3", "services.replay=[{}, {}]"], r"lists 2 shards, but .*num_shards is 3"),
         ([f"{NUM_SHARDS}=9", f"{SIZE}=1", "train_config.batch_size_per_gpu=8"], r"num_shards must be <= .* 8 .* got 9"),
+        (
+            [f"{NUM_SHARDS}=2", "rollout_config.worker_config.num_envs=1"],
+            r"num_shards must be <= the environments of all actors.* 1 .* got 2",
+        ),
         ([f"{NUM_SHARDS}=0"], r"num_shards must be >= 1, got 0"),
         (
             [f"{NUM_SHARDS}=2", "rollout_config.replay_buffer_config.max_bytes=1048576"],

@@ -47,7 +47,6 @@ class Replay:
             granted=[self.grants] * len(chunks),
             retry_after_s=FOR_EVER_S,
             newest_version=1,
-            free_chunks=0,
             wants_newer_weights=False,
         )
 

@@ -98,8 +98,8 @@ class DatabaseConfig:
     path: str = "replay"
     """Directory of the store, relative to the run directory."""
     num_shards: int = 1
-    """Replay processes, >= 1, at most the chunks of an iteration. Every iteration takes from each, so each should have
-    several environments. Seeds: 8 (files of one process there)."""
+    """Replay processes, >= 1, at most the chunks of an iteration. Every iteration takes from each, and an environment
+    plays for one of them, so each should have several. Seeds: 8 (files of one process there)."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

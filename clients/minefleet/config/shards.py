@@ -63,4 +63,10 @@ def _check(config: FleetConfig, shards: int) -> None:
             "num_workers * batch_size_per_gpu * batches_per_iteration / rollout_config.replay_buffer_config."
             f"fragments_per_chunk), got {shards}"
         )
+    workers, envs = config.rollout_config.num_rollout_workers, config.rollout_config.worker_config.num_envs
+    if workers and workers * envs < shards:
+        raise ConfigError(
+            f"{NUM_SHARDS} must be <= the environments of all actors, so that every shard has a stream: "
+            f"{workers * envs} (rollout_config.num_rollout_workers * worker_config.num_envs), got {shards}"
+        )
     at_least("rollout_config.replay_buffer_config.max_bytes", buffer.max_bytes, shards * LEAST_BYTES)

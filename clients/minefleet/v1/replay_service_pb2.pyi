@@ -190,12 +190,9 @@ class ReserveResponse(_message.Message):
     GRANTED_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
-    FREE_CHUNKS_FIELD_NUMBER: _builtins.int
     WANTS_NEWER_WEIGHTS_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
-    free_chunks: _builtins.int
-    """Chunks that could still be granted now, to whoever asks first."""
     wants_newer_weights: _builtins.bool
     """Whether chunks could be granted now to newer weights, and none to these."""
     @_builtins.property
@@ -212,12 +209,11 @@ class ReserveResponse(_message.Message):
         granted: _abc.Iterable[_builtins.bool] | None = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         newest_version: _builtins.int = ...,
-        free_chunks: _builtins.int = ...,
         wants_newer_weights: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_chunks", b"free_chunks", "granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
