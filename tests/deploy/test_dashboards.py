@@ -1,4 +1,4 @@
-"""Dashboards are what the code says, and fit Grafana, which passes over a bad one with a line in its log."""
+"""Dashboards fit Grafana, which passes over a bad one with a line in its log."""
 
 import re
 from itertools import combinations
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.grafana.generate import DASHBOARDS, generate
 from tests.deploy.committed import GRAFANA, METRIC, SELECTOR, dashboards, panels, queries, variables
 
 BOARDS = dashboards()
@@ -36,11 +35,6 @@ def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     return {
         (x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])
     }
-
-
-def test_the_committed_dashboards_are_what_the_code_says() -> None:
-    committed = {path.name: path.read_text() for path in DASHBOARDS.iterdir()}
-    assert committed == generate(), "run `make dashboards`"
 
 
 def test_each_dashboard_keeps_its_uid_and_has_a_file_and_a_title_of_its_own() -> None:
@@ -143,8 +137,8 @@ def test_its_variables_are_the_only_ones_that_it_uses(board: dict[str, Any]) -> 
         assert set(re.findall(r"\$\{?(\w+)", query)) <= {"job", "instance", "__rate_interval"}, place
 
 
-def test_the_provider_reads_the_dashboards_and_keeps_them_as_they_are() -> None:
+def test_the_provider_reads_the_dashboards_and_lets_people_change_them() -> None:
     (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/minefleet.yaml").read_text())["providers"]
     assert provider["type"] == "file"
-    assert provider["allowUiUpdates"] is False
+    assert provider["allowUiUpdates"] is True
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
