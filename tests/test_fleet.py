@@ -59,6 +59,21 @@ def test_a_fleet_with_two_shards_and_an_evaluator_adds_up_though_a_shard_is_kill
     assert evaluations and all(evaluation["policy_version"] > 0 for evaluation in evaluations)
 
 
+def test_a_fleet_whose_store_breaks_goes_on_with_an_empty_one_and_its_counters(train: Train) -> None:
+    fleet = train("cartpole", "stop.env_steps=8000", "seed=5")
+    fleet.wait_for_env_steps(3_000)
+    os.kill(fleet.pid("replay"), signal.SIGKILL)
+    (shard,) = read_run(fleet.directory).shards
+    (shard.store / "db" / "CURRENT").write_text("garbage")
+    result = fleet.finish()
+
+    assert result["stopped_by"] == "env_steps"
+    assert_counters_never_go_back(fleet.rows())
+    (aside,) = shard.store.glob("broken-*")
+    assert (aside / "db" / "CURRENT").read_text() == "garbage"
+    assert books_of(read_run(fleet.directory), shard).progress.total.env_steps >= 8000
+
+
 def test_actors_pause_while_parameters_hangs_and_go_on_with_it(train: Train) -> None:
     fleet = train("cartpole", "stop.env_steps=6000", "seed=6")
     fleet.wait_for_env_steps(2_000)
