@@ -264,10 +264,10 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     lock = lock_store(directory)
     try:
         database = open_database(directory / DATABASE, max_bytes, "create" if fresh else "serve")
+        return Store(database, lock, directory=directory, reserve_bytes=RESERVED_LOGS * Budget(max_bytes).log_bytes)
     except Exception:
         lock.close()
         raise
-    return Store(database, lock, directory=directory, reserve_bytes=RESERVED_LOGS * Budget(max_bytes).log_bytes)
 
 
 def has_remains(directory: Path) -> bool:
