@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
-from gymnasium.wrappers import TransformObservation
 
 sys.path.append(str(Path(__file__).parents[2] / "clients"))
 
@@ -41,14 +38,9 @@ def hopper() -> Env:
 
 def breakout() -> Env:
     """Breakout on ten by ten cells, its four channels in one vector."""
-    from minatar.gym import BaseEnv
+    from minefleet.envs.minatar import flat
 
-    env = BaseEnv("breakout", use_minimal_action_set=True)
-    (size,) = {int(np.prod(env.observation_space.shape))}
-    flat = spaces.Box(0.0, 1.0, (size,), np.float32)
-    return gymnasium.wrappers.TimeLimit(
-        TransformObservation(env, lambda cells: cells.astype(np.float32).ravel(), flat), 2_500
-    )
+    return gymnasium.wrappers.TimeLimit(flat("breakout", use_minimal_action_set=True), 2_500)
 
 
 def recall() -> Env:

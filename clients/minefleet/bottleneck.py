@@ -39,7 +39,7 @@ BALANCED = "nothing holds the run up by itself: neither loop waits long for the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bottleneck:
-    """What holds a run up."""
+    """A verdict, and the shares that it follows from."""
 
     stage: Stage | None
     """None where neither loop waits for the other one."""
@@ -50,7 +50,7 @@ class Bottleneck:
 
     @property
     def sentence(self) -> str:
-        """What holds the run up, and which key to turn."""
+        """Names the stage, and the key to turn."""
         return SENTENCES[self.stage] if self.stage else BALANCED
 
 

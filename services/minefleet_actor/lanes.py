@@ -8,6 +8,7 @@ shards in turn. A slot that its shard refuses waits.
 Each step is counted at the shard that its slot's stream goes to, so the sum over shards is the actor's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -46,7 +47,7 @@ class Lane:
 
 def lane_numbers(actor_index: int, slots: int, lanes: int) -> NDArray[np.intp]:
     """The shard that each slot's stream goes to."""
-    return np.array([(actor_index * slots + slot) % lanes for slot in range(slots)], np.intp)
+    return (actor_index * slots + np.arange(slots)) % lanes
 
 
 class Lanes:
@@ -90,9 +91,14 @@ class Lanes:
             lane.coming.add(slot)
         return may_start
 
-    def lack(self, slot: int) -> str:
-        """What a slot that is held waits for: one of `metrics.REASONS`."""
-        return self._lane(slot).lack
+    def lacking(self, held: NDArray[np.bool_]) -> Counter[str]:
+        """How many of the slots that are held, [S] bool, wait for what."""
+        counts = np.bincount(self.numbers[held], minlength=len(self._lanes)).tolist()
+        lacking: Counter[str] = Counter()
+        for lane, slots in zip(self._lanes, counts, strict=True):
+            if slots:
+                lacking[lane.lack] += slots
+        return lacking
 
     @property
     def queued(self) -> int:

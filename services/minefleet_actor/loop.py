@@ -152,8 +152,7 @@ class Actor:
 
     def held(self) -> Counter[str]:
         """How many slots are held, by what they wait for."""
-        held = np.flatnonzero(self._phase == Phase.HELD).tolist()
-        return Counter(self._lanes.lack(slot) for slot in held)
+        return self._lanes.lacking(self._phase == Phase.HELD)
 
     def drain(self) -> None:
         """Closes every open fragment with the steps that are complete, and its stream with it."""

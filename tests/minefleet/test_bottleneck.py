@@ -57,11 +57,8 @@ def test_actors_count_by_the_time_of_their_slots() -> None:
 @given(
     slots=st.fixed_dictionaries(dict.fromkeys(SLOTS, SECONDS)),
     loop=st.fixed_dictionaries(dict.fromkeys(LOOP, SECONDS)),
-    faster=st.floats(0.0, 1.0),
 )
-def test_a_stage_that_takes_no_time_never_holds_the_run_up(
-    slots: dict[str, float], loop: dict[str, float], faster: float
-) -> None:
+def test_a_stage_that_takes_no_time_never_holds_the_run_up(slots: dict[str, float], loop: dict[str, float]) -> None:
     found = find(slots | {"environment": 0.0}, loop)
     assert found is None or found.stage != "environment" or not any(found.slots[name] for name in SLOTS[1:])
     found = find(slots, loop | {"fragments": 0.0})

@@ -4,6 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from minefleet_actor.grants import Grants
@@ -93,7 +94,7 @@ def test_what_a_held_slot_waits_for_is_known(
     lanes.wish(0, 0)
     for lane in lanes:
         lane.grants.ask()
-    assert lanes.lack(0) == lack
+    assert lanes.lacking(np.array([True])) == {lack: 1}
 
 
 def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Clock) -> None:
@@ -107,7 +108,7 @@ def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Cloc
         lane.grants.ask()
     assert lanes.may_start(0, 0, after_another=False)
     assert [lanes.may_start(slot, 1, after_another=True) for slot in range(3)] == [True, True, False]
-    assert lanes.lack(2) == "room"
+    assert lanes.lacking(np.array([False, False, True])) == {"room": 1}
     lanes.send(0, 0, fragment, closes_stream=False)
     assert not lanes.may_start(2, 1, after_another=True)
     sent.clear()
