@@ -64,7 +64,7 @@ class ParametersProcess(RoleProcess):
         """Files that no kept version needs, at a time when nobody publishes."""
         with self.stub() as stub:
             kept = stub.ListVersions(pb.ListVersionsRequest(), timeout=TIMEOUT_S).versions
-        needed = {"lock", "identity.json", "wishes.json"}
+        needed = {"lock", "identity.json"}
         for record in (self.store / f"versions/{info.version}.json" for info in kept):
             tensors = json.loads(record.read_text())["manifest"]["tensors"]
             needed |= {f"versions/{record.name}", *(f"tensors/{entry['digest']}.safetensors" for entry in tensors)}

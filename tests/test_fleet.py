@@ -11,12 +11,12 @@ from typing import Any
 import av
 import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
+from tests.films import pictures
 
 from minefleet.checkpoint import read_state
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.run import Run, Shard, read_run
 from minefleet.status import look
-from minefleet_actor.video.mp4 import pictures
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.limits import limits_of
 from minefleet_replay.store import open_store
@@ -141,15 +141,15 @@ def frames_per_second(path: Path) -> float:
         return float(film.streams.video[0].base_rate or 0)
 
 
-def test_a_run_films_what_it_wishes_for(train: Train) -> None:
+def test_a_run_films_every_so_often_and_says_where(train: Train) -> None:
     keys = [f"rollout_config.worker_config.{key}" for key in ("video_fps=7", "video_output_dir=films")]
     fleet = train("cartpole", "stop.env_steps=6000", "train_config.record_video_interval=2", "seed=7", *keys)
     fleet.finish()
-    shown = [list(pictures(path)) for path in (fleet.directory / "videos").iterdir()]
-    assert shown and all(len(frames) > 5 for frames in shown)
-    assert {frames_per_second(path) for path in (fleet.directory / "films").glob("*.mp4")} == {7}
-    wishes = json.loads((fleet.directory / "parameters" / "wishes.json").read_text())
-    assert any(wish["done"] for wish in wishes)
+    films = list((fleet.directory / "films").glob("version-*.mp4"))
+    assert films and all(len(list(pictures(path))) > 5 for path in films)
+    assert {frames_per_second(path) for path in films} == {7}
+    said = (fleet.directory / "logs" / "learner.log").read_text()
+    assert all(f"was filmed: {path}" in said for path in films[:-1])
 
 
 @pytest.mark.soak

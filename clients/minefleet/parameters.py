@@ -25,7 +25,6 @@ from minefleet.weights.manifest import (
     NO_ARCHITECTURE,
     Architecture,
     Weights,
-    Wish,
     check_architecture,
     check_manifest,
     describe,
@@ -39,7 +38,7 @@ from minefleet.weights.pieces import cut, encode, fetch_call, pieces_in, publish
 from minefleet.weights.version import VersionInfo, read_info
 from minefleet.weights.watch import Watch
 
-__all__ = ["Epoch", "ParametersClient", "VersionInfo", "Wish"]
+__all__ = ["Epoch", "ParametersClient", "VersionInfo"]
 
 WATCH_TIMEOUT_S = (45.0, 60.0)
 """A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything. Drawn each
@@ -67,7 +66,8 @@ class ParametersClient:
         address: `host:port`.
         identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
         credentials: What to show, and to ask for.
-        watcher: Names this process in metrics and claims.
+        watcher: Names this process in metrics, and to be named to film.
+        can_film: Whether this process can film episodes, if `films` says that it shall.
         architecture: Of the policy that shall run what is watched; parameters refuses one that it does not hold.
         rounded: Names of the float32 tensors that are published as bfloat16; all others stay exact.
         stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
@@ -82,6 +82,7 @@ class ParametersClient:
         identity: status_service_pb2.Identity | None = None,
         credentials: Credentials = NOTHING,
         watcher: str = "",
+        can_film: bool = False,
         architecture: Architecture = NO_ARCHITECTURE,
         rounded: Collection[str] = (),
         stopping: threading.Event | None = None,
@@ -89,7 +90,10 @@ class ParametersClient:
         report: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._identity = identity
+        self.films = False
+        """Whether this process is the one that films, as parameters said last."""
         self._watcher = watcher
+        self._can_film = can_film
         self._architecture = architecture
         self._rounded = frozenset(rounded)
         self._stopping = stopping or threading.Event()
@@ -118,7 +122,7 @@ class ParametersClient:
         self._held = self._digests_of_newest()
         return Epoch(opened.epoch, opened.newest_version)
 
-    def publish(self, weights: Weights, *, iteration: int, wishes: Sequence[Wish] = ()) -> int:
+    def publish(self, weights: Weights, *, iteration: int) -> int:
         """Publishes weights as the next version and returns it. Sends only tensors that changed.
 
         The arrays must stay as they are until this returns.
@@ -128,7 +132,7 @@ class ParametersClient:
             RejectedError: If the weights hold NaN or infinity.
             ContractError: If the architecture is not the run's.
         """
-        manifest, parts = describe(weights, iteration=iteration, wishes=wishes, rounded=self._rounded)
+        manifest, parts = describe(weights, iteration=iteration, rounded=self._rounded)
         self._next.manifest.CopyFrom(manifest)
         sending = parts.keys() - self._held
         while True:
@@ -144,9 +148,7 @@ class ParametersClient:
         return version
 
     def watch(self) -> Generator[VersionInfo, None, None]:
-        """Yields the newest version, then newer ones as they come, for ever; the slow miss some.
-
-        A version comes again when other wishes are pending.
+        """Yields the newest version, then newer ones as they come, for ever; the slow miss some. Keeps `films` current.
 
         Raises:
             StoppedError: When this process is asked to stop.
@@ -161,7 +163,9 @@ class ParametersClient:
                 if response is None:
                     # Introduced again, so that a server that hangs is found out by the deadline of that.
                     self._greeted = self._identity is None
-                elif (info := read_info(response.newest, response.pending)) != announced:
+                    continue
+                self.films = bool(self._watcher) and response.films == self._watcher
+                if (info := read_info(response.newest)) != announced:
                     announced = info
                     yield info
         finally:
@@ -178,20 +182,11 @@ class ParametersClient:
         self._downloads.keep(fetched.manifest)
         # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
-        return read_info(info_of(fetched), fetched.manifest.wishes), weights
+        return read_info(info_of(fetched)), weights
 
     def runs(self, version: int) -> None:
         """Says which version this process runs. The next call that watches or fetches tells parameters."""
         self._running_version = version
-
-    def claim(self, wish: str, *, done: bool = False) -> bool:
-        """Claims a pending wish, or reports it done; false if it is not this process's.
-
-        Raises:
-            NotFoundError: If there is no such wish.
-        """
-        request = pb.ClaimRequest(wish=wish, actor=self._watcher, done=done)
-        return self._repeat(lambda: self._stub.Claim(request, timeout=CALL_TIMEOUT_S)).claimed
 
     def versions(self) -> list[VersionInfo]:
         """Returns the versions that can be fetched, oldest first."""
@@ -252,6 +247,7 @@ class ParametersClient:
             watcher=self._watcher,
             architecture_fingerprint=fingerprint_of(self._architecture) if self._architecture else "",
             running_version=self._running_version,
+            can_film=self._can_film,
         )
         return self._stub.Watch(request, timeout=random.uniform(*WATCH_TIMEOUT_S))
 

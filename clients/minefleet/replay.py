@@ -125,7 +125,6 @@ class EpisodePage:
     """A page of the episode log."""
 
     episodes: list[episode_pb2.EpisodeRecord]
-    videos: list[episode_pb2.Video]
     next_cursor: int
     """Where to go on."""
 
@@ -204,18 +203,17 @@ class ReplayClient:
         *,
         episodes: Sequence[episode_pb2.EpisodeRecord] = (),
         progress: replay_service_pb2.ActorProgress | None = None,
-        video: episode_pb2.Video | None = None,
     ) -> AppendResult:
-        """Stores fragments, episode records, a video and the actor's progress. Several fragments in one call cost less.
+        """Stores fragments, episode records and the actor's progress. Several fragments in one call cost less.
 
         Raises:
             ConflictError: If a fragment's name is known with other bytes.
-            RejectedError: If a header is malformed, a payload does not match it, or the video is none.
+            RejectedError: If a header is malformed, or a payload does not match it.
         """
-        sent_bytes = sum(len(payload) for _, payload in fragments) + (len(video.data) if video is not None else 0)
+        sent_bytes = sum(len(payload) for _, payload in fragments)
         timeout_s = CALL_TIMEOUT_S + sent_bytes / SLOWEST_BYTES_PER_S
         response = self._call(
-            lambda: self._stub.Append(_append_messages(fragments, episodes, progress, video), timeout=timeout_s)
+            lambda: self._stub.Append(_append_messages(fragments, episodes, progress), timeout=timeout_s)
         )
         outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
         return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
@@ -300,12 +298,10 @@ class ReplayClient:
         self._call(lambda: self._stub.Release(request, timeout=CALL_TIMEOUT_S))
 
     def read_episodes(self, cursor: int, limit: int) -> EpisodePage:
-        """Returns finished episodes and videos from a cursor on, in the order in which replay stored them."""
+        """Returns finished episodes from a cursor on, in the order in which replay stored them."""
         request = replay_service_pb2.ReadEpisodesRequest(learner=self._learner(), cursor=cursor, limit=limit)
         response = self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
-        return EpisodePage(
-            episodes=list(response.episodes), videos=list(response.videos), next_cursor=response.next_cursor
-        )
+        return EpisodePage(episodes=list(response.episodes), next_cursor=response.next_cursor)
 
     def why_dropped(self, stream: str = "", limit: int = 100) -> list[Departure]:
         """Returns why fragments of a stream, or of all, left; the latest first, as far back as replay remembers.
@@ -398,15 +394,12 @@ def _append_messages(
     fragments: Sequence[Packed],
     episodes: Sequence[episode_pb2.EpisodeRecord],
     progress: replay_service_pb2.ActorProgress | None,
-    video: episode_pb2.Video | None,
 ) -> Iterator[replay_service_pb2.AppendRequest]:
     for parts in bundled(_append_parts(fragments, episodes, progress)):
         request = replay_service_pb2.AppendRequest()
         for part in parts:
             request.parts.add(**part)
         yield request
-    if video is not None:
-        yield replay_service_pb2.AppendRequest(parts=[replay_service_pb2.AppendPart(video=video)])
 
 
 def _append_parts(

@@ -10,7 +10,7 @@ RUN_DIR/
 ├── checkpoints/      latest/ and numbered ones
 ├── replay/           replay's store; with several shards, theirs: 0/, 1/, ...
 ├── parameters/       the versions
-├── videos/           of whole episodes, kept by the learner; actors write them here too
+├── videos/           of whole episodes
 └── logs/             one per role
 """
 
@@ -104,11 +104,6 @@ class Run:
     def metrics(self) -> Path:
         """The learner's metrics, one JSON object per line."""
         return self.directory / "metrics.jsonl"
-
-    @property
-    def videos(self) -> Path:
-        """Where the learner keeps videos."""
-        return self.directory / "videos"
 
     @property
     def logs(self) -> Path:

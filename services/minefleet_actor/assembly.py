@@ -34,7 +34,7 @@ from minefleet_actor.recorder import Recorder
 from minefleet_actor.rewards import shaping
 from minefleet_actor.shipping import Shipper
 from minefleet_actor.video.camera import Camera
-from minefleet_actor.video.lens import make_lens
+from minefleet_actor.video.lens import can_film, make_lens
 from minefleet_actor.weights import WeightsFollower
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.places import is_loopback
@@ -62,8 +62,10 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
     """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
     run, rollout, abandoned = context.run, context.run.config.rollout_config, threading.Event()
     policy = make_policy(run)
+    films = not inline and is_to_film(run)
     watcher = f"{context.name}-{uuid.uuid4().hex[:12]}"
-    follower = WeightsFollower(parameters_client(context, watcher, architecture(policy)))
+    parameters = parameters_client(context, watcher, architecture(policy), can_film=films)
+    follower = WeightsFollower(parameters)
     first_version = follower.first()
     seed = choose_seed(run.config.seed, first_version, deterministic=rollout.worker_config.deterministic)
     name = choose_name(context, first_version, inline=inline)
@@ -85,16 +87,15 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         lane.shipper.bind(follower.run_id)
     per_chunk = rollout.replay_buffer_config.fragments_per_chunk
     lanes = Lanes(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
-    camera = None if inline else make_camera(context, pool, lanes, watcher, metrics)
-    if camera is not None:
-        follower.on_wishes = camera.hear
+    episodes = Episodes(pool.num_slots, run.config.train_config.discount)
+    camera = make_camera(run, pool, episodes, lanes, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     actor = Actor(
         pool=pool,
         inference=inference,
         batcher=batcher,
         recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)),
-        episodes=Episodes(pool.num_slots, run.config.train_config.discount),
+        episodes=episodes,
         lanes=lanes,
         follower=follower,
         metrics=metrics,
@@ -218,24 +219,28 @@ def packing_for(compression: str, shard: Shard) -> str:
     return "halving" if is_loopback(shard.endpoint.address.rpartition(":")[0]) else "zstd"
 
 
-def make_camera(context: RoleContext, pool: Pool, lanes: Lanes, actor: str, metrics: ActorMetrics) -> Camera | None:
-    """A camera that claims for `actor`; None where no videos are wanted, or there is nothing to see."""
-    run, worker = context.run, context.run.config.rollout_config.worker_config
-    if not run.config.train_config.record_video_interval:
-        return None
-    lens = make_lens(run, pool)
-    if lens is None:
+def is_to_film(run: Run) -> bool:
+    """Whether an actor shall film if it is named, and has something to show."""
+    is_wanted = run.config.train_config.record_video_interval > 0
+    if is_wanted and not can_film(run):
         logger.warning("no videos: the environment shows no pixels, and the run was made without rendering")
-        return None
-    # It must not wait for parameters: frames come meanwhile.
-    claims = parameters_client(context, actor, {}, patience_s=0.0)
+    return is_wanted and can_film(run)
+
+
+def make_camera(
+    run: Run, pool: Pool, episodes: Episodes, lanes: Lanes, parameters: ParametersClient, metrics: ActorMetrics
+) -> Camera:
+    """A camera that films while parameters names this actor."""
+    worker = run.config.rollout_config.worker_config
     return Camera(
-        lens=lens,
+        lens=make_lens(run, pool),
+        episodes=episodes,
         film=pool.film if run.frame_shape is not None else lambda slot, on: None,
-        claims=claims,
-        show=lanes.show,
+        is_named=lambda: parameters.films,
+        report=lanes.report,
         directory=run.directory / worker.video_output_dir,
         fps=worker.video_fps,
+        interval=run.config.train_config.record_video_interval,
         metrics=metrics,
     )
 
@@ -271,7 +276,7 @@ def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event)
 
 
 def parameters_client(
-    context: RoleContext, name: str, architecture: Architecture, patience_s: float | None = None
+    context: RoleContext, name: str, architecture: Architecture, *, can_film: bool = False
 ) -> ParametersClient:
     """A client of parameters, for a policy of this architecture, that waits until the role is asked to stop."""
     return ParametersClient(
@@ -279,9 +284,9 @@ def parameters_client(
         identity=identity(context.run),
         credentials=context.credentials,
         watcher=name,
+        can_film=can_film,
         architecture=architecture,
         stopping=context.stopping,
-        patience_s=patience_s,
         report=context.board.waiting,
     )
 

@@ -20,6 +20,7 @@ class Episodes:
         self._return = np.zeros(slots)
         self._discounted = np.zeros(slots)
         self._length = np.zeros(slots, np.int64)
+        self._reward = np.zeros(slots)
         self._number = np.zeros(slots, np.int64)
 
     def number(self, slot: int) -> int:
@@ -30,8 +31,13 @@ class Episodes:
         """Length and return of the slot's running episode."""
         return int(self._length[slot]), float(self._return[slot])
 
+    def last_reward(self, slot: int) -> float:
+        """Reward of the slot's last step, which may have ended an episode."""
+        return float(self._reward[slot])
+
     def add(self, slots: Slots, reward: NDArray[Any]) -> None:
         """Counts one step of each slot."""
+        self._reward[slots] = reward
         self._return[slots] += reward
         self._discounted[slots] += reward * self._discount ** self._length[slots]
         self._length[slots] += 1

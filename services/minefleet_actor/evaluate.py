@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import numpy as np
 
 from minefleet.crafter_score import score
 from minefleet.errors import FleetError
+from minefleet.launch.preflight import describe_environment
 from minefleet.run import Run, read_run
 from minefleet.trained import Trained, look, read_weights
-from minefleet_actor.film import film
-from minefleet_actor.inference import Inference
 from minefleet_actor.play import Played, make_player
 
 SEED_OFFSET = 10_000
@@ -29,8 +29,6 @@ def main() -> int:
         if arguments.seed is None:
             arguments.seed = run.config.seed + SEED_OFFSET
         summary = evaluate(run, trained, arguments)
-        if arguments.video is not None:
-            summary["video"] = str(record(run, trained, arguments))
     except FleetError as error:
         print(error, file=sys.stderr)  # noqa: T201  # This module is a command.
         return 2
@@ -49,23 +47,31 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--video", type=Path, help="also write a video of one episode into this directory")
+    parser.add_argument("--video", type=Path, help="also film one of the episodes, into this directory")
     return parser.parse_args(argv)
 
 
 def evaluate(run: Run, trained: Trained, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Plays the episodes and summarises them."""
-    sample = arguments.sample or arguments.random
-    player = make_player(run, episodes=arguments.episodes, seed=arguments.seed, greedy=not sample)
-    take_weights(player.inference, trained, arguments)
-    with player:
-        return summarise(list(player.play(arguments.episodes, "evaluation")), trained)
-
-
-def take_weights(inference: Inference, trained: Trained, arguments: argparse.Namespace) -> None:
-    """Gives the policy the trained weights, unless a random one is wanted."""
+    """Plays the episodes, films one if so asked, and summarises them."""
+    sample, video = arguments.sample or arguments.random, None
+    if arguments.video is not None:
+        run = renderable(run)
+        video = arguments.video / ("random.mp4" if arguments.random else f"version-{trained.version}.mp4")
+    player = make_player(run, episodes=arguments.episodes, seed=arguments.seed, greedy=not sample, video=video)
     if not arguments.random:
-        inference.swap(read_weights(arguments.checkpoint), trained.version)
+        player.inference.swap(read_weights(arguments.checkpoint), trained.version)
+    with player:
+        summary = summarise(list(player.play(arguments.episodes, "evaluation")), trained)
+    return summary | ({"video": str(player.video)} if video is not None else {})
+
+
+def renderable(run: Run) -> Run:
+    """The run as if videos had been wanted, so that an environment that shows no pixels renders."""
+    if run.frame_shape is not None:
+        return run
+    config = replace(run.config, train_config=replace(run.config.train_config, record_video_interval=1))
+    shape = describe_environment(config)["frame_shape"]
+    return replace(run, frame_shape=None if shape is None else tuple(shape))
 
 
 def summarise(played: list[Played], trained: Trained) -> dict[str, Any]:
@@ -88,15 +94,6 @@ def summarise(played: list[Played], trained: Trained) -> dict[str, Any]:
     if achievements:
         summary["crafter_score"] = score(achievements)
     return summary
-
-
-def record(run: Run, trained: Trained, arguments: argparse.Namespace) -> Path:
-    """Writes a video of one episode."""
-    name = "random.mp4" if arguments.random else f"version-{trained.version}.mp4"
-    sample = arguments.sample or arguments.random
-    inference = make_player(run, episodes=1, seed=arguments.seed, greedy=not sample).inference
-    take_weights(inference, trained, arguments)
-    return film(run, inference, arguments.video / name, seed=arguments.seed)
 
 
 def describe(summary: dict[str, Any]) -> str:

@@ -9,9 +9,8 @@ Each step is counted at the shard that its slot's stream goes to, so the sum ove
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,12 +114,8 @@ class Lanes:
             lane.grants.done(self._chunk(slot, sequence))
 
     def report(self, slot: int, episode: episode_pb2.EpisodeRecord) -> None:
-        """Queues an episode record of the slot's stream."""
+        """Queues an episode record of the slot's stream. Any thread's."""
         self._lane(slot).shipper.report(episode)
-
-    def show(self, video: episode_pb2.Video, told: Callable[[bool], None]) -> None:
-        """Queues a video, for the same shard each time. Any thread's."""
-        self._lanes[crc32(video.stream.encode()) % len(self._lanes)].shipper.show(video, told)
 
     def news(self) -> None:
         """Something changed that may turn refusals into grants."""

@@ -187,8 +187,6 @@ class Actor:
         self._episodes.add(slots, ready.reward[stepped])
         self._metrics.stepped(self._lanes.numbers[slots], self._clock() - self._acted_at[slots])
         self._acted_at[slots] = np.nan
-        if self._camera is not None:
-            self._camera.step(slots, ready.reward[stepped])
         self._phase[slots] = Phase.READY
         for slot, dead in zip(slots[terminated | truncated], terminated[terminated | truncated], strict=True):
             self._end_episode(int(slot), bool(dead), ready)
@@ -227,9 +225,8 @@ class Actor:
             self._phase[slot] = Phase.ENDING
 
     def _report(self, slot: int, record: episode_pb2.EpisodeRecord) -> None:
-        self._lanes.report(slot, record)
-        if self._camera is not None:
-            self._camera.end(slot, record)
+        if self._camera is None or not self._camera.end(slot, record):
+            self._lanes.report(slot, record)
 
     def _reset(self, slot: int) -> None:
         """Starts the next episode; a full fragment leaves first."""
@@ -240,7 +237,7 @@ class Actor:
         self._phase[slot] = Phase.WORKING
         self._reset_at[slot] = self._clock()
         if self._camera is not None:
-            self._camera.begin(slot)
+            self._camera.begin(slot, self._inference.version)
         self._commands += 1
         self._pool.reset(alone)
 

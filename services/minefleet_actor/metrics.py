@@ -88,7 +88,7 @@ class ActorMetrics:
             ["outcome"],
             registry=registry,
         )
-        for outcome in ("stored", "lost"):
+        for outcome in ("written", "lost"):
             self.videos.labels(outcome)
         self.frames_left_out = Counter(
             "minefleet_actor_video_frames_left_out",

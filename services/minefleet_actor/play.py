@@ -5,6 +5,7 @@ Every slot has its own share of the episodes. Taking whichever finish first inst
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
+from minefleet_actor.video.lens import Lens, make_lens
+from minefleet_actor.video.reel import Reel, caption_of
 
 WAIT_S = 1.0
 LARGEST_POOL = 8
@@ -31,11 +34,24 @@ class Played:
     """Mean value estimate over the episode, in reward units."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """How the first whole episode of slot 0 is filmed."""
+
+    lens: Lens
+    reel: Reel
+    name: str
+    """Of the file."""
+
+
 class Player:
     """Plays episodes with one policy; a context manager that starts and closes its pool."""
 
-    def __init__(self, pool: Pool, inference: Inference, discount: float) -> None:
+    def __init__(self, pool: Pool, inference: Inference, discount: float, recording: Recording | None = None) -> None:
         self.inference = inference
+        self.video: Path | None = None
+        """The file, once it is written."""
+        self._recording = recording
         self._pool = pool
         self._episodes = Episodes(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
@@ -44,10 +60,14 @@ class Player:
 
     def __enter__(self) -> "Player":
         self._pool.start()
+        if self._recording is not None:
+            self._pool.film(0, True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
+        if self._recording is not None:
+            self._recording.reel.discard()
 
     def play(self, episodes: int, stream: str) -> Iterator[Played]:
         """Yields so many episodes as they end; failed ones are played again."""
@@ -74,6 +94,8 @@ class Player:
         again = over | (ready.kind == Kind.FAILED)
         for slot in ready.slots[ready.kind == Kind.FAILED]:
             self._episodes.end(int(slot), stream, version=self.inference.version)
+            if slot == 0 and self._recording is not None and self.video is None:
+                self._recording.reel.discard()
         self._begin(ready.slots[again & (self._left[ready.slots] > 0)])
 
     def _end(self, slot: int, terminated: bool, ready: Ready, stream: str) -> Played:
@@ -88,6 +110,10 @@ class Player:
             metrics=ending.metrics if ending else None,
             task=ending.task if ending else "",
         )
+        if slot == 0 and self._recording is not None and self.video is None:
+            reel, lens, name = self._recording.reel, self._recording.lens, self._recording.name
+            self.video = reel.finish(name, lens(0), self._episodes.last_reward(0), record)
+            self._pool.film(0, False)
         return Played(record=record, value_mean=float(self._values[slot] / max(self._steps[slot], 1)))
 
     def _act(self, ready: Ready) -> None:
@@ -98,11 +124,28 @@ class Player:
         decision = self.inference.decide(slots, self._pool.obs)
         self._values[slots] += decision.value
         self._steps[slots] += 1
+        if 0 in slots and self._recording is not None and self.video is None:
+            caption = caption_of(self._episodes, 0, float(decision.value[slots == 0][0]), decision.version)
+            self._recording.reel.add(self._recording.lens(0), caption)
         self._pool.step(slots, decision.action)
 
 
-def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, greedy: bool = True) -> Player:
-    """Builds a player with a fresh policy and a pool for so many episodes, both on the CPU."""
+def make_player(
+    run: Run, *, episodes: int, seed: int, index: int = 0, greedy: bool = True, video: Path | None = None
+) -> Player:
+    """Builds a player with a fresh policy and a pool for so many episodes, both on the CPU.
+
+    Args:
+        run: The run whose environment and policy it is.
+        episodes: How many are to be played.
+        seed: Of the environments and the sampling.
+        index: Of the actor that its environments are seeded for.
+        greedy: Take the likeliest actions instead of a sample.
+        video: The file in which one of the episodes is to be filmed.
+
+    Raises:
+        ConfigError: If there is nothing to film.
+    """
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     slots = min(episodes, LARGEST_POOL)
@@ -116,4 +159,8 @@ def make_player(run: Run, *, episodes: int, seed: int, index: int = 0, greedy: b
         greedy=greedy,
     )
     pool = EnvPool(run.config.env, run.schema, worker, seed=seed, actor_index=index, frame_shape=run.frame_shape)
-    return Player(pool, inference, run.config.train_config.discount)
+    recording = None
+    if video is not None:
+        reel = Reel(video.parent, run.config.rollout_config.worker_config.video_fps)
+        recording = Recording(lens=make_lens(run, pool), reel=reel, name=video.name)
+    return Player(pool, inference, run.config.train_config.discount, recording)

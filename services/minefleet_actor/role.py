@@ -71,14 +71,13 @@ def ship_the_rest(context: RoleContext, parts: Parts) -> None:
     """Sends what is queued, at most for `drain_s`."""
     until = time.monotonic() + context.run.config.services.drain_s
     if parts.camera is not None:
-        parts.camera.settle(context.run.config.services.drain_s / 2)
+        parts.camera.close()
+        if not parts.crew.join("camera", context.run.config.services.drain_s / 2):
+            parts.camera.give_up()
     for lane in parts.lanes:
         lane.grants.close()
         lane.shipper.close()
     if not all(parts.crew.join(f"{lane.name}-shipper", max(0.0, until - time.monotonic())) for lane in parts.lanes):
         parts.abandoned.set()
         logger.warning("replay did not take everything within drain_s; what was not acknowledged is given up")
-    if parts.camera is not None:
-        parts.camera.close()
-        parts.crew.join("camera", max(0.0, until - time.monotonic()))
     parts.crew.check()

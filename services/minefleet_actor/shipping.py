@@ -1,4 +1,4 @@
-"""Sends finished fragments, episode records and videos to replay.
+"""Sends finished fragments and episode records to replay.
 
     loop ── fragment, episodes ──▶ queue ── encode, append ──▶ replay
 
@@ -9,7 +9,6 @@ carry. It waits for something to send and then a moment for more, since a call c
 carries, unless the queue is half full. While replay does not answer it repeats the same names until it does.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,13 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from minefleet.codec import encode
-from minefleet.errors import RejectedError
 from minefleet.fragment import Fragment
 from minefleet.replay import Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2, replay_service_pb2
-
-logger = logging.getLogger(__name__)
 
 CALL_BYTES = 4 * 2**20
 """Packed bytes beyond which a call takes no further fragment."""
@@ -69,7 +65,6 @@ class Shipper:
         self._changed = threading.Condition()
         self._parcels: deque[Parcel] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
-        self._videos: deque[tuple[episode_pb2.Video, Callable[[bool], None]]] = deque()
         self._refused = False
         """Whether the loop was told that there is no room, and nothing since."""
         self._closed = False
@@ -100,14 +95,8 @@ class Shipper:
                 self._changed.notify_all()
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
-        """Queues an episode record."""
+        """Queues an episode record. Any thread's."""
         self._episodes.append(episode)
-
-    def show(self, video: episode_pb2.Video, told: Callable[[bool], None]) -> None:
-        """Queues a video; `told` is called with whether replay has taken it."""
-        with self._changed:
-            self._videos.append((video, told))
-            self._changed.notify_all()
 
     def run(self) -> None:
         """Sends until closed and empty."""
@@ -134,8 +123,6 @@ class Shipper:
                 packed = ahead.result() if ahead is not None else self._pack(self._queued(linger_s))
         if self._episodes:
             self._append([])
-        while self._videos:
-            self._append_video(*self._videos.popleft())
 
     def close(self) -> None:
         """Ends `run` once all is sent."""
@@ -145,12 +132,12 @@ class Shipper:
 
     def _wait(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._parcels or self._videos or self._closed, FLUSH_S)
-            return not self._closed or bool(self._parcels or self._episodes or self._videos)
+            self._changed.wait_for(lambda: self._parcels or self._closed, FLUSH_S)
+            return not self._closed or bool(self._parcels or self._episodes)
 
     def _is_urgent(self) -> bool:
-        """Whether to send at once: to end, to show something, or before the loop runs out of room."""
-        return self._closed or bool(self._videos) or self._are_many(len(self._parcels))
+        """Whether to send at once: to end, or before the loop runs out of room."""
+        return self._closed or self._are_many(len(self._parcels))
 
     def _are_many(self, parcels: int) -> bool:
         return 2 * parcels >= self._capacity
@@ -167,16 +154,6 @@ class Shipper:
     def _append(self, packed: list[Packed]) -> None:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         self._replay.append(packed, episodes=episodes, progress=self._progress())
-
-    def _append_video(self, video: episode_pb2.Video, told: Callable[[bool], None]) -> None:
-        """Sends a video by itself: one that replay refuses costs nothing else."""
-        try:
-            self._replay.append(video=video)
-        except RejectedError as error:
-            logger.warning("replay refuses a video: %s", error)
-            told(False)
-        else:
-            told(True)
 
     def _queued(self, linger_s: float = 0.0) -> list[Parcel]:
         """The queue, once it was not empty for so long or is urgent."""

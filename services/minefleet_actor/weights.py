@@ -8,7 +8,7 @@ were superseded before they were taken are skipped.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from minefleet.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.parameters import ParametersClient, VersionInfo
 from minefleet.rpc import StoppedError
-from minefleet.weights.manifest import Wish
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ class WeightsFollower:
         self.run_id = ""
         self.on_staged: Callable[[], None] = lambda: None
         """Called whenever weights wait to be taken."""
-        self.on_wishes: Callable[[Collection[Wish]], None] = lambda _: None
-        """Told the wishes that are pending."""
         self._parameters = parameters
         self._staged: Staged | None = None
         self._fetched = 0
@@ -83,7 +80,6 @@ class WeightsFollower:
         """Follows until this process is asked to stop."""
         try:
             for news in announced(self._parameters):
-                self.on_wishes(news.wishes)
                 if news.version != self._fetched:
                     self._fetch_if_there()
         except StoppedError:

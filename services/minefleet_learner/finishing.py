@@ -10,7 +10,6 @@ has acked it, so that it never holds one that nobody published.
 """
 
 import json
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from minefleet.checkpoint import CheckpointState
 from minefleet.errors import ContractError, FencedError, GaveUpError
 from minefleet.files import write_whole
-from minefleet.parameters import ParametersClient, Wish
+from minefleet.parameters import ParametersClient
 from minefleet.policies.weights import Weights
 from minefleet.replay import NOWHERE, Position
 from minefleet.run import RUN_FILE, Run
@@ -117,7 +116,7 @@ class Finisher:
     def finish(self, trained: Trained) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
         if trained.is_published:
-            self._publish(trained.weights.result(), trained.iteration, trained.version, self._wishes(trained))
+            self._publish(trained.weights.result(), trained.iteration, trained.version)
             self._outlets.loop_time.published()
         self._ack(trained)
         self._read_episodes()
@@ -162,16 +161,11 @@ class Finisher:
         self._judge()
         return self._state
 
-    def _wishes(self, trained: Trained) -> list[Wish]:
-        """A wish for a video where one is due; named by its version, so that it is made once."""
-        interval = self._outlets.run.config.train_config.record_video_interval
-        return [Wish(f"video-{trained.version}")] if interval and trained.iteration % interval == 0 else []
-
-    def _publish(self, weights: Weights, iteration: int, version: int, wishes: Sequence[Wish] = ()) -> None:
+    def _publish(self, weights: Weights, iteration: int, version: int) -> None:
         """Publishes weights as a version; replay hears of it with the next call."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
-        published = self._outlets.parameters.publish(weights, iteration=iteration, wishes=wishes)
+        published = self._outlets.parameters.publish(weights, iteration=iteration)
         if published != version:
             raise FencedError(f"iteration {iteration} was to be version {version}; parameters made it {published}")
         self._state = replace(self._state, version=version)
@@ -198,8 +192,8 @@ class Finisher:
             self._episodes.add(record)
             if record.evaluation:
                 self._journal.write_evaluation(evaluation_row(record, self._state))
-        for video in news.videos:
-            self._journal.show(video, self._state.env_steps)
+            if record.HasField("video"):
+                self._journal.show(record, self._state.env_steps)
         self._state = replace(self._state, episode_cursors=news.cursors, episodes=self._episodes.to_dict())
 
     def _judge(self) -> None:

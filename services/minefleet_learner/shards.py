@@ -36,7 +36,6 @@ class Episodes:
     """What the logs of all shards say since the last time."""
 
     records: list[episode_pb2.EpisodeRecord]
-    videos: list[episode_pb2.Video]
     cursors: list[int]
     """Where to go on, one per shard."""
 
@@ -116,12 +115,11 @@ class Shards:
             raise errors[0]
 
     def read_episodes(self, cursors: Sequence[int]) -> Episodes:
-        """Returns finished episodes and videos from one cursor per shard on, none for the beginning."""
+        """Returns finished episodes from one cursor per shard on, none for the beginning."""
         starts = cursors or [0] * len(self._parts)
         logs = [_read_log(part.replay, cursor) for part, cursor in zip(self._parts, starts, strict=True)]
         return Episodes(
             records=[record for log in logs for record in log.episodes],
-            videos=[video for log in logs for video in log.videos],
             cursors=[log.next_cursor for log in logs],
         )
 
@@ -134,10 +132,9 @@ class Shards:
 
 
 def _read_log(replay: ReplayClient, cursor: int) -> EpisodePage:
-    records, videos, more = list[episode_pb2.EpisodeRecord](), list[episode_pb2.Video](), True
+    records, more = list[episode_pb2.EpisodeRecord](), True
     while more:
         page = replay.read_episodes(cursor, EPISODES_PER_PAGE)
         records += page.episodes
-        videos += page.videos
-        cursor, more = page.next_cursor, bool(page.videos) or len(page.episodes) == EPISODES_PER_PAGE
-    return EpisodePage(episodes=records, videos=videos, next_cursor=cursor)
+        cursor, more = page.next_cursor, len(page.episodes) == EPISODES_PER_PAGE
+    return EpisodePage(episodes=records, next_cursor=cursor)

@@ -1,4 +1,4 @@
-"""Where numbers go: `metrics.jsonl` always, wandb and TensorBoard on request. And where videos go."""
+"""Where numbers go: `metrics.jsonl` always, wandb and TensorBoard on request."""
 
 import importlib
 import json
@@ -14,7 +14,6 @@ from minefleet.errors import ConfigError
 from minefleet.files import write_whole
 from minefleet.run import WHOLE_CONFIG_FILE, Run, to_dict
 from minefleet.v1 import episode_pb2
-from minefleet.videos import keep_video
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +80,11 @@ class Wandb:
         """Logs a row's numbers."""
         self._run.log(flat_numbers(row))
 
-    def show(self, path: Path, video: episode_pb2.Video, env_steps: int) -> None:
-        """Logs a video."""
-        caption = f"version {video.policy_version}, return {video.episode_return:.2f} {video.task}".rstrip()
-        shown = self._video(str(path), caption=caption, format=video.format)
-        self._run.log({f"video/{video.task}" if video.task else "video": shown, "env_steps": env_steps})
+    def show(self, episode: episode_pb2.EpisodeRecord, env_steps: int) -> None:
+        """Logs the video of an episode."""
+        caption = f"version {episode.policy_version}, return {episode.episode_return:.2f} {episode.task}".rstrip()
+        shown = self._video(episode.video.path, caption=caption, format="mp4")
+        self._run.log({f"video/{episode.task}" if episode.task else "video": shown, "env_steps": env_steps})
 
     def close(self) -> None:
         """Ends the wandb run."""
@@ -142,18 +141,13 @@ class Journal:
         for sink in self._evaluations:
             sink.write(row)
 
-    def show(self, video: episode_pb2.Video, env_steps: int) -> None:
-        """Keeps a video in the run directory, and shows it where the configuration asks for it.
-
-        A full disk costs the video and not the run.
-        """
-        try:
-            path = keep_video(self._run.videos, video)
-        except OSError as error:
-            logger.warning("the video of %s/%d is lost: %s", video.stream, video.episode, error)
-            return
-        for screen in self._screens:
-            screen.show(path, video, env_steps)
+    def show(self, episode: episode_pb2.EpisodeRecord, env_steps: int) -> None:
+        """Shows the video of an episode where the configuration asks for it and this process can read the file."""
+        video, is_here = episode.video, os.access(episode.video.path, os.R_OK)
+        where = "" if is_here else f" on {video.host}, which this learner cannot read"
+        logger.info("an episode of version %d was filmed: %s%s", episode.policy_version, video.path, where)
+        for screen in self._screens if is_here else ():
+            screen.show(episode, env_steps)
 
     def close(self) -> None:
         """Closes all; the second time does nothing."""

@@ -1,14 +1,14 @@
 """What watchers hear, and which versions they run.
 
-    a commit, a claim, a pin, the end of a claim's time ── renew ──▶ announcement ── newer_than ──▶ every watch
+    a commit, a pin, another watcher that films ── renew ──▶ announcement ── newer_than ──▶ every watch
 
 There is one announcement, replaced as a whole, so a watch costs no queue, and a slow one misses some. Watches wake for
-news alone: a newer version, or a wish that has become pending. That a wish is taken is no news.
+news alone: a newer version, or another watcher that films.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ from minefleet.errors import UnavailableError
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
-from minefleet_parameters.wishes import WishBook
 from minefleet_runtime.context import StatusBoard
 from minefleet_runtime.open_files import most_open_files
 
@@ -25,34 +24,36 @@ logger = logging.getLogger(__name__)
 CROWDED_SHARE = 0.8
 """A warning is given when open watches take this share of the files that the process may open."""
 
+AWAY_S = 10.0
+"""So long the watcher that films is waited for: every watch ends now and then, and is opened anew."""
+
 Key = TypeVar("Key", str, int)
 
 
 class Announcer:
     """Holds the announcement and wakes the watches. Belongs to one event loop."""
 
-    def __init__(self, store: ParameterStore, wishes: WishBook, metrics: ParametersMetrics) -> None:
+    def __init__(self, store: ParameterStore) -> None:
         self._store = store
-        self._wishes = wishes
-        self._metrics = metrics
+        self._films = ""
         self._announcement = pb.WatchResponse()
         self._number = 0
         self._news = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
         self._draining = False
 
     def renew(self) -> None:
         """Brings the announcement up to date; wakes the watches if it has news."""
-        # First, so that a claim which ends meanwhile is either waited for or pending.
-        self._renew_when_a_claim_ends()
-        pending = self._wishes.pending()
-        self._metrics.pending_wishes.set(len(pending))
         if not self._store.kept:
             return
-        before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), pending=pending)
+        before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), films=self._films)
         if _has_news(before, self._announcement):
             self._number += 1
             self._wake()
+
+    def film(self, watcher: str) -> None:
+        """Names the watcher that films from now on; none if empty."""
+        self._films = watcher
+        self.renew()
 
     async def newer_than(self, number: int) -> tuple[int, pb.WatchResponse]:
         """Waits for news after those of this number (0 for none); returns their number and the announcement.
@@ -75,33 +76,35 @@ class Announcer:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _renew_when_a_claim_ends(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = self._wishes.next_end_s()
-        self._timer = None if delay_s is None else asyncio.get_running_loop().call_later(delay_s, self.renew)
-
 
 class Watchers:
-    """Counts the open watches, and the versions that those who watch say they run.
+    """Counts the open watches, and the versions that those who watch say they run. Chooses the one that films.
 
     A watcher that reconnects has two watches for a while. It is one watcher until both have ended.
     """
 
-    def __init__(self, metrics: ParametersMetrics, board: StatusBoard) -> None:
+    def __init__(self, metrics: ParametersMetrics, board: StatusBoard, film: Callable[[str], None]) -> None:
         self._metrics = metrics
         self._board = board
         self._open = 0
+        self._film = film
+        self._films = ""
         self._watches: dict[str, int] = {}
+        self._cameras: dict[str, int] = {}
+        """Watches of those that can film, the first to come first."""
         self._running: dict[str, int] = {}
         self._versions: dict[int, int] = {}
 
     @contextmanager
-    def watching(self, name: str, version: int) -> Iterator[None]:
+    def watching(self, name: str, version: int, *, can_film: bool = False) -> Iterator[None]:
         """Counts a watch while the block lasts. The empty name stands for many: what those run is not known."""
         self._open += 1
         _count(self._watches, name, 1)
         self.runs(name, version)
+        if can_film and name:
+            _count(self._cameras, name, 1)
+            if not self._films:
+                self._choose()
         if self._open == int(CROWDED_SHARE * most_open_files()):
             logger.warning("%d watches are open; this process may open %d files", self._open, most_open_files())
         try:
@@ -110,6 +113,9 @@ class Watchers:
             self._open -= 1
             _count(self._watches, name, -1)
             self.runs(name, self._running.get(name, 0))
+            if can_film and name:
+                _count(self._cameras, name, -1)
+                asyncio.get_running_loop().call_later(AWAY_S, self._choose)
 
     def runs(self, name: str, version: int) -> None:
         """Takes down which version a watcher runs, 0 for none. Ignores who does not watch."""
@@ -118,6 +124,12 @@ class Watchers:
             self._running[name] = version
             _count(self._versions, version, 1)
         self._report()
+
+    def _choose(self) -> None:
+        """Has another watcher film, if the one that does is away."""
+        if self._films not in self._cameras:
+            self._films = next(iter(self._cameras), "")
+            self._film(self._films)
 
     def _report(self) -> None:
         oldest = min(self._versions, default=0)
@@ -134,5 +146,4 @@ def _count(counts: dict[Key, int], key: Key, change: int) -> None:
 
 
 def _has_news(before: pb.WatchResponse, after: pb.WatchResponse) -> bool:
-    known = {wish.name for wish in before.pending}
-    return before.newest.version != after.newest.version or any(wish.name not in known for wish in after.pending)
+    return (before.newest.version, before.films) != (after.newest.version, after.films)

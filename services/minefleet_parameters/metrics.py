@@ -26,7 +26,6 @@ class ParametersMetrics:
     corrupt_reads: Counter
     watchers: Gauge
     oldest_running_version: Gauge
-    pending_wishes: Gauge
 
 
 def parameters_metrics(registry: CollectorRegistry) -> ParametersMetrics:
@@ -57,5 +56,4 @@ def parameters_metrics(registry: CollectorRegistry) -> ParametersMetrics:
         corrupt_reads=counter("corrupt_reads_total", "Fetches that found a damaged tensor."),
         watchers=gauge("watchers", "Open watches."),
         oldest_running_version=gauge("oldest_running_version", "The oldest version that a watcher says it runs."),
-        pending_wishes=gauge("pending_wishes", "Wishes that may be claimed."),
     )

@@ -6,7 +6,6 @@ answered is on disk.
 """
 
 import asyncio
-import time
 
 import grpc
 
@@ -14,7 +13,6 @@ from minefleet.config import FleetConfig
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import open_store
-from minefleet_parameters.wishes import WishBook
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serve_aio
 
@@ -24,8 +22,7 @@ MIN_KEPT_VERSIONS = 8
 def serve_run(context: RoleContext) -> None:
     """Opens the store below the run directory and serves it."""
     with open_store(context.run.parameters, keep=versions_to_keep(context.run.config)) as store:
-        wishes, metrics = WishBook(time.monotonic), parameters_metrics(context.registry)
-        service = ParametersService(store, wishes, metrics, context.board)
+        service = ParametersService(store, parameters_metrics(context.registry), context.board)
         service.start()
         asyncio.run(_serve(context, service))
 

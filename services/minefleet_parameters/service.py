@@ -18,10 +18,8 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 import grpc
-from google.protobuf import duration_pb2
 
 from minefleet.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
-from minefleet.files import write_whole
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
@@ -29,12 +27,10 @@ from minefleet.weights.manifest import MAX_NAME_LENGTH, unique_bytes
 from minefleet.weights.missing import MissingTensorsError
 from minefleet.weights.pieces import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet_parameters.announcing import Announcer, Watchers
-from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.sending import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import Upload
-from minefleet_parameters.wishes import CLAIM_TIMEOUT_S, WishBook
 from minefleet_runtime.context import StatusBoard
 
 MAX_PUBLISHES = 16
@@ -50,24 +46,18 @@ PublishContext: TypeAlias = "grpc.aio.ServicerContext[pb.PublishRequest, pb.Publ
 class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
     """Serves one store."""
 
-    def __init__(self, store: ParameterStore, wishes: WishBook, metrics: ParametersMetrics, board: StatusBoard) -> None:
+    def __init__(self, store: ParameterStore, metrics: ParametersMetrics, board: StatusBoard) -> None:
         self._store = store
         self._sender = TensorSender(store)
-        self._wishes = wishes
         self._metrics = metrics
         self._board = board
-        self._announcer = Announcer(store, wishes, metrics)
-        self._watchers = Watchers(metrics, board)
-        self._saving = asyncio.Lock()
+        self._announcer = Announcer(store)
+        self._watchers = Watchers(metrics, board, self._announcer.film)
         self._publishing = asyncio.Semaphore(MAX_PUBLISHES)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Takes up where the last process left off."""
-        if self._store.wishes_path.exists():
-            self._wishes.read(self._store.wishes_path.read_bytes())
-        for number in self._store.kept:
-            self._wishes.add(self._store.version(number).manifest.wishes)
+        """Announces what the last process left."""
         self._announcer.renew()
         self._report()
 
@@ -118,7 +108,9 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
 
     async def Watch(self, request: pb.WatchRequest, context: object) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
         """Answers as the proto says."""
-        with self._watchers.watching(request.watcher, request.running_version):
+        if len(request.watcher) > MAX_NAME_LENGTH:
+            raise RejectedError(f"a watcher's name has at most {MAX_NAME_LENGTH} characters")
+        with self._watchers.watching(request.watcher, request.running_version, can_film=request.can_film):
             number, announcement = await self._announcer.newer_than(0)
             self._check_fits(request.architecture_fingerprint)
             while True:
@@ -141,17 +133,6 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
                 yield message.encoded
                 self._metrics.fetch_bytes.inc(message.size_bytes)
 
-    async def Claim(self, request: pb.ClaimRequest, context: object) -> pb.ClaimResponse:  # noqa: N802
-        """Answers as the proto says."""
-        if not 1 <= len(request.actor) <= MAX_NAME_LENGTH:
-            raise RejectedError(f"an actor's name has 1 to {MAX_NAME_LENGTH} characters, got {len(request.actor)}")
-        act = self._wishes.done if request.done else self._wishes.claim
-        claimed = act(request.wish, request.actor)
-        self._announcer.renew()
-        if request.done and claimed:
-            await self._save_wishes()
-        return pb.ClaimResponse(claimed=claimed, claim_timeout=duration_pb2.Duration(seconds=round(CLAIM_TIMEOUT_S)))
-
     async def ListVersions(self, request: object, context: object) -> pb.ListVersionsResponse:  # noqa: N802
         """Answers as the proto says."""
         return pb.ListVersionsResponse(versions=map(self._store.info, self._store.kept))
@@ -170,23 +151,15 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._metrics.publishes.inc()
         self._metrics.publish_bytes.inc(upload.received_bytes)
         self._metrics.publish_saved_bytes.inc(unique_bytes(manifest) - upload.received_bytes)
-        self._wishes.add(manifest.wishes)
         self._announcer.renew()
         self._report()
         self._sweeping = asyncio.create_task(asyncio.to_thread(self._store.sweep))
-        if manifest.wishes:
-            await self._save_wishes()
         return number
 
     def _check_fits(self, fingerprint: str) -> None:
         held = self._store.version().manifest.architecture_fingerprint
         if fingerprint not in ("", held):
             raise ContractError(f"the run's policy has the architecture {held}, the watcher's {fingerprint[:80]!r}")
-
-    async def _save_wishes(self) -> None:
-        async with self._saving:
-            with refusing_when_full():
-                await asyncio.to_thread(write_whole, self._store.wishes_path, self._wishes.to_json())
 
     @contextmanager
     def _counting_damage(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 DIRECTORY/
 ├── lock             held by the process that serves the directory
 ├── identity.json    the run, the newest epoch and version that were issued, the pinned versions
-├── wishes.json      what actors are asked for, and who has done it
 ├── versions/        VERSION.json: run, epoch and manifest of one version
 ├── tensors/         DIGEST.safetensors: one tensor under its digest
 └── incoming/        publishes under way; emptied at start
@@ -113,7 +112,6 @@ class ParameterStore:
     def __init__(self, directory: Path, keep: int, pool: Executor) -> None:
         self.identity = Identity()
         self.tensors = TensorFiles(directory / "tensors")
-        self.wishes_path = directory / "wishes.json"
         self._keep = keep
         self._pool = pool
         self._directory = directory

@@ -3,18 +3,16 @@
 What the directory comes to at the worst moment, in parts of 1/64 of `max_bytes`:
 
     51  fragments: the files of their payloads, in full, and their rows twice: a compaction holds the old and the new
-     1  videos
      4  records: what streams have sent, episodes, departures
      2  RocksDB's log: it is flushed when it is larger than `log_bytes`, and as much again may be written meanwhile
      2  RocksDB's own: manifests, event logs
-     4  what files hold ahead of need, and what is not compacted yet
+     5  what files hold ahead of need, and what is not compacted yet
 """
 
 from dataclasses import dataclass
 
 PARTS = 64
 KEPT_PARTS = 51
-VIDEO_PARTS = 1
 OWN_PARTS = 2
 
 SMALLEST_BYTES = 64 * 2**20
@@ -51,11 +49,6 @@ class Budget:
     def kept_bytes(self) -> int:
         """What fragments may take: files of payloads, and rows by their weight."""
         return self.max_bytes * KEPT_PARTS // PARTS
-
-    @property
-    def video_bytes(self) -> int:
-        """What videos may take."""
-        return self.max_bytes * VIDEO_PARTS // PARTS
 
     @property
     def file_bytes(self) -> int:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from minefleet.errors import RejectedError
@@ -16,7 +15,6 @@ from minefleet_replay.ledger import Reason, bucket_of
 from minefleet_replay.names import ChunkName, StreamNames
 from minefleet_replay.progress import NO_COUNTS, Counts
 from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key
-from minefleet_replay.videos import ROW
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,6 @@ class Upload:
     pieces: list[bytes] = field(default_factory=list)
     """The fragment's payload, in pieces of `PIECE_BYTES`; the last one is shorter."""
     episodes: list[episode_pb2.EpisodeRecord] = field(default_factory=list)
-    video: episode_pb2.Video | None = None
     actor: str = ""
     """The incarnation that `progress` is of; empty when there is none."""
     progress: Counts = NO_COUNTS
@@ -60,12 +57,8 @@ class Intake:
         free = self._keeper.pacing.free_chunks
         return granted, free(self._keeper.usable_chunks, fresh_chunks), free(self._keeper.usable_chunks)
 
-    def append(self, upload: Upload, video_file: Path | None = None) -> Outcome | None:
+    def append(self, upload: Upload) -> Outcome | None:
         """Stores what is new in an upload, as one change. Returns what becomes of its fragment, if it has one.
-
-        Args:
-            upload: What came.
-            video_file: Where its video is laid aside; None drops the video.
 
         Raises:
             ConflictError: If the fragment's name is known with other bytes.
@@ -76,9 +69,7 @@ class Intake:
         change, names = self._keeper.change(), dict[str, StreamNames]()
         if upload.header is not None and outcome != "duplicate":
             self._take_fragment(change, names, upload.header, upload.pieces, reason)
-        number = self._take_episodes(change, names, upload.episodes)
-        if upload.video is not None:
-            self._take_video(change, number, upload.video, video_file)
+        self._take_episodes(change, names, upload.episodes)
         self._take_progress(change, upload.actor, upload.progress)
         self._take_names(change, names)
         if change.effects:
@@ -161,8 +152,7 @@ class Intake:
 
     def _take_episodes(
         self, change: Change, names: dict[str, StreamNames], episodes: list[episode_pb2.EpisodeRecord]
-    ) -> int:
-        """Returns the next number in the log."""
+    ) -> None:
         number = self._books.next_episode
         for record in episodes:
             known = names.get(record.stream, self._books.names[record.stream])
@@ -173,23 +163,6 @@ class Intake:
         if number > self._books.next_episode:
             change.then(partial(self._keeper.metrics.episodes.inc, number - self._books.next_episode))
             change.then(partial(setattr, self._books, "next_episode", number))
-        return number
-
-    def _take_video(self, change: Change, number: int, video: episode_pb2.Video, file: Path | None) -> None:
-        """Holds a video in place of the oldest ones, where there is room for it at all."""
-        videos, counts = self._keeper.videos, self._keeper.metrics.videos
-        gone = None if file is None else videos.surplus(file.stat().st_size)
-        if videos.knows(video):
-            counts.labels("duplicate").inc()
-        elif file is None or gone is None:
-            logger.warning("there is no room for the video of %s/%d: it is dropped", video.stream, video.episode)
-            counts.labels("dropped").inc()
-        else:
-            self._keeper.remove_videos(change, gone)
-            change.put("episodes", number_key(number), ROW)
-            change.then(partial(videos.place, file, number, video))
-            change.then(partial(setattr, self._books, "next_episode", number + 1))
-            change.then(counts.labels("stored").inc)
 
     def _take_progress(self, change: Change, actor: str, progress: Counts) -> None:
         known = self._books.progress[actor]

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 
@@ -20,7 +20,6 @@ from minefleet_replay.payloads import PayloadLog
 from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Batch, Family, Store
-from minefleet_replay.videos import Videos
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,6 @@ class Keeper:
         self,
         store: Store,
         payloads: PayloadLog,
-        videos: Videos,
         books: Books,
         pacing: Pacing,
         metrics: ReplayMetrics,
@@ -70,7 +68,6 @@ class Keeper:
     ) -> None:
         self.store = store
         self.payloads = payloads
-        self.videos = videos
         self.books = books
         self.pacing = pacing
         self.metrics = metrics
@@ -117,12 +114,6 @@ class Keeper:
             self.sync(self.store.written)
             self.payloads.remove(dead)
         return bool(dead)
-
-    def remove_videos(self, change: Change, numbers: Collection[int]) -> None:
-        """Lets videos go, with their rows."""
-        for number in numbers:
-            change.delete("episodes", number_key(number))
-        change.then(partial(self.videos.remove, numbers))
 
     def stand(self, change: Change, standing: Standing) -> None:
         """Changes where the run stands."""

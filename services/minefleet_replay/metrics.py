@@ -45,8 +45,6 @@ FIGURES = {
     "held_chunks": "Chunks in the store.",
     "held_payload_bytes": "Payload bytes in the store that can still be used.",
     "payload_disk_bytes": "Bytes of the files of payloads.",
-    "videos": "Videos held.",
-    "video_bytes": "Bytes of the files of videos.",
     "open_leases": "Leases that are neither acked nor released.",
     "newest_version": "The newest policy version heard of.",
     "epoch": "The newest epoch heard of.",
@@ -66,7 +64,6 @@ class ReplayMetrics:
     payload_bytes: Counter
     raw_bytes: Counter
     episodes: Counter
-    videos: Counter
     dropped: Counter
     refused: Counter
     granted: Counter
@@ -116,11 +113,6 @@ def make_metrics(registry: CollectorRegistry) -> ReplayMetrics:
         payload_bytes=counter("appended_payload_bytes", "Payload bytes stored, as packed."),
         raw_bytes=counter("appended_raw_bytes", "Bytes of the stored arrays before packing."),
         episodes=counter("appended_episodes", "Episode records stored."),
-        videos=counter(
-            "appended_videos",
-            "Videos that arrived, by what became of them.",
-            outcome=("stored", "duplicate", "dropped"),
-        ),
         dropped=counter("dropped_fragments", "Fragments that left, by reason.", reason=get_args(Reason)),
         refused=counter("refused_calls", "Calls refused, by reason.", reason=map(refusal, REFUSALS)),
         granted=counter("reserved_chunks", "Chunks asked for, by the answer.", granted=("true", "false")),

@@ -26,9 +26,8 @@ from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.pacing import Pacing
 from minefleet_replay.payloads import PayloadLog, open_payloads
 from minefleet_replay.replay import Replay
-from minefleet_replay.rows import LEDGER, number_of
+from minefleet_replay.rows import LEDGER
 from minefleet_replay.store import DATABASE, Store, has_remains, lock_store, open_store
-from minefleet_replay.videos import ROW, VIDEOS, Videos
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ def set_aside(directory: Path) -> Path:
     with closing(lock_store(directory)):
         aside.mkdir()
         # The identity last: without it, what a crash left behind here would pass for a new store.
-        for name in (DATABASE, PAYLOADS, VIDEOS, FILE):
+        for name in (DATABASE, PAYLOADS, FILE):
             if (directory / name).exists():
                 (directory / name).rename(aside / name)
         sync(aside)
@@ -124,8 +123,7 @@ def _open(
         known = identity or identity_of(limits)
         check(directory, known, books)
         payloads = find_payloads(directory, known, books)
-        videos = find_videos(directory, store, limits)
-        keeper = Keeper(store, payloads, videos, books, begin_pacing(books, clock()), metrics, wall_clock)
+        keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
         keeper.condemn_unusable()
         replay = Replay(directory, keeper, clock=clock, rng=rng, bound=bound)
         settle_identity(directory, identity, store, books)
@@ -166,13 +164,6 @@ def check(directory: Path, identity: Identity, books: Books) -> None:
             f"{directory} holds fragments of schema {standing.schema}, run {standing.run_id} now has "
             f"{limits.schema_fingerprint}"
         )
-
-
-def find_videos(directory: Path, store: Store, limits: Limits) -> Videos:
-    """Finds the videos that rows name."""
-    videos = Videos(directory / VIDEOS, max_bytes=limits.budget.video_bytes)
-    videos.load(number_of(key) for key, row in store.scan("episodes") if row == ROW)
-    return videos
 
 
 def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadLog:

@@ -8,7 +8,6 @@ from minefleet.codec import check_header
 from minefleet.errors import RejectedError
 from minefleet.rpc import PIECE_BYTES
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
-from minefleet.videos import MAX_VIDEO_BYTES, VIDEO_FORMAT
 from minefleet_replay.intake import Upload
 from minefleet_replay.progress import Counts
 from minefleet_replay.values import check_finite, check_shapes
@@ -46,7 +45,7 @@ def _receive(requests: Iterable[replay_service_pb2.AppendRequest], receiver: "_R
                 yield receiver.hand_over()
     if receiver.upload.header is not None:
         raise RejectedError(f"the upload ends {receiver.missing_bytes} bytes before the end of its fragment")
-    if receiver.upload.episodes or receiver.upload.actor or receiver.upload.video is not None:
+    if receiver.upload.episodes or receiver.upload.actor:
         yield receiver.hand_over()
 
 
@@ -67,7 +66,6 @@ class _Receiver:
         self.upload = Upload()
         self.missing_bytes = 0
         self._digest = xxhash.xxh3_64()
-        self._has_video = False
 
     def take(self, part: replay_service_pb2.AppendPart) -> None:
         """Takes the next part."""
@@ -78,8 +76,6 @@ class _Receiver:
                 self._take_piece(part.payload)
             case "episode":
                 self._take_episode(part.episode)
-            case "video":
-                self._take_video(part.video)
             case "progress":
                 self._take_progress(part.progress)
             case other:
@@ -140,20 +136,6 @@ class _Receiver:
                 f"an Append carries at most {MAX_EPISODES} episodes of at most {MAX_EPISODE_BYTES} bytes each"
             )
         self.upload.episodes.append(record)
-
-    def _take_video(self, video: episode_pb2.Video) -> None:
-        check_name(video.stream, max(video.episode, video.policy_version))
-        if self._has_video:
-            raise RejectedError("an Append carries at most one video")
-        if not 0 < len(video.data) <= MAX_VIDEO_BYTES or video.format != VIDEO_FORMAT:
-            raise RejectedError(
-                f"a video is {VIDEO_FORMAT} of 1 to {MAX_VIDEO_BYTES} bytes, got {len(video.data)} of "
-                f"{video.format[:MAX_NAME_CHARACTERS]!r}"
-            )
-        if max(len(video.wish), len(video.task)) > MAX_NAME_CHARACTERS:
-            raise RejectedError(f"a video's wish and task have at most {MAX_NAME_CHARACTERS} characters")
-        self._has_video = True
-        self.upload.video = video
 
     def _take_progress(self, progress: replay_service_pb2.ActorProgress) -> None:
         if self.upload.actor:

@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -31,7 +30,6 @@ from minefleet_replay.progress import Counts
 from minefleet_replay.reading import Stored, Wish, read
 from minefleet_replay.rows import number_key, number_of
 from minefleet_replay.store import Family, StorageError
-from minefleet_replay.videos import ROW
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +40,6 @@ BREATH_S = 0.001
 """Pause between two slices of long work, for others."""
 
 PAGE_BYTES = 4 * 2**20
-
-VIDEO_ROOM = 4
-"""A video is stored where the disk has room for so many as large: some may come at once, and payloads must go on."""
 
 
 class Answer(NamedTuple):
@@ -60,7 +55,6 @@ class Page(NamedTuple):
     """A page of the log of episodes."""
 
     records: list[episode_pb2.EpisodeRecord]
-    videos: list[episode_pb2.Video]
     next_cursor: int
 
 
@@ -131,11 +125,8 @@ class Replay:
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""
-        video, keeper = upload.video, self.keeper
-        if video is not None and not keeper.store.can_spare(VIDEO_ROOM * len(video.data)):
-            video = None
-        with keeper.videos.laid_aside(video) as video_file, self._changed:
-            outcome = self._intake.append(upload, video_file)
+        with self._changed:
+            outcome = self._intake.append(upload)
             self._changed.notify_all()
         return outcome
 
@@ -214,23 +205,19 @@ class Replay:
             self.keeper.sync(written)
 
     def read_episodes(self, learner: Learner, cursor: int, limit: int) -> Page:
-        """Returns at most `limit` records and videos from a cursor on, and where to go on."""
+        """Returns at most `limit` records from a cursor on, and where to go on."""
         with self._changed:
             self._lending.admit(learner)
             stop = self.keeper.books.next_episode
         cursor = max(min(cursor, stop), self._trimmed["episodes"])
-        records, videos, page_bytes = list[episode_pb2.EpisodeRecord](), list[episode_pb2.Video](), 0
+        records, page_bytes = list[episode_pb2.EpisodeRecord](), 0
         for key, row in self.keeper.store.scan("episodes", number_key(cursor), number_key(stop)):
-            video = self.keeper.videos.read(number_of(key)) if row == ROW else None
-            page_bytes += len(row) + (len(video.data) if video is not None else 0)
-            if len(records) + len(videos) == limit or (page_bytes > PAGE_BYTES and (records or videos)):
+            page_bytes += len(row)
+            if len(records) == limit or (page_bytes > PAGE_BYTES and records):
                 break
-            if row != ROW:
-                records.append(episode_pb2.EpisodeRecord.FromString(row))
-            elif video is not None:
-                videos.append(video)
+            records.append(episode_pb2.EpisodeRecord.FromString(row))
             cursor = number_of(key) + 1
-        return Page(records, videos, cursor)
+        return Page(records, cursor)
 
     def progress(self) -> Counts:
         """What actors have reported, in total."""
@@ -296,8 +283,6 @@ class Replay:
                 "payload_disk_bytes": self.keeper.payloads.disk_bytes,
                 "stored_bytes": self.keeper.stored_bytes,
                 "stored_raw_bytes": self.keeper.stored_raw_bytes,
-                "videos": len(self.keeper.videos),
-                "video_bytes": self.keeper.videos.disk_bytes,
                 "open_leases": len(books.leases.open),
                 "oldest_lease_seconds": now - min(books.leases.since.values(), default=now),
                 "known_streams": len(books.names),
@@ -357,8 +342,6 @@ class Replay:
             return
         change = self.keeper.change()
         change.batch.delete_range(family, number_key(start), number_key(stop))
-        if family == "episodes":
-            change.then(partial(self.keeper.videos.remove, self.keeper.videos.older_than(stop)))
         self.keeper.commit(change)
         self._trimmed[family] = stop
 

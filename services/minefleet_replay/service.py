@@ -150,9 +150,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             if not 1 <= request.limit <= MAX_EPISODES_READ:
                 raise RejectedError(f"limit must lie in [1, {MAX_EPISODES_READ}], got {request.limit}")
             page = self._replay.read_episodes(learner, request.cursor, request.limit)
-        return replay_service_pb2.ReadEpisodesResponse(
-            episodes=page.records, videos=page.videos, next_cursor=page.next_cursor
-        )
+        return replay_service_pb2.ReadEpisodesResponse(episodes=page.records, next_cursor=page.next_cursor)
 
     def WhyDropped(  # noqa: N802
         self, request: replay_service_pb2.WhyDroppedRequest, context: grpc.ServicerContext

@@ -6,7 +6,6 @@ wait for it. RocksDB runs under the GIL, so a write that would stall is refused 
 <directory>/
 ├── db/             RocksDB's own
 ├── payloads/       the payloads of the fragments that its rows name
-├── videos/         the videos that its rows name
 ├── broken-*/       a store that did not open, as it was found
 ├── identity.json   whose store it is
 ├── counters.json   what was counted, for when the rest is lost
@@ -44,7 +43,7 @@ meta      append number → what a fragment is, where its payload lies, and its 
 uses      chunk id → acked uses, where there are any
 names     stream → what it has sent, ever
 leases    lease → its chunks, for the current epoch
-episodes  number → episode record; nothing, where a video has that number
+episodes  number → episode record
 drops     append number → why fragments left
 system    the ledger, where the run stands, actors' progress
 """
@@ -225,12 +224,6 @@ class Store:
         if free_bytes >= self._reserve_bytes + self._largest_bytes:
             return None
         return f"the disk of {self._directory} is full: {free_bytes} bytes are free, {self._reserve_bytes} are reserved"
-
-    def can_spare(self, file_bytes: int) -> bool:
-        """Whether payloads would still have room beside so many bytes."""
-        if self._refusal or self._directory is None:
-            return not self._refusal
-        return self._free_bytes(self._directory) >= self._reserve_bytes + self._largest_bytes + file_bytes
 
     @staticmethod
     def _free_bytes(directory: Path) -> int:

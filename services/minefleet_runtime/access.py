@@ -31,7 +31,6 @@ ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType(
         "minefleet.v1.ParametersService/Publish": LEARNER,
         "minefleet.v1.ParametersService/Watch": LEARNER | ACTOR | OPERATOR,
         "minefleet.v1.ParametersService/Fetch": LEARNER | ACTOR | OPERATOR,
-        "minefleet.v1.ParametersService/Claim": ACTOR,
         "minefleet.v1.ParametersService/ListVersions": LEARNER | OPERATOR,
         "minefleet.v1.ParametersService/Pin": OPERATOR,
     }

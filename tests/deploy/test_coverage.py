@@ -29,7 +29,6 @@ UNPLOTTED = {
     "minefleet_replay_env_failures": "the actors say it themselves",
     "minefleet_replay_env_steps": "the actors say it themselves",
     "minefleet_replay_epoch": "minefleet_parameters_epoch is the one that counts",
-    "minefleet_replay_videos": "their bytes are what fills the disk",
     "process_cpu_seconds": "minefleet_processor_seconds has the processes below it, too",
     "process_virtual_memory_bytes": "reserved, not used",
 }

@@ -135,7 +135,6 @@ def parameters(directory: Path) -> Iterator[Server]:
             "expected_version": [1],
             "digest": sorted({piece.digest for piece in pieces_of(weights)}),
             "offset": [0, 1, 8],
-            "kind": ["video"],
         }
         works = lambda: parameters_work(process)  # noqa: E731
         yield Server(process, process.address, (PARAMETERS, STATUS, HEALTH), works, known)

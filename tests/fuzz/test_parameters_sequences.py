@@ -98,9 +98,8 @@ class Sequences(RuleBasedStateMachine):
         ranges = [pb.TensorRange(digest=digest) for digest in sorted(self.published.get(version, {}))]
         kinds: dict[str, Any] = {
             "OpenEpoch": lambda: pb.OpenEpochRequest(run_id=RUN),
-            "Watch": lambda: pb.WatchRequest(watcher="w", running_version=version),
+            "Watch": lambda: pb.WatchRequest(watcher="w", running_version=version, can_film=bool(version % 2)),
             "Fetch": lambda: pb.FetchRequest(version=version, ranges=ranges),
-            "Claim": lambda: pb.ClaimRequest(wish="video", actor="a"),
             "ListVersions": pb.ListVersionsRequest,
             "Pin": lambda: pb.PinRequest(version=version, pinned=bool(version % 2)),
         }

@@ -43,7 +43,6 @@ INFO = VersionInfo(
     size_bytes=51,
     publish_time=datetime(2026, 1, 2, tzinfo=UTC),
     pinned=False,
-    wishes=(),
 )
 dtypes = st.sampled_from(sorted(NUMPY_DTYPES.values(), key=str))
 arrays = dtypes.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0)))

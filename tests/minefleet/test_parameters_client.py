@@ -89,10 +89,6 @@ class StandIn(parameters_service_pb2_grpc.ParametersServiceServicer, status_serv
         for piece in self.spoil_pieces(pieces):
             yield pb.FetchResponse(pieces=[piece])
 
-    def Claim(self, request: pb.ClaimRequest, context: Any) -> pb.ClaimResponse:  # noqa: N802
-        self._enter("Claim", context)
-        return pb.ClaimResponse(claimed=True)
-
     def ListVersions(  # noqa: N802
         self, request: pb.ListVersionsRequest, context: Any
     ) -> pb.ListVersionsResponse:
@@ -153,12 +149,11 @@ def test_every_call_has_a_deadline(stand_in: StandIn, client: ParametersClient) 
     client.open_epoch("run")
     client.publish(WEIGHTS, iteration=1)
     client.fetch()
-    client.claim("video")
     client.versions()
     client.pin()
     with closing(client.watch()) as watch:
         next(watch)
-    asked = {"Describe", "OpenEpoch", "Publish", "Fetch", "Claim", "Watch", "ListVersions", "Pin"}
+    asked = {"Describe", "OpenEpoch", "Publish", "Fetch", "Watch", "ListVersions", "Pin"}
     assert set(stand_in.deadlines_s) == asked
     assert all(deadline_s is not None and deadline_s < 100 for deadline_s in stand_in.deadlines_s.values())
 
@@ -179,7 +174,7 @@ def test_the_client_introduces_itself_once_and_again_after_an_outage(
     client.fetch()
     assert stand_in.greetings == 1
     stand_in.refusals = [grpc.StatusCode.UNAVAILABLE]
-    client.claim("video")
+    client.versions()
     assert stand_in.greetings == 2
 
 

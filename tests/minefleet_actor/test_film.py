@@ -1,19 +1,18 @@
 """Frames through the pool, and an evaluation on film."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.films import pictures
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.preflight import preflight
 from minefleet.run import Run
 from minefleet.trained import Trained
-from minefleet_actor.evaluate import evaluate, parse, record
-from minefleet_actor.film import film
-from minefleet_actor.play import make_player
+from minefleet_actor.evaluate import evaluate, parse
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
-from minefleet_actor.video.mp4 import pictures
 
 
 def make_run(directory: Path, env: str, interval: int = 0) -> Run:
@@ -59,20 +58,23 @@ def test_a_slot_renders_from_the_reset_on_while_it_is_filmed_and_no_other_does(
         pool.close()
 
 
-def test_an_evaluation_is_filmed_also_where_the_run_was_made_without_videos(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "CartPole-v1")
-    inference = make_player(run, episodes=1, seed=3).inference
-    path = film(run, inference, tmp_path / "films" / "random.mp4", seed=3)
-    shown = list(pictures(path))
-    assert shown[0][1].shape[1] == 600
-    assert len(shown) > 8
-    assert any(not np.array_equal(shown[0][1][:400], picture[:400]) for _, picture in shown)
-    assert [entry.name for entry in path.parent.iterdir()] == ["random.mp4"]
+def evaluated(directory: Path, env: str, *arguments: str) -> dict[str, Any]:
+    """What an evaluation of random play says."""
+    parsed = parse([str(directory), "--random", "--seed", "3", *arguments])
+    return evaluate(make_run(directory, env), Trained(version=7, env_steps=None, run_file=""), parsed)
 
 
-def test_an_evaluation_reports_what_environments_say_of_their_episodes_and_names_its_video(tmp_path: Path) -> None:
-    trained = Trained(version=7, env_steps=None, run_file="")
-    arguments = parse([str(tmp_path), "--random", "--episodes", "3", "--seed", "1", "--video", str(tmp_path)])
-    summary = evaluate(make_run(tmp_path, "minefleet/Recall-v0"), trained, arguments)
+def test_one_of_the_episodes_is_filmed_also_where_the_run_was_made_without_videos(tmp_path: Path) -> None:
+    summary = evaluated(tmp_path, "CartPole-v1", "--episodes", "1", "--video", str(tmp_path))
+    assert summary["video"] == str(tmp_path / "random.mp4")
+    (number, first), *rest = pictures(tmp_path / "random.mp4")
+    # The picture after the last step, and once more a second later.
+    assert (number, len(rest)) == (0, summary["length_mean"] + 1)
+    assert first.shape[1] == 600
+    assert any(not np.array_equal(first[:400], picture[:400]) for _, picture in rest)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["random.mp4"]
+
+
+def test_an_evaluation_reports_what_environments_say_of_their_episodes(tmp_path: Path) -> None:
+    summary = evaluated(tmp_path, "minefleet/Recall-v0", "--episodes", "3")
     assert summary["metrics"]["success"] == summary["return_mean"]
-    assert record(make_run(tmp_path, "CartPole-v1"), trained, arguments).name == "random.mp4"

@@ -149,7 +149,6 @@ def staged(version: int) -> Staged:
         size_bytes=1,
         publish_time=datetime.now(tz=UTC),
         pinned=False,
-        wishes=(),
     )
     return Staged(info, weights_of(version))
 

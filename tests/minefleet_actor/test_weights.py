@@ -7,12 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from minefleet.errors import ContractError, CorruptError, FleetError, GaveUpError, NotFoundError, RunMismatchError
-from minefleet.parameters import VersionInfo, Wish
+from minefleet.parameters import VersionInfo
 from minefleet.rpc import StoppedError
 from minefleet_actor.weights import WeightsFollower
 
 
-def info(version: int, run_id: str = "run", wishes: tuple[Wish, ...] = ()) -> VersionInfo:
+def info(version: int, run_id: str = "run") -> VersionInfo:
     return VersionInfo(
         version=version,
         epoch=1,
@@ -23,7 +23,6 @@ def info(version: int, run_id: str = "run", wishes: tuple[Wish, ...] = ()) -> Ve
         size_bytes=8,
         publish_time=datetime.now(UTC),
         pinned=False,
-        wishes=wishes,
     )
 
 
@@ -66,13 +65,6 @@ def test_versions_that_were_superseded_before_they_were_taken_are_skipped() -> N
     assert staged is not None
     assert (staged.info.version, staged.weights["layer"][0]) == (5, 5)
     assert follower.take() is None
-
-
-def test_news_of_wishes_alone_fetch_nothing() -> None:
-    script = Script(info(1), info(3), info(3, wishes=(Wish("video"),)))
-    follower = follower_of(script)
-    follower.run()
-    assert script.fetched == [1, 3]
 
 
 @pytest.mark.parametrize("fault", [NotFoundError("expired"), CorruptError("damaged")])

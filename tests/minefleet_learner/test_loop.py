@@ -29,7 +29,7 @@ from minefleet.replay import Position, ReplayClient
 from minefleet.run import Run
 from minefleet.schema import Schema
 from minefleet.v1 import status_service_pb2
-from minefleet.v1.episode_pb2 import EpisodeRecord, Video
+from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet.weights.encoding import as_fetched
 from minefleet_learner.assembly import build_learner
@@ -355,29 +355,6 @@ def test_checkpoints_lie_where_save_path_says(fleet: Callable[..., Fleet]) -> No
         learner.start()
     assert (made.run.directory / "kept" / "here" / "latest" / "state.json").is_file()
     assert not (made.run.directory / "checkpoints").exists()
-
-
-def test_videos_are_wished_for_every_so_often_and_kept_once_though_the_learner_starts_anew(
-    fleet: Callable[..., Fleet],
-) -> None:
-    made = fleet(record_video_interval=2, shards=2)
-    for iterations in (3, 2):
-        learner, context = made.learner()
-        learner.start()
-        for _ in range(iterations):
-            state = read_state(made.run.checkpoints / "latest")
-            made.act(state.version or 1)
-            for shard, actor in enumerate(made.actors):
-                video = Video(format="mp4", data=b"video", stream=f"s-{shard}", episode=0, policy_version=1)
-                actor.append(video=video)
-            iterate(learner)
-        context.stopping.set()
-        learner.finish("signal")
-    assert {path.name for path in made.run.videos.iterdir()} == {"version-1-s-0-0.mp4", "version-1-s-1-0.mp4"}
-    with contextlib.closing(ParametersClient(made.run.config.services.parameters.address)) as watcher:
-        info = next(watcher.watch())
-    # Versions 1 and 5 were published at the starts, of iterations 0 and 3.
-    assert (info.version, [wish.name for wish in info.wishes]) == (7, ["video-3", "video-6"])
 
 
 def test_only_what_travels_is_rounded(fleet: Callable[..., Fleet]) -> None:

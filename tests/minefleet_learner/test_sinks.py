@@ -12,7 +12,6 @@ from minefleet.errors import ConfigError
 from minefleet.run import Run
 from minefleet.schema import Schema
 from minefleet.v1 import episode_pb2
-from minefleet.videos import VIDEOS_KEPT, keep_video
 from minefleet_learner.sinks import Journal, JsonLines, flat_numbers, import_package, wandb_arguments
 
 
@@ -143,52 +142,29 @@ def test_wandb_is_told_what_the_configuration_says_for_it(tmp_path: Path, schema
     assert told["config"]["whole_config"] == "# as I wrote it"
 
 
-VIDEO = episode_pb2.Video(
-    wish="video-3", format="mp4", data=b"video", stream="../../a/b-1", episode=4, policy_version=3, task="dig"
-)
-
-
-def test_a_video_is_kept_in_the_run_directory_once_and_by_a_name_that_leads_nowhere_else(
-    tmp_path: Path, schema: Schema
-) -> None:
-    journal = Journal(make_run(tmp_path / "run", schema))
-    for data in (b"video", b"another copy"):
-        VIDEO.data = data
-        journal.show(VIDEO, 640)
-    (path,) = (tmp_path / "run" / "videos").iterdir()
-    assert (path.name, path.read_bytes()) == ("version-3-______a_b-1-4.mp4", b"video")
-
-
-def test_the_newest_videos_are_kept_and_what_is_not_a_video_stays(tmp_path: Path) -> None:
-    (tmp_path / "mine.mp4").write_bytes(b"mine")
-    for version in range(VIDEOS_KEPT + 3):
-        video = episode_pb2.Video(format="mp4", data=b"video", stream="s", policy_version=version)
-        keep_video(tmp_path, video)
-    kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {"mine.mp4", *(f"version-{version}-s-0.mp4" for version in range(3, VIDEOS_KEPT + 3))}
-
-
-def test_a_video_that_cannot_be_kept_costs_the_run_nothing(
+@pytest.mark.usefixtures("offline")
+def test_wandb_holds_the_video_of_an_episode_at_its_step_where_the_file_can_be_read(
     tmp_path: Path, schema: Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = make_run(tmp_path, schema)
-    run.videos.write_text("no directory")
-    Journal(run).show(VIDEO, 640)
-    assert "is lost" in caplog.text
-
-
-@pytest.mark.usefixtures("offline")
-def test_wandb_offline_holds_a_video_at_its_step(tmp_path: Path, schema: Schema) -> None:
+    film = tmp_path / "version-3-a-4.mp4"
+    film.write_bytes(b"video")
+    episode = episode_pb2.EpisodeRecord(policy_version=3, episode_return=2, task="dig")
     journal = Journal(make_run(tmp_path, schema, wandb=True))
     journal.open("run-id", 0)
-    journal.show(VIDEO, 640)
+    caplog.set_level("INFO")
+    for episode.video.host, episode.video.path in (("here", str(film)), ("elsewhere", "/not/here.mp4")):
+        journal.show(episode, 640)
     journal.close()
     (path,) = tmp_path.glob("wandb/offline-run-*-run-id/files/media/videos/**/*.mp4")
-    assert path.read_bytes() == VIDEO.data
+    assert path.read_bytes() == b"video"
     (row,) = logged(tmp_path)[1]
     assert row["env_steps"] == 640
-    assert row["video/dig/caption"] == "version 3, return 0.00 dig"
+    assert row["video/dig/caption"] == "version 3, return 2.00 dig"
     assert str(path).endswith(row["video/dig/path"])
+    assert [record.message for record in caplog.records if "was filmed" in record.message] == [
+        f"an episode of version 3 was filmed: {film}",
+        "an episode of version 3 was filmed: /not/here.mp4 on elsewhere, which this learner cannot read",
+    ]
 
 
 @pytest.mark.parametrize(("host", "mode"), [("api.wandb.ai", "online"), ("example.org", "offline")])

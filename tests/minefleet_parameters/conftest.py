@@ -21,7 +21,6 @@ from minefleet.parameters import ParametersClient
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
-from minefleet_parameters.wishes import WishBook
 from minefleet_runtime.access import Access
 from minefleet_runtime.context import StatusBoard
 from minefleet_runtime.interceptors import AioRpcInterceptor
@@ -71,7 +70,7 @@ def running(directory: Path, keep: int = 8, address: str = "127.0.0.1:0") -> Ite
         with open_store(directory, keep=keep) as store:
 
             async def start() -> tuple[grpc.aio.Server, int, asyncio.Task[None]]:
-                service = ParametersService(store, WishBook(clock), parameters_metrics(registry), StatusBoard())
+                service = ParametersService(store, parameters_metrics(registry), StatusBoard())
                 service.start()
                 server = grpc.aio.server(
                     interceptors=[AioRpcInterceptor(rpc_metrics(registry), Access(NOTHING))], options=SERVER_OPTIONS

@@ -139,7 +139,6 @@ def while_others_ask(parameters: ParametersProcess, call: Callable[[], Any]) -> 
 
 def test_a_peer_that_opens_publishes_without_end_is_refused_and_costs_no_memory(parameters: ParametersProcess) -> None:
     header, over = header_of(weights_of(2), expected=1), threading.Event()
-    header.manifest.wishes.add(name="w" * 400, kind="video", count=1)
 
     def half() -> Iterator[pb.PublishRequest]:
         yield pb.PublishRequest(header=header)

@@ -1,7 +1,6 @@
 """Disks that are full, damaged or another's, and too few file handles."""
 
 import itertools
-import json
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from tests.parameters_process import (
 from tests.role_process import TIMEOUT_S, small_disk, wait_for
 
 from minefleet.errors import ConfigError, CorruptError, FleetError, OverloadedError
-from minefleet.parameters import ParametersClient, Wish
+from minefleet.parameters import ParametersClient
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.store import open_store
 
@@ -85,24 +84,18 @@ def test_a_full_disk_refuses_a_publish_serves_the_old_version_and_recovers_by_it
         assert_holds(actor, 2, weights_of(2, LARGE))
 
 
-def test_on_a_full_disk_no_epoch_is_issued_nothing_is_pinned_and_no_wish_is_done(small: ParametersProcess) -> None:
-    with small.running(), small.client(patience_s=0.0, watcher="actor") as client, small.stub() as stub:
+def test_on_a_full_disk_no_epoch_is_issued_and_nothing_is_pinned(small: ParametersProcess) -> None:
+    with small.running(), small.client(patience_s=0.0) as client, small.stub() as stub:
         epoch = client.open_epoch(RUN).epoch
-        client.publish(weights_of(1), iteration=1, wishes=[Wish("video")])
+        client.publish(weights_of(1), iteration=1)
         fill(small.store / "ballast")
         with pytest.raises(OverloadedError):
             client.open_epoch(RUN)
         pin = pb.PinRequest(version=1, pinned=True)
         assert status_of(lambda: stub.Pin(pin, timeout=TIMEOUT_S)) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert client.claim("video")
-        with pytest.raises(OverloadedError):
-            client.claim("video", done=True)
         (small.store / "ballast").unlink()
-        assert client.claim("video", done=True)
         assert not stub.ListVersions(pb.ListVersionsRequest(), timeout=TIMEOUT_S).versions[0].pinned
         assert client.open_epoch(RUN).epoch == epoch + 1
-    done = json.loads((small.store / "wishes.json").read_text())
-    assert done == [{"name": "video", "kind": "video", "count": 1, "done": ["actor"]}]
 
 
 def publish_until_refused(learner: ParametersClient) -> int:
@@ -139,13 +132,13 @@ def test_too_few_file_handles_are_refused_and_it_recovers_by_itself(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a run with three versions and wishes."""
+    """The store of a run with three versions."""
     directory = tmp_path_factory.mktemp("stopped")
     parameters = ParametersProcess(directory)
     with parameters.running(), parameters.client() as learner:
         learner.open_epoch(RUN)
         for seed in (1, 2, 3):
-            learner.publish(weights_of(seed), iteration=seed, wishes=[Wish(f"video-{seed}")])
+            learner.publish(weights_of(seed), iteration=seed)
         assert parameters.end() == 0
     return parameters.store
 
@@ -180,8 +173,6 @@ RECORDS: dict[str, Callable[[Path], Any]] = {
     "versions/3.json: another dtype": change("versions/3.json", "FLOAT32", "INT32"),
     "versions/3.json: another version": change("versions/3.json", '"version": "3"', '"version": "7"'),
     "versions/3.json: a path for a digest": change("versions/3.json", '"digest": "', '"digest": "../'),
-    "the file of wishes: no JSON": lambda store: (store / "wishes.json").write_text("[{}"),
-    "the file of wishes: no text": lambda store: (store / "wishes.json").write_bytes(b"\xff" * 80),
 }
 
 

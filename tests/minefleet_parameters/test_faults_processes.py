@@ -17,7 +17,7 @@ from tests.parameters_process import RUN, ParametersProcess, weights_of
 from tests.proxy import Proxy
 from tests.role_process import TIMEOUT_S, wait_for
 
-from minefleet.parameters import ParametersClient, Wish
+from minefleet.parameters import ParametersClient
 
 WITNESSES = Path(__file__).with_name("witnesses.py")
 
@@ -81,7 +81,7 @@ def answer_lost(
     ):
         with parameters.running():
             client.open_epoch(RUN)
-            client.publish(weights_of(1), iteration=1, wishes=[Wish("video")])
+            client.publish(weights_of(1), iteration=1)
             handled = partial(parameters.sample, "grpc_server_handled_total", grpc_method=method, grpc_code="OK")
             before = handled()
             proxy.hold("down")
@@ -110,14 +110,6 @@ def test_an_epoch_whose_answer_died_with_parameters_is_lost_and_a_higher_one_is_
     with answer_lost(parameters, "OpenEpoch", lambda client: client.open_epoch(RUN)) as (opened, client):
         assert (opened.epoch, opened.newest_version) == (3, 1)
         assert client.publish(weights_of(2), iteration=2) == 2
-
-
-def test_a_wish_that_was_done_when_parameters_died_stays_done(parameters: ParametersProcess) -> None:
-    with answer_lost(parameters, "Claim", lambda client: client.claim("video", done=True)) as (done, client):
-        assert done
-        watch = client.watch()
-        assert next(watch).wishes == ()
-        watch.close()
 
 
 def test_sigterm_under_load_ends_with_exit_code_0_and_loses_nothing_acked(parameters: ParametersProcess) -> None:

@@ -19,7 +19,7 @@ from tests.role_process import free_address
 
 from minefleet import rpc
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
-from minefleet.parameters import ParametersClient, Wish
+from minefleet.parameters import ParametersClient
 from minefleet.rpc import PIECE_BYTES
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
@@ -152,36 +152,11 @@ def test_it_exits_0_at_sigterm_although_it_is_watched_and_its_state_survives(run
         stopping.set()
 
 
-def test_kill_9_between_claim_and_report_gives_a_wish_back_and_keeps_what_is_done(run: Run, role: Role) -> None:
-    with closing(connect(run)) as learner, closing(connect(run, watcher="a")) as actor:
-        learner.open_epoch("run")
-        learner.publish(
-            {"layer": np.ones(3, np.float32)}, iteration=1, wishes=[Wish("one"), Wish("two"), Wish("three")]
-        )
-        assert all(actor.claim(wish) for wish in ("one", "two", "three"))
-        assert actor.claim("one", done=True)
-        role.kill_and_restart()
-        with closing(connect(run, watcher="b")) as other:
-            assert pending(other) == ["two", "three"]
-            assert other.claim("two")
-            assert not actor.claim("two", done=True)
-            assert actor.claim("three", done=True)
-            assert not other.claim("three")
-            assert pending(other) == []
-        role.kill_and_restart()
-        assert pending(actor) == ["two"]
-
-
-def pending(client: ParametersClient) -> list[str]:
-    with closing(client.watch()) as watch:
-        return [wish.name for wish in next(watch).wishes]
-
-
 def test_metrics_and_status_say_what_was_published_fetched_and_watched(run: Run, role: Role) -> None:
     shared, own = np.zeros(1000, np.float32), np.ones(50_000, np.float32)
     with closing(connect(run)) as learner, closing(connect(run, watcher="a")) as actor:
         learner.open_epoch("run")
-        learner.publish({"shared": shared, "own": own}, iteration=1, wishes=[Wish("one")])
+        learner.publish({"shared": shared, "own": own}, iteration=1)
         watch = actor.watch()
         assert next(watch).version == 1
         actor.runs(actor.fetch()[0].version)
@@ -202,7 +177,6 @@ def test_metrics_and_status_say_what_was_published_fetched_and_watched(run: Run,
             "stored_bytes": 404_000,
             "watchers": 1,
             "oldest_running_version": 1,
-            "pending_wishes": 1,
             "epoch": 1,
         }
         assert scraped(run, expected) == expected

@@ -11,13 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from minefleet.errors import ContractError, CorruptError, FencedError, NotFoundError, RejectedError
-from minefleet.parameters import ParametersClient, Wish
+from minefleet.parameters import ParametersClient
 from minefleet.rpc import PIECE_BYTES, connect
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 from minefleet.weights.encoding import as_fetched
 from minefleet.weights.manifest import describe
-from minefleet_parameters.wishes import CLAIM_TIMEOUT_S
 
 Weights = dict[str, NDArray[Any]]
 MakeWeights = Callable[..., Weights]
@@ -58,11 +57,10 @@ def test_actors_fetch_what_the_learner_published(
     parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
 ) -> None:
     weights = make_weights(size_bytes=3 * PIECE_BYTES)
-    assert learner.publish(weights, iteration=7, wishes=[Wish("video-7", count=2)]) == 1
+    assert learner.publish(weights, iteration=7) == 1
     info, fetched = connected(parameters, clients).fetch()
     assert_same(fetched, weights)
     assert (info.version, info.epoch, info.run_id, info.iteration) == (1, 1, "run", 7)
-    assert info.wishes == (Wish("video-7", "video", 2),)
 
 
 def test_unchanged_tensors_travel_neither_way_again(
@@ -386,46 +384,6 @@ def test_a_watcher_of_another_architecture_is_refused(
         ContractError, match=r"frozen.weight is float32\[512\] in the run and missing here; scale is float64"
     ):
         next(connected(parameters, clients, architecture=other).watch())
-
-
-def test_a_wish_is_pending_until_it_is_claimed_and_comes_back_after_the_timeout(
-    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
-) -> None:
-    learner.publish(make_weights(1), iteration=1, wishes=[Wish("video-1")])
-    first, second = (connected(parameters, clients, watcher=name) for name in "ab")
-
-    def pending() -> tuple[Wish, ...]:
-        watch = connected(parameters, clients).watch()
-        wishes = next(watch).wishes
-        watch.close()
-        return wishes
-
-    assert pending() == (Wish("video-1"),)
-    assert first.claim("video-1")
-    assert not second.claim("video-1")
-    assert pending() == ()
-    parameters.clock.now_s = CLAIM_TIMEOUT_S
-    assert second.claim("video-1")
-    assert second.claim("video-1", done=True)
-    assert not first.claim("video-1", done=True)
-    with pytest.raises(NotFoundError):
-        first.claim("video-2")
-
-
-def test_a_fulfilled_wish_stays_fulfilled_after_a_restart_and_a_pending_one_pending(
-    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
-) -> None:
-    with run_parameters(tmp_path) as parameters:
-        learner = connected(parameters, clients, watcher="a")
-        learner.open_epoch("run")
-        learner.publish(make_weights(1), iteration=1, wishes=[Wish("one"), Wish("two")])
-        learner.claim("one")
-        learner.claim("one", done=True)
-        learner.claim("two")
-    with run_parameters(tmp_path, address=parameters.address):
-        watch = connected(parameters, clients).watch()
-        assert next(watch).wishes == (Wish("two"),)
-        watch.close()
 
 
 def test_what_cannot_be_published_is_refused_with_its_reason(

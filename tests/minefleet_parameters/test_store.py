@@ -432,16 +432,6 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[weights_pb2.Manifest], object], str]] =
     "a policy of bfloat16": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_BFLOAT16), "has dtype 11"),
     "another dtype": (lambda m: setattr(m.tensors[0], "dtype", tensor_pb2.DTYPE_FLOAT64), "its shape needs 4096"),
     "one digest for two sizes": (lambda m: setattr(m.tensors[1], "digest", m.tensors[3].digest), "of another size"),
-    "an odd wish": (lambda m: m.wishes.add(name="w", kind="dance", count=1), "must be for 1 to 1000 videos"),
-    "a wish for nobody": (lambda m: m.wishes.add(name="w", kind="video"), "must be for 1 to 1000 videos"),
-    "a wish for everybody": (
-        lambda m: m.wishes.add(name="w", kind="video", count=2**32 - 1),
-        "must be for 1 to 1000 videos",
-    ),
-    "a wish twice": (
-        lambda m: m.wishes.extend([weights_pb2.Wish(name="w", kind="video", count=1)] * 2),
-        "wish 'w' comes twice",
-    ),
 }
 
 

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.parameters import ParametersClient, Wish
+from minefleet.parameters import ParametersClient
 from minefleet.rpc import CLIENT_OPTIONS
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc
-from minefleet_parameters.wishes import CLAIM_TIMEOUT_S
+from minefleet_parameters import announcing
 
 Parameters = Any
 """The `Parameters` of conftest.py, which cannot be imported here."""
@@ -71,7 +70,7 @@ def client(parameters: Parameters, clients: ExitStack) -> Callable[..., Paramete
 def learner(client: Callable[..., ParametersClient]) -> ParametersClient:
     connected = client("learner")
     connected.open_epoch("run")
-    connected.publish(weights(1), iteration=1, wishes=[Wish("one"), Wish("two")])
+    connected.publish(weights(1), iteration=1)
     return connected
 
 
@@ -108,42 +107,49 @@ def wait_for(condition: Callable[[], bool]) -> None:
         tick.wait(0.01)
 
 
-def heard(call: Any) -> tuple[int, list[str]]:
-    """The next announcement: its version and pending wishes."""
-    response = next(call)
-    return response.newest.version, [wish.name for wish in response.pending]
-
-
-def test_a_wish_that_is_taken_wakes_nobody_and_one_that_comes_back_wakes_every_watch(
-    parameters: Parameters,
-    client: Callable[..., ParametersClient],
-    learner: ParametersClient,
-    watching: Callable[..., Any],
+def test_the_first_that_can_film_is_named_and_stays_it_when_its_watch_is_opened_anew(
+    parameters: Parameters, learner: ParametersClient, watching: Callable[..., Any]
 ) -> None:
-    watches = [watching(), watching()]
-    client("a").claim("one")
+    onlooker, first = watching(watcher="onlooker"), watching(watcher="first", can_film=True)
+    assert next(onlooker).films == "first"
+    watching(watcher="second", can_film=True)
+    watching(can_film=True)
+    first.cancel()
+    watching(watcher="first", can_film=True)
     learner.publish(weights(2), iteration=2)
-    assert [heard(watch) for watch in watches] == [(2, ["two"])] * 2
-    parameters.clock.now_s = CLAIM_TIMEOUT_S - 0.01
-    client("b").claim("two")
-    parameters.clock.now_s = CLAIM_TIMEOUT_S
-    assert [heard(watch) for watch in watches] == [(2, ["one"])] * 2
+    announcement = next(onlooker)
+    assert (announcement.newest.version, announcement.films) == (2, "first")
 
 
-def test_the_client_tells_of_wishes_that_come_back_and_of_nothing_twice(
-    parameters: Parameters, client: Callable[..., ParametersClient], learner: ParametersClient
+def test_when_the_one_that_films_leaves_another_is_named_and_nobody_once_none_can(
+    learner: ParametersClient, watching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(client("a").watch()) as watch, ThreadPoolExecutor(1) as pool:
-        assert next(watch).wishes == (Wish("one"), Wish("two"))
-        again = pool.submit(next, watch)
-        client("b").claim("one")
-        client("b").claim("two", done=True)
-        parameters.clock.now_s = CLAIM_TIMEOUT_S - 0.01
-        assert not client("c").claim("one")
-        assert not again.done()
-        parameters.clock.now_s = CLAIM_TIMEOUT_S
-        info = again.result(PATIENCE_S)
-        assert (info.version, info.wishes) == (1, (Wish("one"),))
+    monkeypatch.setattr(announcing, "AWAY_S", 0.01)
+    onlooker = watching()
+    cameras = [watching(watcher=name, can_film=True) for name in ("first", "second")]
+    for camera, films in zip(cameras, ("first", "second"), strict=True):
+        assert next(onlooker).films == films
+        camera.cancel()
+    assert next(onlooker).films == ""
+
+
+def test_the_client_knows_whether_it_is_the_one_that_films(
+    parameters: Parameters, learner: ParametersClient, clients: ExitStack
+) -> None:
+    one, other = (
+        clients.enter_context(closing(parameters.client(watcher=name, can_film=name == "one")))
+        for name in ("one", "other")
+    )
+    for client in (one, other):
+        with closing(client.watch()) as watch:
+            next(watch)
+    assert (one.films, other.films) == (True, False)
+
+
+def test_a_watcher_whose_name_is_too_long_is_refused(learner: ParametersClient, watching: Callable[..., Any]) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        watching(watcher="w" * 501, can_film=True)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_pin_is_no_news(
@@ -153,7 +159,7 @@ def test_a_pin_is_no_news(
     channel = clients.enter_context(grpc.insecure_channel(parameters.address))
     parameters_service_pb2_grpc.ParametersServiceStub(channel).Pin(pb.PinRequest(pinned=True), timeout=PATIENCE_S)
     learner.publish(weights(2), iteration=2)
-    assert heard(watch)[0] == 2
+    assert next(watch).newest.version == 2
 
 
 def test_the_oldest_version_is_the_one_that_is_used_and_not_the_one_that_was_fetched(
@@ -223,7 +229,7 @@ def test_frozen_watchers_keep_nobody_waiting_and_hear_the_newest_when_they_thaw(
         frozen.send_signal(signal.SIGSTOP)
         for version in range(2, 40):
             assert learner.publish(weights(version), iteration=version) == version
-            assert heard(watch)[0] == version
+            assert next(watch).newest.version == version
         frozen.send_signal(signal.SIGCONT)
         print(version, file=frozen.stdin, flush=True)
         assert frozen.stdout is not None

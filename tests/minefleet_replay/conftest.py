@@ -135,10 +135,6 @@ class World:
         records = [episode_pb2.EpisodeRecord(stream=stream, episode=number) for stream, number in episodes]
         self.replay.append(Upload(episodes=records, actor=actor, progress=progress))
 
-    def show(self, stream: str, episode: int, data: bytes = b"video") -> None:
-        """Appends a video."""
-        self.replay.append(Upload(video=video_of(stream, episode, data)))
-
     def reserve(self, *names: tuple[str, int], version: int = 1) -> list[bool]:
         return self.replay.reserve(version, [ChunkName(*name) for name in names]).granted
 
@@ -183,12 +179,6 @@ class World:
     def faults(self) -> list[str]:
         """What does not add up between the ledger and the rows."""
         return list(recount(self.replay.keeper.store, self.limits.fragments_per_chunk).faults())
-
-
-def video_of(stream: str, episode: int, data: bytes = b"video") -> episode_pb2.Video:
-    return episode_pb2.Video(
-        wish="video-1", format="mp4", data=data, stream=stream, episode=episode, policy_version=1, task="dig"
-    )
 
 
 def spoil(replay: Replay, number: int) -> None:

@@ -84,11 +84,11 @@ def test_an_episode_is_recorded_once_and_read_in_order_from_a_cursor(world: Any)
     world.report(("s", 0), ("s", 1))
     world.crash()
     world.report(("t", 0))
-    page, _, cursor = world.replay.read_episodes(world.learner, 0, 2)
-    rest, _, end = world.replay.read_episodes(world.learner, cursor, 9)
+    page, cursor = world.replay.read_episodes(world.learner, 0, 2)
+    rest, end = world.replay.read_episodes(world.learner, cursor, 9)
     assert [(one.stream, one.episode) for one in (*page, *rest)] == [("s", 0), ("t", 0), ("s", 1)]
-    assert world.replay.read_episodes(world.learner, end, 9) == ([], [], end)
-    assert world.replay.read_episodes(world.learner, 99, 9) == ([], [], end)
+    assert world.replay.read_episodes(world.learner, end, 9) == ([], end)
+    assert world.replay.read_episodes(world.learner, 99, 9) == ([], end)
 
 
 def test_episodes_are_recorded_whatever_becomes_of_fragments(world: Any) -> None:

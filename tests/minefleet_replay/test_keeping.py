@@ -140,7 +140,7 @@ def test_the_newest_episodes_and_departures_are_kept_and_older_ones_forgotten(ma
         world.append("s", number, version=1)
     world.replay.tick()
     for _ in range(2):
-        page, _, cursor = world.replay.read_episodes(world.learner, 0, 9)
+        page, cursor = world.replay.read_episodes(world.learner, 0, 9)
         assert ([record.episode for record in page], cursor) == ([2, 3, 4], 5)
         assert len(list(world.replay.keeper.store.scan("drops"))) == 2
         world.crash()

@@ -13,7 +13,6 @@ from google.protobuf.duration_pb2 import Duration
 from minefleet.rpc import connect
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 
-VIDEO = episode_pb2.Video(wish="w")
 PROGRESS = replay_service_pb2.ActorProgress(actor="a")
 Spoil = Callable[[fragment_pb2.FragmentHeader], None]
 
@@ -107,7 +106,6 @@ def test_a_malformed_fragment_is_refused_counted_and_leaves_nothing(server: Any,
         lambda header: (header, replay_service_pb2.AppendPart(), b"payload"),
         lambda header: (episode_pb2.EpisodeRecord(), header, b"payload"),
         lambda header: (episode_pb2.EpisodeRecord(stream="s", task="t" * 2**17), header, b"payload"),
-        lambda header: (header, replay_service_pb2.AppendPart(video=VIDEO), b"payload"),
         lambda header: (*[replay_service_pb2.AppendPart(progress=PROGRESS)] * 2, header, b"payload"),
     ],
 )

@@ -62,7 +62,7 @@ def test_an_unreadable_identity_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_an_identity_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text('{"format": 1}')
-    with pytest.raises(ContractError, match="has format 1, this version reads format 2"):
+    with pytest.raises(ContractError, match="has format 1, this version reads format 3"):
         read_identity(tmp_path)
 
 

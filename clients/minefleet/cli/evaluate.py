@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--video", type=Path, metavar="DIR", help="also write a video of one episode there")
+    parser.add_argument("--video", type=Path, metavar="DIR", help="also film one of the episodes, there")
 
 
 def run(arguments: argparse.Namespace) -> int:

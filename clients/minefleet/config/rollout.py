@@ -71,8 +71,7 @@ class WorkerConfig:
     video_fps: int = 20
     """Frame rate of videos, steps per second, >= 1. Seeds: 20."""
     video_output_dir: str = "videos"
-    """Where an actor writes videos, relative to the run directory; the newest 100 are kept. The learner
-    keeps its copies in `videos` of its own run directory."""
+    """Where actors write videos, relative to the run directory; the newest 100 are kept."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""

@@ -146,7 +146,7 @@ class TrainConfig:
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
     record_video_interval: int = 0
-    """Ask for a video of one whole episode every so many iterations; 0 never. Seeds: 2."""
+    """Film one whole episode every so many policy versions; 0 never. Seeds: 2."""
     fix_decoder: bool = False
     """Freeze everything but the policy's `action_head` and `value_head`, the statistics of observations included.
     Seeds: False."""

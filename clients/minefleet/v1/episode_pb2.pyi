@@ -58,6 +58,7 @@ class EpisodeRecord(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    VIDEO_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     """The stream that the episode was played in."""
     episode: _builtins.int
@@ -86,6 +87,10 @@ class EpisodeRecord(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Numbers that the environment reports at the end of an episode (`info["metrics"]`), by name."""
 
+    @_builtins.property
+    def video(self) -> Global___Video:
+        """Set where the episode was filmed."""
+
     def __init__(
         self,
         *,
@@ -101,10 +106,11 @@ class EpisodeRecord(_message.Message):
         evaluation: _builtins.bool = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         failure: _builtins.str = ...,
+        video: Global___Video | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["video", b"video"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["discounted_return", b"discounted_return", "episode", b"episode", "episode_return", b"episode_return", "evaluation", b"evaluation", "failure", b"failure", "length", b"length", "metrics", b"metrics", "policy_version", b"policy_version", "stream", b"stream", "task", b"task", "terminated", b"terminated", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discounted_return", b"discounted_return", "episode", b"episode", "episode_return", b"episode_return", "evaluation", b"evaluation", "failure", b"failure", "length", b"length", "metrics", b"metrics", "policy_version", b"policy_version", "stream", b"stream", "task", b"task", "terminated", b"terminated", "truncated", b"truncated", "video", b"video"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -112,49 +118,25 @@ Global___EpisodeRecord: _TypeAlias = EpisodeRecord  # noqa: Y015
 
 @_typing.final
 class Video(_message.Message):
-    """Video is a recorded episode on its way to the run directory. (stream, episode) names it."""
+    """Video says where a filmed episode can be watched."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WISH_FIELD_NUMBER: _builtins.int
-    FORMAT_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
-    STREAM_FIELD_NUMBER: _builtins.int
-    EPISODE_FIELD_NUMBER: _builtins.int
-    POLICY_VERSION_FIELD_NUMBER: _builtins.int
-    EPISODE_RETURN_FIELD_NUMBER: _builtins.int
-    TASK_FIELD_NUMBER: _builtins.int
-    wish: _builtins.str
-    """The claimed wish."""
-    format: _builtins.str
-    """File format: "mp4"."""
-    data: _builtins.bytes
-    """The file, of 1 byte to 8 MiB."""
-    stream: _builtins.str
-    """The episode's stream."""
-    episode: _builtins.int
-    """The episode's number in its stream."""
-    policy_version: _builtins.int
-    """The newest policy version that acted in it."""
-    episode_return: _builtins.float
-    """The episode's undiscounted return."""
-    task: _builtins.str
-    """Name of the task that was played; empty when the environment names none."""
+    HOST_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    """Host name of the machine that filmed it."""
+    path: _builtins.str
+    """Absolute path of the file there."""
     def __init__(
         self,
         *,
-        wish: _builtins.str = ...,
-        format: _builtins.str = ...,
-        data: _builtins.bytes = ...,
-        stream: _builtins.str = ...,
-        episode: _builtins.int = ...,
-        policy_version: _builtins.int = ...,
-        episode_return: _builtins.float = ...,
-        task: _builtins.str = ...,
+        host: _builtins.str = ...,
+        path: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "episode", b"episode", "episode_return", b"episode_return", "format", b"format", "policy_version", b"policy_version", "stream", b"stream", "task", b"task", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "path", b"path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

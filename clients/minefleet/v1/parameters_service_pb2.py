@@ -22,49 +22,44 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from minefleet.v1 import weights_pb2 as minefleet_dot_v1_dot_weights__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%minefleet/v1/parameters_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1aminefleet/v1/weights.proto\"B\n\x10OpenEpochRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\":\n\x11OpenEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x16\n\x0enewest_version\x18\x02 \x01(\x04\"r\n\rPublishHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\x04\x12(\n\x08manifest\x18\x04 \x01(\x0b\x32\x16.minefleet.v1.Manifest\"h\n\x0ePublishRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.minefleet.v1.PublishHeader\x12)\n\x06pieces\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorPiece\"\"\n\x0fPublishResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"Z\n\x0cWatchRequest\x12\x0f\n\x07watcher\x18\x01 \x01(\t\x12 \n\x18\x61rchitecture_fingerprint\x18\x02 \x01(\t\x12\x17\n\x0frunning_version\x18\x03 \x01(\x04\"_\n\rWatchResponse\x12)\n\x06newest\x18\x01 \x01(\x0b\x32\x19.minefleet.v1.VersionInfo\x12#\n\x07pending\x18\x02 \x03(\x0b\x32\x12.minefleet.v1.Wish\"-\n\x0bTensorRange\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"t\n\x0c\x46\x65tchRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12)\n\x06ranges\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorRange\x12\x0f\n\x07watcher\x18\x03 \x01(\t\x12\x17\n\x0frunning_version\x18\x04 \x01(\x04\"b\n\rFetchResponse\x12&\n\x07version\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Version\x12)\n\x06pieces\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorPiece\"9\n\x0c\x43laimRequest\x12\x0c\n\x04wish\x18\x01 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\"R\n\rClaimResponse\x12\x0f\n\x07\x63laimed\x18\x01 \x01(\x08\x12\x30\n\rclaim_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x15\n\x13ListVersionsRequest\"C\n\x14ListVersionsResponse\x12+\n\x08versions\x18\x01 \x03(\x0b\x32\x19.minefleet.v1.VersionInfo\"-\n\nPinRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06pinned\x18\x02 \x01(\x08\"9\n\x0bPinResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.minefleet.v1.VersionInfo2\x88\x04\n\x11ParametersService\x12L\n\tOpenEpoch\x12\x1e.minefleet.v1.OpenEpochRequest\x1a\x1f.minefleet.v1.OpenEpochResponse\x12H\n\x07Publish\x12\x1c.minefleet.v1.PublishRequest\x1a\x1d.minefleet.v1.PublishResponse(\x01\x12\x42\n\x05Watch\x12\x1a.minefleet.v1.WatchRequest\x1a\x1b.minefleet.v1.WatchResponse0\x01\x12\x42\n\x05\x46\x65tch\x12\x1a.minefleet.v1.FetchRequest\x1a\x1b.minefleet.v1.FetchResponse0\x01\x12@\n\x05\x43laim\x12\x1a.minefleet.v1.ClaimRequest\x1a\x1b.minefleet.v1.ClaimResponse\x12U\n\x0cListVersions\x12!.minefleet.v1.ListVersionsRequest\x1a\".minefleet.v1.ListVersionsResponse\x12:\n\x03Pin\x12\x18.minefleet.v1.PinRequest\x1a\x19.minefleet.v1.PinResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%minefleet/v1/parameters_service.proto\x12\x0cminefleet.v1\x1a\x1aminefleet/v1/weights.proto\"B\n\x10OpenEpochRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\":\n\x11OpenEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x16\n\x0enewest_version\x18\x02 \x01(\x04\"r\n\rPublishHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x18\n\x10\x65xpected_version\x18\x03 \x01(\x04\x12(\n\x08manifest\x18\x04 \x01(\x0b\x32\x16.minefleet.v1.Manifest\"h\n\x0ePublishRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.minefleet.v1.PublishHeader\x12)\n\x06pieces\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorPiece\"\"\n\x0fPublishResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"l\n\x0cWatchRequest\x12\x0f\n\x07watcher\x18\x01 \x01(\t\x12 \n\x18\x61rchitecture_fingerprint\x18\x02 \x01(\t\x12\x17\n\x0frunning_version\x18\x03 \x01(\x04\x12\x10\n\x08\x63\x61n_film\x18\x04 \x01(\x08\"I\n\rWatchResponse\x12)\n\x06newest\x18\x01 \x01(\x0b\x32\x19.minefleet.v1.VersionInfo\x12\r\n\x05\x66ilms\x18\x02 \x01(\t\"-\n\x0bTensorRange\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"t\n\x0c\x46\x65tchRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12)\n\x06ranges\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorRange\x12\x0f\n\x07watcher\x18\x03 \x01(\t\x12\x17\n\x0frunning_version\x18\x04 \x01(\x04\"b\n\rFetchResponse\x12&\n\x07version\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Version\x12)\n\x06pieces\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorPiece\"\x15\n\x13ListVersionsRequest\"C\n\x14ListVersionsResponse\x12+\n\x08versions\x18\x01 \x03(\x0b\x32\x19.minefleet.v1.VersionInfo\"-\n\nPinRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06pinned\x18\x02 \x01(\x08\"9\n\x0bPinResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.minefleet.v1.VersionInfo2\xc6\x03\n\x11ParametersService\x12L\n\tOpenEpoch\x12\x1e.minefleet.v1.OpenEpochRequest\x1a\x1f.minefleet.v1.OpenEpochResponse\x12H\n\x07Publish\x12\x1c.minefleet.v1.PublishRequest\x1a\x1d.minefleet.v1.PublishResponse(\x01\x12\x42\n\x05Watch\x12\x1a.minefleet.v1.WatchRequest\x1a\x1b.minefleet.v1.WatchResponse0\x01\x12\x42\n\x05\x46\x65tch\x12\x1a.minefleet.v1.FetchRequest\x1a\x1b.minefleet.v1.FetchResponse0\x01\x12U\n\x0cListVersions\x12!.minefleet.v1.ListVersionsRequest\x1a\".minefleet.v1.ListVersionsResponse\x12:\n\x03Pin\x12\x18.minefleet.v1.PinRequest\x1a\x19.minefleet.v1.PinResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minefleet.v1.parameters_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPENEPOCHREQUEST']._serialized_start=115
-  _globals['_OPENEPOCHREQUEST']._serialized_end=181
-  _globals['_OPENEPOCHRESPONSE']._serialized_start=183
-  _globals['_OPENEPOCHRESPONSE']._serialized_end=241
-  _globals['_PUBLISHHEADER']._serialized_start=243
-  _globals['_PUBLISHHEADER']._serialized_end=357
-  _globals['_PUBLISHREQUEST']._serialized_start=359
-  _globals['_PUBLISHREQUEST']._serialized_end=463
-  _globals['_PUBLISHRESPONSE']._serialized_start=465
-  _globals['_PUBLISHRESPONSE']._serialized_end=499
-  _globals['_WATCHREQUEST']._serialized_start=501
-  _globals['_WATCHREQUEST']._serialized_end=591
-  _globals['_WATCHRESPONSE']._serialized_start=593
-  _globals['_WATCHRESPONSE']._serialized_end=688
-  _globals['_TENSORRANGE']._serialized_start=690
-  _globals['_TENSORRANGE']._serialized_end=735
-  _globals['_FETCHREQUEST']._serialized_start=737
-  _globals['_FETCHREQUEST']._serialized_end=853
-  _globals['_FETCHRESPONSE']._serialized_start=855
-  _globals['_FETCHRESPONSE']._serialized_end=953
-  _globals['_CLAIMREQUEST']._serialized_start=955
-  _globals['_CLAIMREQUEST']._serialized_end=1012
-  _globals['_CLAIMRESPONSE']._serialized_start=1014
-  _globals['_CLAIMRESPONSE']._serialized_end=1096
-  _globals['_LISTVERSIONSREQUEST']._serialized_start=1098
-  _globals['_LISTVERSIONSREQUEST']._serialized_end=1119
-  _globals['_LISTVERSIONSRESPONSE']._serialized_start=1121
-  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1188
-  _globals['_PINREQUEST']._serialized_start=1190
-  _globals['_PINREQUEST']._serialized_end=1235
-  _globals['_PINRESPONSE']._serialized_start=1237
-  _globals['_PINRESPONSE']._serialized_end=1294
-  _globals['_PARAMETERSSERVICE']._serialized_start=1297
-  _globals['_PARAMETERSSERVICE']._serialized_end=1817
+  _globals['_OPENEPOCHREQUEST']._serialized_start=83
+  _globals['_OPENEPOCHREQUEST']._serialized_end=149
+  _globals['_OPENEPOCHRESPONSE']._serialized_start=151
+  _globals['_OPENEPOCHRESPONSE']._serialized_end=209
+  _globals['_PUBLISHHEADER']._serialized_start=211
+  _globals['_PUBLISHHEADER']._serialized_end=325
+  _globals['_PUBLISHREQUEST']._serialized_start=327
+  _globals['_PUBLISHREQUEST']._serialized_end=431
+  _globals['_PUBLISHRESPONSE']._serialized_start=433
+  _globals['_PUBLISHRESPONSE']._serialized_end=467
+  _globals['_WATCHREQUEST']._serialized_start=469
+  _globals['_WATCHREQUEST']._serialized_end=577
+  _globals['_WATCHRESPONSE']._serialized_start=579
+  _globals['_WATCHRESPONSE']._serialized_end=652
+  _globals['_TENSORRANGE']._serialized_start=654
+  _globals['_TENSORRANGE']._serialized_end=699
+  _globals['_FETCHREQUEST']._serialized_start=701
+  _globals['_FETCHREQUEST']._serialized_end=817
+  _globals['_FETCHRESPONSE']._serialized_start=819
+  _globals['_FETCHRESPONSE']._serialized_end=917
+  _globals['_LISTVERSIONSREQUEST']._serialized_start=919
+  _globals['_LISTVERSIONSREQUEST']._serialized_end=940
+  _globals['_LISTVERSIONSRESPONSE']._serialized_start=942
+  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1009
+  _globals['_PINREQUEST']._serialized_start=1011
+  _globals['_PINREQUEST']._serialized_end=1056
+  _globals['_PINRESPONSE']._serialized_start=1058
+  _globals['_PINRESPONSE']._serialized_end=1115
+  _globals['_PARAMETERSSERVICE']._serialized_start=1118
+  _globals['_PARAMETERSSERVICE']._serialized_end=1572
 # @@protoc_insertion_point(module_scope)

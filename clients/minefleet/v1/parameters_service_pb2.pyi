@@ -5,7 +5,6 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
-from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from minefleet.v1 import weights_pb2 as _weights_pb2
@@ -173,22 +172,26 @@ class WatchRequest(_message.Message):
     WATCHER_FIELD_NUMBER: _builtins.int
     ARCHITECTURE_FINGERPRINT_FIELD_NUMBER: _builtins.int
     RUNNING_VERSION_FIELD_NUMBER: _builtins.int
+    CAN_FILM_FIELD_NUMBER: _builtins.int
     watcher: _builtins.str
     """Who watches; for the server's metrics. Watchers without a name are counted, but not what they run."""
     architecture_fingerprint: _builtins.str
     """Fingerprint of the watcher's policy architecture, as in a manifest; empty when it has none."""
     running_version: _builtins.int
     """The version that the watcher uses now; 0 for none."""
+    can_film: _builtins.bool
+    """Whether the watcher, which then has a name, can film episodes."""
     def __init__(
         self,
         *,
         watcher: _builtins.str = ...,
         architecture_fingerprint: _builtins.str = ...,
         running_version: _builtins.int = ...,
+        can_film: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "running_version", b"running_version", "watcher", b"watcher"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "can_film", b"can_film", "running_version", b"running_version", "watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -201,24 +204,22 @@ class WatchResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NEWEST_FIELD_NUMBER: _builtins.int
-    PENDING_FIELD_NUMBER: _builtins.int
+    FILMS_FIELD_NUMBER: _builtins.int
+    films: _builtins.str
+    """The watcher that is to film episodes; empty while none can."""
     @_builtins.property
     def newest(self) -> _weights_pb2.VersionInfo:
         """The newest version."""
-
-    @_builtins.property
-    def pending(self) -> _containers.RepeatedCompositeFieldContainer[_weights_pb2.Wish]:
-        """Wishes that are pending now."""
 
     def __init__(
         self,
         *,
         newest: _weights_pb2.VersionInfo | None = ...,
-        pending: _abc.Iterable[_weights_pb2.Wish] | None = ...,
+        films: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "pending", b"pending"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["films", b"films", "newest", b"newest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,64 +316,6 @@ class FetchResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
-
-@_typing.final
-class ClaimRequest(_message.Message):
-    """ClaimRequest takes a wish or reports it done."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WISH_FIELD_NUMBER: _builtins.int
-    ACTOR_FIELD_NUMBER: _builtins.int
-    DONE_FIELD_NUMBER: _builtins.int
-    wish: _builtins.str
-    """The wish."""
-    actor: _builtins.str
-    """The actor incarnation."""
-    done: _builtins.bool
-    """True reports a claimed wish done."""
-    def __init__(
-        self,
-        *,
-        wish: _builtins.str = ...,
-        actor: _builtins.str = ...,
-        done: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "done", b"done", "wish", b"wish"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ClaimRequest: _TypeAlias = ClaimRequest  # noqa: Y015
-
-@_typing.final
-class ClaimResponse(_message.Message):
-    """ClaimResponse answers a claim."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CLAIMED_FIELD_NUMBER: _builtins.int
-    CLAIM_TIMEOUT_FIELD_NUMBER: _builtins.int
-    claimed: _builtins.bool
-    """True when the wish is this actor's."""
-    @_builtins.property
-    def claim_timeout(self) -> _duration_pb2.Duration:
-        """How long the claim holds."""
-
-    def __init__(
-        self,
-        *,
-        claimed: _builtins.bool = ...,
-        claim_timeout: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim_timeout", b"claim_timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_timeout", b"claim_timeout", "claimed", b"claimed"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ClaimResponse: _TypeAlias = ClaimResponse  # noqa: Y015
 
 @_typing.final
 class ListVersionsRequest(_message.Message):

@@ -56,11 +56,6 @@ class ParametersServiceStub:
                 request_serializer=minefleet_dot_v1_dot_parameters__service__pb2.FetchRequest.SerializeToString,
                 response_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.FetchResponse.FromString,
                 _registered_method=True)
-        self.Claim = channel.unary_unary(
-                '/minefleet.v1.ParametersService/Claim',
-                request_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimRequest.SerializeToString,
-                response_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimResponse.FromString,
-                _registered_method=True)
         self.ListVersions = channel.unary_unary(
                 '/minefleet.v1.ParametersService/ListVersions',
                 request_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ListVersionsRequest.SerializeToString,
@@ -104,12 +99,14 @@ class ParametersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+        """Announces the newest version, then each newer one, and the newest again when another watcher is named to film.
         Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
         drains.
 
+        Of the watchers that can film, one is named; another is once that one has been away for some seconds.
+
         FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
-        tensors differ.
+        tensors differ. INVALID_ARGUMENT: the watcher's name is too long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,17 +118,6 @@ class ParametersServiceServicer:
         Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
         answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
         damaged; its last piece is not sent.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Claim(self, request, context):
-        """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
-        `claim_timeout` of the answer is pending again.
-
-        Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
-        RESOURCE_EXHAUSTED: disk full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,11 +162,6 @@ def add_ParametersServiceServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.FetchRequest.FromString,
                     response_serializer=minefleet_dot_v1_dot_parameters__service__pb2.FetchResponse.SerializeToString,
-            ),
-            'Claim': grpc.unary_unary_rpc_method_handler(
-                    servicer.Claim,
-                    request_deserializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimRequest.FromString,
-                    response_serializer=minefleet_dot_v1_dot_parameters__service__pb2.ClaimResponse.SerializeToString,
             ),
             'ListVersions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListVersions,
@@ -303,33 +284,6 @@ class ParametersService:
             '/minefleet.v1.ParametersService/Fetch',
             minefleet_dot_v1_dot_parameters__service__pb2.FetchRequest.SerializeToString,
             minefleet_dot_v1_dot_parameters__service__pb2.FetchResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Claim(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minefleet.v1.ParametersService/Claim',
-            minefleet_dot_v1_dot_parameters__service__pb2.ClaimRequest.SerializeToString,
-            minefleet_dot_v1_dot_parameters__service__pb2.ClaimResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,12 +53,14 @@ class ParametersServiceStub:
     old version is still served.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]
-    """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+    """Announces the newest version, then each newer one, and the newest again when another watcher is named to film.
     Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
     drains.
 
+    Of the watchers that can film, one is named; another is once that one has been away for some seconds.
+
     FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
-    tensors differ.
+    tensors differ. INVALID_ARGUMENT: the watcher's name is too long.
     """
     Fetch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.FetchRequest, _parameters_service_pb2.FetchResponse]
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
@@ -66,13 +68,6 @@ class ParametersServiceStub:
     Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
     answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
     damaged; its last piece is not sent.
-    """
-    Claim: _grpc.UnaryUnaryMultiCallable[_parameters_service_pb2.ClaimRequest, _parameters_service_pb2.ClaimResponse]
-    """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
-    `claim_timeout` of the answer is pending again.
-
-    Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
-    RESOURCE_EXHAUSTED: disk full.
     """
     ListVersions: _grpc.UnaryUnaryMultiCallable[_parameters_service_pb2.ListVersionsRequest, _parameters_service_pb2.ListVersionsResponse]
     """Lists the versions that can be fetched, oldest first."""
@@ -108,12 +103,14 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     old version is still served.
     """
     Watch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]  # type: ignore[assignment]
-    """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+    """Announces the newest version, then each newer one, and the newest again when another watcher is named to film.
     Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
     drains.
 
+    Of the watchers that can film, one is named; another is once that one has been away for some seconds.
+
     FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
-    tensors differ.
+    tensors differ. INVALID_ARGUMENT: the watcher's name is too long.
     """
     Fetch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.FetchRequest, _parameters_service_pb2.FetchResponse]  # type: ignore[assignment]
     """Sends a version's manifest, then the asked tensors from the asked offsets, in pieces.
@@ -121,13 +118,6 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
     answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
     damaged; its last piece is not sent.
-    """
-    Claim: _aio.UnaryUnaryMultiCallable[_parameters_service_pb2.ClaimRequest, _parameters_service_pb2.ClaimResponse]  # type: ignore[assignment]
-    """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
-    `claim_timeout` of the answer is pending again.
-
-    Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
-    RESOURCE_EXHAUSTED: disk full.
     """
     ListVersions: _aio.UnaryUnaryMultiCallable[_parameters_service_pb2.ListVersionsRequest, _parameters_service_pb2.ListVersionsResponse]  # type: ignore[assignment]
     """Lists the versions that can be fetched, oldest first."""
@@ -178,12 +168,14 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _parameters_service_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameters_service_pb2.WatchResponse], _abc.AsyncIterator[_parameters_service_pb2.WatchResponse]]:
-        """Announces the newest version, then each newer one, and the newest again when a wish has become pending.
+        """Announces the newest version, then each newer one, and the newest again when another watcher is named to film.
         Announcements may be skipped when the watcher is slow: only the newest matters. Ends with UNAVAILABLE when the server
         drains.
 
+        Of the watchers that can film, one is named; another is once that one has been away for some seconds.
+
         FAILED_PRECONDITION: the watcher's architecture is not the published policy's. The manifest tells the watcher which
-        tensors differ.
+        tensors differ. INVALID_ARGUMENT: the watcher's name is too long.
         """
 
     @_abc_1.abstractmethod
@@ -197,19 +189,6 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         Repeatable; resumes by offset. NOT_FOUND: the version has expired; the message names the oldest available. Never
         answers with a substitute. INVALID_ARGUMENT: a tensor asked for twice, or from beyond its end. DATA_LOSS: a tensor is
         damaged; its last piece is not sent.
-        """
-
-    @_abc_1.abstractmethod
-    def Claim(
-        self,
-        request: _parameters_service_pb2.ClaimRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_parameters_service_pb2.ClaimResponse, _abc.Awaitable[_parameters_service_pb2.ClaimResponse]]:
-        """Claims a pending wish for one actor, or reports a claimed one done. A claim that is not reported done within
-        `claim_timeout` of the answer is pending again.
-
-        Idempotent per (wish, actor). NOT_FOUND: nobody wished that. INVALID_ARGUMENT: no name for an actor.
-        RESOURCE_EXHAUSTED: disk full.
         """
 
     @_abc_1.abstractmethod

@@ -28,17 +28,17 @@ from minefleet.v1 import episode_pb2 as minefleet_dot_v1_dot_episode__pb2
 from minefleet.v1 import fragment_pb2 as minefleet_dot_v1_dot_fragment__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minefleet/v1/replay_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aminefleet/v1/episode.proto\x1a\x1bminefleet/v1/fragment.proto\"i\n\x07Learner\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x17\n\x0fresumed_version\x18\x04 \x01(\x04\x12\x15\n\rfirst_version\x18\x05 \x01(\x04\"G\n\rActorProgress\x12\r\n\x05\x61\x63tor\x18\x01 \x01(\t\x12\x11\n\tenv_steps\x18\x02 \x01(\x04\x12\x14\n\x0c\x65nv_failures\x18\x03 \x01(\x04\"a\n\x0eReserveRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\'\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x17.minefleet.v1.ChunkName\"\x87\x01\n\x0fReserveResponse\x12\x0f\n\x07granted\x18\x01 \x03(\x08\x12.\n\x0bretry_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0enewest_version\x18\x03 \x01(\x04\x12\x1b\n\x13wants_newer_weights\x18\x04 \x01(\x08\"8\n\rAppendRequest\x12\'\n\x05parts\x18\x01 \x03(\x0b\x32\x18.minefleet.v1.AppendPart\"\xde\x01\n\nAppendPart\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.minefleet.v1.FragmentHeaderH\x00\x12\x11\n\x07payload\x18\x02 \x01(\x0cH\x00\x12.\n\x07\x65pisode\x18\x03 \x01(\x0b\x32\x1b.minefleet.v1.EpisodeRecordH\x00\x12/\n\x08progress\x18\x04 \x01(\x0b\x32\x1b.minefleet.v1.ActorProgressH\x00\x12$\n\x05video\x18\x05 \x01(\x0b\x32\x13.minefleet.v1.VideoH\x00\x42\x06\n\x04part\"W\n\x0e\x41ppendResponse\x12-\n\x08outcomes\x18\x01 \x03(\x0e\x32\x1b.minefleet.v1.AppendOutcome\x12\x16\n\x0enewest_version\x18\x02 \x01(\x04\"\xbf\x01\n\x0cLeaseRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x11\n\tfragments\x18\x03 \x01(\r\x12\x13\n\x0buse_version\x18\x04 \x01(\x04\x12\'\n\x04wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x05order\x18\x06 \x01(\x0e\x32\x18.minefleet.v1.LeaseOrder\"\x84\x01\n\x0bLeasedChunk\x12%\n\x04name\x18\x01 \x01(\x0b\x32\x17.minefleet.v1.ChunkName\x12\x11\n\tfragments\x18\x02 \x01(\r\x12\x15\n\rpayload_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04uses\x18\x04 \x01(\r\x12\x16\n\x0eoldest_version\x18\x05 \x01(\x04\"c\n\rLeaseResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.minefleet.v1.LeasedChunk\x12\x11\n\tenv_steps\x18\x02 \x01(\x04\x12\x14\n\x0c\x65nv_failures\x18\x03 \x01(\x04\"m\n\x0bReadRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\'\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x17.minefleet.v1.ChunkName\"5\n\x0cReadResponse\x12%\n\x05parts\x18\x01 \x03(\x0b\x32\x16.minefleet.v1.ReadPart\"\x84\x01\n\x08ReadPart\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.minefleet.v1.FragmentHeaderH\x00\x12\x11\n\x07payload\x18\x02 \x01(\x0cH\x00\x12-\n\x07missing\x18\x03 \x01(\x0b\x32\x1a.minefleet.v1.FragmentNameH\x00\x42\x06\n\x04part\"C\n\nAckRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\" \n\x0b\x41\x63kResponse\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\"G\n\x0eReleaseRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\"\x11\n\x0fReleaseResponse\"\\\n\x13ReadEpisodesRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\r\n\x05limit\x18\x03 \x01(\r\"\x7f\n\x14ReadEpisodesResponse\x12-\n\x08\x65pisodes\x18\x01 \x03(\x0b\x32\x1b.minefleet.v1.EpisodeRecord\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\x04\x12#\n\x06videos\x18\x03 \x03(\x0b\x32\x13.minefleet.v1.Video\"2\n\x11WhyDroppedRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\xa9\x01\n\tDeparture\x12&\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x17.minefleet.v1.ChunkName\x12\x11\n\tsequences\x18\x02 \x03(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04uses\x18\x04 \x01(\r\x12\x16\n\x0eoldest_version\x18\x05 \x01(\x04\x12+\n\x07left_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"A\n\x12WhyDroppedResponse\x12+\n\ndepartures\x18\x01 \x03(\x0b\x32\x17.minefleet.v1.Departure*\x84\x01\n\rAppendOutcome\x12\x1e\n\x1a\x41PPEND_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41PPEND_OUTCOME_STORED\x10\x01\x12\x1c\n\x18\x41PPEND_OUTCOME_DUPLICATE\x10\x02\x12\x1a\n\x16\x41PPEND_OUTCOME_EXPIRED\x10\x03*v\n\nLeaseOrder\x12\x1b\n\x17LEASE_ORDER_UNSPECIFIED\x10\x00\x12\x1a\n\x16LEASE_ORDER_LEAST_USED\x10\x01\x12\x17\n\x13LEASE_ORDER_UNIFORM\x10\x02\x12\x16\n\x12LEASE_ORDER_OLDEST\x10\x03\x32\xcd\x04\n\rReplayService\x12\x46\n\x07Reserve\x12\x1c.minefleet.v1.ReserveRequest\x1a\x1d.minefleet.v1.ReserveResponse\x12\x45\n\x06\x41ppend\x12\x1b.minefleet.v1.AppendRequest\x1a\x1c.minefleet.v1.AppendResponse(\x01\x12@\n\x05Lease\x12\x1a.minefleet.v1.LeaseRequest\x1a\x1b.minefleet.v1.LeaseResponse\x12?\n\x04Read\x12\x19.minefleet.v1.ReadRequest\x1a\x1a.minefleet.v1.ReadResponse0\x01\x12:\n\x03\x41\x63k\x12\x18.minefleet.v1.AckRequest\x1a\x19.minefleet.v1.AckResponse\x12\x46\n\x07Release\x12\x1c.minefleet.v1.ReleaseRequest\x1a\x1d.minefleet.v1.ReleaseResponse\x12U\n\x0cReadEpisodes\x12!.minefleet.v1.ReadEpisodesRequest\x1a\".minefleet.v1.ReadEpisodesResponse\x12O\n\nWhyDropped\x12\x1f.minefleet.v1.WhyDroppedRequest\x1a .minefleet.v1.WhyDroppedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minefleet/v1/replay_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aminefleet/v1/episode.proto\x1a\x1bminefleet/v1/fragment.proto\"i\n\x07Learner\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x17\n\x0fresumed_version\x18\x04 \x01(\x04\x12\x15\n\rfirst_version\x18\x05 \x01(\x04\"G\n\rActorProgress\x12\r\n\x05\x61\x63tor\x18\x01 \x01(\t\x12\x11\n\tenv_steps\x18\x02 \x01(\x04\x12\x14\n\x0c\x65nv_failures\x18\x03 \x01(\x04\"a\n\x0eReserveRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\'\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x17.minefleet.v1.ChunkName\"\x87\x01\n\x0fReserveResponse\x12\x0f\n\x07granted\x18\x01 \x03(\x08\x12.\n\x0bretry_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0enewest_version\x18\x03 \x01(\x04\x12\x1b\n\x13wants_newer_weights\x18\x04 \x01(\x08\"8\n\rAppendRequest\x12\'\n\x05parts\x18\x01 \x03(\x0b\x32\x18.minefleet.v1.AppendPart\"\xb8\x01\n\nAppendPart\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.minefleet.v1.FragmentHeaderH\x00\x12\x11\n\x07payload\x18\x02 \x01(\x0cH\x00\x12.\n\x07\x65pisode\x18\x03 \x01(\x0b\x32\x1b.minefleet.v1.EpisodeRecordH\x00\x12/\n\x08progress\x18\x04 \x01(\x0b\x32\x1b.minefleet.v1.ActorProgressH\x00\x42\x06\n\x04part\"W\n\x0e\x41ppendResponse\x12-\n\x08outcomes\x18\x01 \x03(\x0e\x32\x1b.minefleet.v1.AppendOutcome\x12\x16\n\x0enewest_version\x18\x02 \x01(\x04\"\xbf\x01\n\x0cLeaseRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x11\n\tfragments\x18\x03 \x01(\r\x12\x13\n\x0buse_version\x18\x04 \x01(\x04\x12\'\n\x04wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x05order\x18\x06 \x01(\x0e\x32\x18.minefleet.v1.LeaseOrder\"\x84\x01\n\x0bLeasedChunk\x12%\n\x04name\x18\x01 \x01(\x0b\x32\x17.minefleet.v1.ChunkName\x12\x11\n\tfragments\x18\x02 \x01(\r\x12\x15\n\rpayload_bytes\x18\x03 \x01(\x04\x12\x0c\n\x04uses\x18\x04 \x01(\r\x12\x16\n\x0eoldest_version\x18\x05 \x01(\x04\"c\n\rLeaseResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.minefleet.v1.LeasedChunk\x12\x11\n\tenv_steps\x18\x02 \x01(\x04\x12\x14\n\x0c\x65nv_failures\x18\x03 \x01(\x04\"m\n\x0bReadRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\'\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x17.minefleet.v1.ChunkName\"5\n\x0cReadResponse\x12%\n\x05parts\x18\x01 \x03(\x0b\x32\x16.minefleet.v1.ReadPart\"\x84\x01\n\x08ReadPart\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.minefleet.v1.FragmentHeaderH\x00\x12\x11\n\x07payload\x18\x02 \x01(\x0cH\x00\x12-\n\x07missing\x18\x03 \x01(\x0b\x32\x1a.minefleet.v1.FragmentNameH\x00\x42\x06\n\x04part\"C\n\nAckRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\" \n\x0b\x41\x63kResponse\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\"G\n\x0eReleaseRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\r\n\x05lease\x18\x02 \x01(\x04\"\x11\n\x0fReleaseResponse\"\\\n\x13ReadEpisodesRequest\x12&\n\x07learner\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.Learner\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\r\n\x05limit\x18\x03 \x01(\r\"Z\n\x14ReadEpisodesResponse\x12-\n\x08\x65pisodes\x18\x01 \x03(\x0b\x32\x1b.minefleet.v1.EpisodeRecord\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\x04\"2\n\x11WhyDroppedRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\xa9\x01\n\tDeparture\x12&\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x17.minefleet.v1.ChunkName\x12\x11\n\tsequences\x18\x02 \x03(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04uses\x18\x04 \x01(\r\x12\x16\n\x0eoldest_version\x18\x05 \x01(\x04\x12+\n\x07left_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"A\n\x12WhyDroppedResponse\x12+\n\ndepartures\x18\x01 \x03(\x0b\x32\x17.minefleet.v1.Departure*\x84\x01\n\rAppendOutcome\x12\x1e\n\x1a\x41PPEND_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41PPEND_OUTCOME_STORED\x10\x01\x12\x1c\n\x18\x41PPEND_OUTCOME_DUPLICATE\x10\x02\x12\x1a\n\x16\x41PPEND_OUTCOME_EXPIRED\x10\x03*v\n\nLeaseOrder\x12\x1b\n\x17LEASE_ORDER_UNSPECIFIED\x10\x00\x12\x1a\n\x16LEASE_ORDER_LEAST_USED\x10\x01\x12\x17\n\x13LEASE_ORDER_UNIFORM\x10\x02\x12\x16\n\x12LEASE_ORDER_OLDEST\x10\x03\x32\xcd\x04\n\rReplayService\x12\x46\n\x07Reserve\x12\x1c.minefleet.v1.ReserveRequest\x1a\x1d.minefleet.v1.ReserveResponse\x12\x45\n\x06\x41ppend\x12\x1b.minefleet.v1.AppendRequest\x1a\x1c.minefleet.v1.AppendResponse(\x01\x12@\n\x05Lease\x12\x1a.minefleet.v1.LeaseRequest\x1a\x1b.minefleet.v1.LeaseResponse\x12?\n\x04Read\x12\x19.minefleet.v1.ReadRequest\x1a\x1a.minefleet.v1.ReadResponse0\x01\x12:\n\x03\x41\x63k\x12\x18.minefleet.v1.AckRequest\x1a\x19.minefleet.v1.AckResponse\x12\x46\n\x07Release\x12\x1c.minefleet.v1.ReleaseRequest\x1a\x1d.minefleet.v1.ReleaseResponse\x12U\n\x0cReadEpisodes\x12!.minefleet.v1.ReadEpisodesRequest\x1a\".minefleet.v1.ReadEpisodesResponse\x12O\n\nWhyDropped\x12\x1f.minefleet.v1.WhyDroppedRequest\x1a .minefleet.v1.WhyDroppedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minefleet.v1.replay_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPENDOUTCOME']._serialized_start=2403
-  _globals['_APPENDOUTCOME']._serialized_end=2535
-  _globals['_LEASEORDER']._serialized_start=2537
-  _globals['_LEASEORDER']._serialized_end=2655
+  _globals['_APPENDOUTCOME']._serialized_start=2328
+  _globals['_APPENDOUTCOME']._serialized_end=2460
+  _globals['_LEASEORDER']._serialized_start=2462
+  _globals['_LEASEORDER']._serialized_end=2580
   _globals['_LEARNER']._serialized_start=173
   _globals['_LEARNER']._serialized_end=278
   _globals['_ACTORPROGRESS']._serialized_start=280
@@ -50,39 +50,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDREQUEST']._serialized_start=590
   _globals['_APPENDREQUEST']._serialized_end=646
   _globals['_APPENDPART']._serialized_start=649
-  _globals['_APPENDPART']._serialized_end=871
-  _globals['_APPENDRESPONSE']._serialized_start=873
-  _globals['_APPENDRESPONSE']._serialized_end=960
-  _globals['_LEASEREQUEST']._serialized_start=963
-  _globals['_LEASEREQUEST']._serialized_end=1154
-  _globals['_LEASEDCHUNK']._serialized_start=1157
-  _globals['_LEASEDCHUNK']._serialized_end=1289
-  _globals['_LEASERESPONSE']._serialized_start=1291
-  _globals['_LEASERESPONSE']._serialized_end=1390
-  _globals['_READREQUEST']._serialized_start=1392
-  _globals['_READREQUEST']._serialized_end=1501
-  _globals['_READRESPONSE']._serialized_start=1503
-  _globals['_READRESPONSE']._serialized_end=1556
-  _globals['_READPART']._serialized_start=1559
-  _globals['_READPART']._serialized_end=1691
-  _globals['_ACKREQUEST']._serialized_start=1693
-  _globals['_ACKREQUEST']._serialized_end=1760
-  _globals['_ACKRESPONSE']._serialized_start=1762
-  _globals['_ACKRESPONSE']._serialized_end=1794
-  _globals['_RELEASEREQUEST']._serialized_start=1796
-  _globals['_RELEASEREQUEST']._serialized_end=1867
-  _globals['_RELEASERESPONSE']._serialized_start=1869
-  _globals['_RELEASERESPONSE']._serialized_end=1886
-  _globals['_READEPISODESREQUEST']._serialized_start=1888
-  _globals['_READEPISODESREQUEST']._serialized_end=1980
-  _globals['_READEPISODESRESPONSE']._serialized_start=1982
-  _globals['_READEPISODESRESPONSE']._serialized_end=2109
-  _globals['_WHYDROPPEDREQUEST']._serialized_start=2111
-  _globals['_WHYDROPPEDREQUEST']._serialized_end=2161
-  _globals['_DEPARTURE']._serialized_start=2164
-  _globals['_DEPARTURE']._serialized_end=2333
-  _globals['_WHYDROPPEDRESPONSE']._serialized_start=2335
-  _globals['_WHYDROPPEDRESPONSE']._serialized_end=2400
-  _globals['_REPLAYSERVICE']._serialized_start=2658
-  _globals['_REPLAYSERVICE']._serialized_end=3247
+  _globals['_APPENDPART']._serialized_end=833
+  _globals['_APPENDRESPONSE']._serialized_start=835
+  _globals['_APPENDRESPONSE']._serialized_end=922
+  _globals['_LEASEREQUEST']._serialized_start=925
+  _globals['_LEASEREQUEST']._serialized_end=1116
+  _globals['_LEASEDCHUNK']._serialized_start=1119
+  _globals['_LEASEDCHUNK']._serialized_end=1251
+  _globals['_LEASERESPONSE']._serialized_start=1253
+  _globals['_LEASERESPONSE']._serialized_end=1352
+  _globals['_READREQUEST']._serialized_start=1354
+  _globals['_READREQUEST']._serialized_end=1463
+  _globals['_READRESPONSE']._serialized_start=1465
+  _globals['_READRESPONSE']._serialized_end=1518
+  _globals['_READPART']._serialized_start=1521
+  _globals['_READPART']._serialized_end=1653
+  _globals['_ACKREQUEST']._serialized_start=1655
+  _globals['_ACKREQUEST']._serialized_end=1722
+  _globals['_ACKRESPONSE']._serialized_start=1724
+  _globals['_ACKRESPONSE']._serialized_end=1756
+  _globals['_RELEASEREQUEST']._serialized_start=1758
+  _globals['_RELEASEREQUEST']._serialized_end=1829
+  _globals['_RELEASERESPONSE']._serialized_start=1831
+  _globals['_RELEASERESPONSE']._serialized_end=1848
+  _globals['_READEPISODESREQUEST']._serialized_start=1850
+  _globals['_READEPISODESREQUEST']._serialized_end=1942
+  _globals['_READEPISODESRESPONSE']._serialized_start=1944
+  _globals['_READEPISODESRESPONSE']._serialized_end=2034
+  _globals['_WHYDROPPEDREQUEST']._serialized_start=2036
+  _globals['_WHYDROPPEDREQUEST']._serialized_end=2086
+  _globals['_DEPARTURE']._serialized_start=2089
+  _globals['_DEPARTURE']._serialized_end=2258
+  _globals['_WHYDROPPEDRESPONSE']._serialized_start=2260
+  _globals['_WHYDROPPEDRESPONSE']._serialized_end=2325
+  _globals['_REPLAYSERVICE']._serialized_start=2583
+  _globals['_REPLAYSERVICE']._serialized_end=3172
 # @@protoc_insertion_point(module_scope)

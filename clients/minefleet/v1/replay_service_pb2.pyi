@@ -253,7 +253,6 @@ class AppendPart(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     EPISODE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
-    VIDEO_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The next piece of that fragment's payload."""
     @_builtins.property
@@ -268,10 +267,6 @@ class AppendPart(_message.Message):
     def progress(self) -> Global___ActorProgress:
         """The actor's progress; at most once."""
 
-    @_builtins.property
-    def video(self) -> _episode_pb2.Video:
-        """A recorded episode; at most one."""
-
     def __init__(
         self,
         *,
@@ -279,13 +274,12 @@ class AppendPart(_message.Message):
         payload: _builtins.bytes = ...,
         episode: _episode_pb2.EpisodeRecord | None = ...,
         progress: Global___ActorProgress | None = ...,
-        video: _episode_pb2.Video | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "header", b"header", "part", b"part", "payload", b"payload", "progress", b"progress", "video", b"video"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "header", b"header", "part", b"part", "payload", b"payload", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "header", b"header", "part", b"part", "payload", b"payload", "progress", b"progress", "video", b"video"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "header", b"header", "part", b"part", "payload", b"payload", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "payload", "episode", "progress", "video"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "payload", "episode", "progress"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -666,27 +660,21 @@ class ReadEpisodesResponse(_message.Message):
 
     EPISODES_FIELD_NUMBER: _builtins.int
     NEXT_CURSOR_FIELD_NUMBER: _builtins.int
-    VIDEOS_FIELD_NUMBER: _builtins.int
     next_cursor: _builtins.int
     """Where to go on."""
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[_episode_pb2.EpisodeRecord]:
         """In the order in which they were stored."""
 
-    @_builtins.property
-    def videos(self) -> _containers.RepeatedCompositeFieldContainer[_episode_pb2.Video]:
-        """Videos among them; of several, the order is that in which they were stored."""
-
     def __init__(
         self,
         *,
         episodes: _abc.Iterable[_episode_pb2.EpisodeRecord] | None = ...,
         next_cursor: _builtins.int = ...,
-        videos: _abc.Iterable[_episode_pb2.Video] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "next_cursor", b"next_cursor", "videos", b"videos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "next_cursor", b"next_cursor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,15 +104,13 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Append(self, request_iterator, context):
-        """Stores fragments, episode records and a video, and takes the actor's progress. A fragment's header comes first, then
-        its payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit
-        it; the payloads in it add up to less than 2 MiB, a video travels alone in its message.
+        """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
+        payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it;
+        the payloads in it add up to less than 2 MiB.
 
         Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
         them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
-        name and by (stream, episode): repeating a call stores nothing twice. A video is known for as long as it is held; the
-        newest are, within a bound of their number and bytes, and one for which there is no room is dropped, so that no video
-        ever costs a fragment. Any status but OK means that the call must be
+        name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
         repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
         with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
         stall; google.rpc.RetryInfo says when to try again.
@@ -165,9 +163,8 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadEpisodes(self, request, context):
-        """Returns episode records and videos in the order in which replay stored them, from a cursor that the learner keeps in
-        its checkpoint. Answers at once; repeatable. What replay no longer holds is passed over. A page that holds a video may
-        have more after it although it has fewer than `limit` records.
+        """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
+        checkpoint. Answers at once; repeatable. What replay no longer holds is passed over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

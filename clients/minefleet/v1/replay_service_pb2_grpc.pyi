@@ -48,15 +48,13 @@ class ReplayServiceStub:
     to be used; `retry_after` says when to ask again.
     """
     Append: _grpc.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]
-    """Stores fragments, episode records and a video, and takes the actor's progress. A fragment's header comes first, then
-    its payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit
-    it; the payloads in it add up to less than 2 MiB, a video travels alone in its message.
+    """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
+    payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it;
+    the payloads in it add up to less than 2 MiB.
 
     Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
     them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
-    name and by (stream, episode): repeating a call stores nothing twice. A video is known for as long as it is held; the
-    newest are, within a bound of their number and bytes, and one for which there is no room is dropped, so that no video
-    ever costs a fragment. Any status but OK means that the call must be
+    name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
     repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
     with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
     stall; google.rpc.RetryInfo says when to try again.
@@ -89,9 +87,8 @@ class ReplayServiceStub:
     Idempotent for leases released by the same epoch; NOT_FOUND otherwise.
     """
     ReadEpisodes: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.ReadEpisodesRequest, _replay_service_pb2.ReadEpisodesResponse]
-    """Returns episode records and videos in the order in which replay stored them, from a cursor that the learner keeps in
-    its checkpoint. Answers at once; repeatable. What replay no longer holds is passed over. A page that holds a video may
-    have more after it although it has fewer than `limit` records.
+    """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
+    checkpoint. Answers at once; repeatable. What replay no longer holds is passed over.
     """
     WhyDropped: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]
     """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
@@ -118,15 +115,13 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     to be used; `retry_after` says when to ask again.
     """
     Append: _aio.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]  # type: ignore[assignment]
-    """Stores fragments, episode records and a video, and takes the actor's progress. A fragment's header comes first, then
-    its payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit
-    it; the payloads in it add up to less than 2 MiB, a video travels alone in its message.
+    """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
+    payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it;
+    the payloads in it add up to less than 2 MiB.
 
     Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
     them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
-    name and by (stream, episode): repeating a call stores nothing twice. A video is known for as long as it is held; the
-    newest are, within a bound of their number and bytes, and one for which there is no room is dropped, so that no video
-    ever costs a fragment. Any status but OK means that the call must be
+    name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
     repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
     with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
     stall; google.rpc.RetryInfo says when to try again.
@@ -159,9 +154,8 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     Idempotent for leases released by the same epoch; NOT_FOUND otherwise.
     """
     ReadEpisodes: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.ReadEpisodesRequest, _replay_service_pb2.ReadEpisodesResponse]  # type: ignore[assignment]
-    """Returns episode records and videos in the order in which replay stored them, from a cursor that the learner keeps in
-    its checkpoint. Answers at once; repeatable. What replay no longer holds is passed over. A page that holds a video may
-    have more after it although it has fewer than `limit` records.
+    """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
+    checkpoint. Answers at once; repeatable. What replay no longer holds is passed over.
     """
     WhyDropped: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]  # type: ignore[assignment]
     """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
@@ -197,15 +191,13 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replay_service_pb2.AppendRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.AppendResponse, _abc.Awaitable[_replay_service_pb2.AppendResponse]]:
-        """Stores fragments, episode records and a video, and takes the actor's progress. A fragment's header comes first, then
-        its payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit
-        it; the payloads in it add up to less than 2 MiB, a video travels alone in its message.
+        """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
+        payload in pieces: all of 1 MiB but the last, which is shorter or as long. A message carries as many parts as suit it;
+        the payloads in it add up to less than 2 MiB.
 
         Every fragment is stored in order, whole or not at all, as soon as it has come whole. The answer means that all of
         them are durable against `kill -9` of replay (and against power loss with `durability: host`). Idempotent by fragment
-        name and by (stream, episode): repeating a call stores nothing twice. A video is known for as long as it is held; the
-        newest are, within a bound of their number and bytes, and one for which there is no room is dropped, so that no video
-        ever costs a fragment. Any status but OK means that the call must be
+        name and by (stream, episode): repeating a call stores nothing twice. Any status but OK means that the call must be
         repeated or given up; fragments before the one that it is about may have been stored. ALREADY_EXISTS: a name is known
         with other bytes. INVALID_ARGUMENT: malformed header, sizes, or checksum. RESOURCE_EXHAUSTED: no room or a storage
         stall; google.rpc.RetryInfo says when to try again.
@@ -268,9 +260,8 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replay_service_pb2.ReadEpisodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.ReadEpisodesResponse, _abc.Awaitable[_replay_service_pb2.ReadEpisodesResponse]]:
-        """Returns episode records and videos in the order in which replay stored them, from a cursor that the learner keeps in
-        its checkpoint. Answers at once; repeatable. What replay no longer holds is passed over. A page that holds a video may
-        have more after it although it has fewer than `limit` records.
+        """Returns episode records in the order in which replay stored them, from a cursor that the learner keeps in its
+        checkpoint. Answers at once; repeatable. What replay no longer holds is passed over.
         """
 
     @_abc_1.abstractmethod

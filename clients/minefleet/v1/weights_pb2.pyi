@@ -75,7 +75,6 @@ class Manifest(_message.Message):
     ARCHITECTURE_FINGERPRINT_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
-    WISHES_FIELD_NUMBER: _builtins.int
     architecture_fingerprint: _builtins.str
     """Fingerprint of the policy's architecture: ordered names, dtypes and shapes."""
     iteration: _builtins.int
@@ -84,55 +83,20 @@ class Manifest(_message.Message):
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorEntry]:
         """Tensors in the policy's order; names are unique."""
 
-    @_builtins.property
-    def wishes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wish]:
-        """What the learner wishes from the actors."""
-
     def __init__(
         self,
         *,
         architecture_fingerprint: _builtins.str = ...,
         tensors: _abc.Iterable[Global___TensorEntry] | None = ...,
         iteration: _builtins.int = ...,
-        wishes: _abc.Iterable[Global___Wish] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "iteration", b"iteration", "tensors", b"tensors", "wishes", b"wishes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "iteration", b"iteration", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Manifest: _TypeAlias = Manifest  # noqa: Y015
-
-@_typing.final
-class Wish(_message.Message):
-    """Wish asks for something that some actors shall do once. It stays pending until it is claimed as often as asked."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """Unique in the run."""
-    kind: _builtins.str
-    """"video" is the only kind."""
-    count: _builtins.int
-    """How many actors may claim it."""
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        kind: _builtins.str = ...,
-        count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "kind", b"kind", "name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Wish: _TypeAlias = Wish  # noqa: Y015
 
 @_typing.final
 class Version(_message.Message):

@@ -8,7 +8,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -30,23 +29,9 @@ Architecture: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
 NO_ARCHITECTURE: Architecture = MappingProxyType({})
 
 MAX_TENSORS = 100_000
-MAX_WISHES = 100
-MAX_CLAIMS = 1000
-"""How many actors may claim one wish."""
 MAX_NAME_LENGTH = 500
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Something that some actors shall do once."""
-
-    name: str
-    """Unique in the run."""
-    kind: str = "video"
-    count: int = 1
-    """How many actors may claim it."""
 
 
 def digest_of(data: NDArray[np.uint8]) -> str:
@@ -82,14 +67,13 @@ def is_finite(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> bool:
 
 
 def describe(
-    weights: Weights, *, iteration: int = 0, wishes: Sequence[Wish] = (), rounded: Collection[str] = ()
+    weights: Weights, *, iteration: int = 0, rounded: Collection[str] = ()
 ) -> tuple[weights_pb2.Manifest, dict[str, NDArray[np.uint8]]]:
     """Returns the manifest of some weights, and their bytes by digest.
 
     Args:
         weights: The policy's.
         iteration: Training iterations done.
-        wishes: Wishes to publish with them.
         rounded: Names of float32 tensors that travel as bfloat16; one that has no finite bfloat16 stays as it is.
 
     Raises:
@@ -111,7 +95,6 @@ def describe(
             wire_dtype=None if bits is None else tensor_pb2.DTYPE_BFLOAT16,
         )
     manifest.architecture_fingerprint = _fingerprint(manifest)
-    manifest.wishes.extend(weights_pb2.Wish(name=wish.name, kind=wish.kind, count=wish.count) for wish in wishes)
     return manifest, parts
 
 
@@ -191,15 +174,6 @@ def check_manifest(manifest: weights_pb2.Manifest) -> None:
             f"the manifest's tensors have the architecture {_fingerprint(manifest)}, "
             f"it says {manifest.architecture_fingerprint[:80]!r}"
         )
-    if len(manifest.wishes) > MAX_WISHES:
-        raise RejectedError(f"a manifest has at most {MAX_WISHES} wishes, got {len(manifest.wishes)}")
-    for wish in manifest.wishes:
-        _check_name("wish", wish.name)
-        if wish.kind != "video" or not 1 <= wish.count <= MAX_CLAIMS:
-            raise RejectedError(
-                f"wish {wish.name!r} must be for 1 to {MAX_CLAIMS} videos, got {wish.count} of {wish.kind!r}"
-            )
-    _check_unique("wish", [wish.name for wish in manifest.wishes])
 
 
 def _check_entry(entry: weights_pb2.TensorEntry) -> None:

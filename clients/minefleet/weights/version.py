@@ -1,12 +1,10 @@
 """A version as people and programs see it."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from minefleet.v1 import weights_pb2
-from minefleet.weights.manifest import Wish
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,15 +26,13 @@ class VersionInfo:
     """When it became visible, by the server's clock."""
     pinned: bool
     """Kept whatever its age. From `fetch`: always False, for a fetch does not ask."""
-    wishes: tuple[Wish, ...]
-    """From `watch`: the wishes that are pending now. From `fetch`: those that were published with the version."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self) | {"publish_time": self.publish_time.isoformat()}
 
 
-def read_info(info: weights_pb2.VersionInfo, wishes: Iterable[weights_pb2.Wish] = ()) -> VersionInfo:
+def read_info(info: weights_pb2.VersionInfo) -> VersionInfo:
     """A version as it was sent."""
     return VersionInfo(
         version=info.version,
@@ -48,5 +44,4 @@ def read_info(info: weights_pb2.VersionInfo, wishes: Iterable[weights_pb2.Wish] 
         size_bytes=info.size_bytes,
         publish_time=info.publish_time.ToDatetime(UTC),
         pinned=info.pinned,
-        wishes=tuple(Wish(wish.name, wish.kind, wish.count) for wish in wishes),
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from minefleet.errors import ConfigError
 from minefleet.run import Run
 from minefleet.tree import flatten
 from minefleet_actor.pool import Pool
@@ -14,9 +15,20 @@ Lens = Callable[[int], NDArray[Any]]
 """What a slot shows now; the array is the pool's."""
 
 
-def make_lens(run: Run, pool: Pool) -> Lens | None:
-    """Frames that slots render, else the largest picture of their observations; None where neither is."""
+def can_film(run: Run) -> bool:
+    """Whether there is anything to see."""
+    return run.frame_shape is not None or pixel_path(run.schema.obs) is not None
+
+
+def make_lens(run: Run, pool: Pool) -> Lens:
+    """Frames that slots render, else the largest picture of their observations.
+
+    Raises:
+        ConfigError: If there is neither.
+    """
     if run.frame_shape is not None:
         return lambda slot: pool.frames[slot]
     path = pixel_path(run.schema.obs)
-    return None if path is None else lambda slot: flatten(pool.obs)[path][slot]
+    if path is None:
+        raise ConfigError("the environment shows nothing that could be filmed")
+    return lambda slot: flatten(pool.obs)[path][slot]

@@ -1,6 +1,8 @@
 """One episode on its way to a file. The file is written aside and appears whole."""
 
-import os
+import re
+import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from minefleet.files import sync
 from minefleet.v1 import episode_pb2
+from minefleet_actor.episodes import Episodes
 from minefleet_actor.video.mp4 import Mp4
 from minefleet_actor.video.picture import Caption, draw
 
@@ -17,6 +20,11 @@ LONGEST_S = 600
 """Playing time beyond which a video is cut."""
 HOLD_S = 1.0
 """How long the last picture stands."""
+VIDEOS_KEPT = 100
+"""Videos that a directory keeps, the newest."""
+ASIDE = ".recording-"
+LEFT_BEHIND_S = 24 * 3600
+"""A file under way that nobody has touched for so long was left behind by an actor that died."""
 
 
 class Reel:
@@ -24,7 +32,7 @@ class Reel:
 
     def __init__(self, directory: Path, fps: int, *, longest_s: int = LONGEST_S) -> None:
         self._directory = directory
-        self._aside = directory / f".recording-{os.getpid()}.mp4"
+        self._aside = directory / f"{ASIDE}{uuid.uuid4().hex}.mp4"
         self._fps = fps
         self._longest = longest_s * fps
         self._mp4: Mp4 | None = None
@@ -80,3 +88,28 @@ class Reel:
             self._mp4 = Mp4(self._aside, picture.shape, self._fps)
         self._mp4.add(picture, number)
         self._last = number
+
+
+def caption_of(episodes: Episodes, slot: int, value: float, version: int) -> Caption:
+    """What the bar says of a slot that sees something, which the policy of a version gives a value."""
+    step, episode_return = episodes.so_far(slot)
+    return Caption(
+        step=step,
+        episode_return=episode_return,
+        reward=episodes.last_reward(slot) if step else 0.0,
+        value=value,
+        version=version,
+    )
+
+
+def video_name(version: int, stream: str, episode: int) -> str:
+    """The name of an episode's file, which no other episode has; nothing in it leads elsewhere."""
+    return f"version-{version}-{re.sub(r'[^A-Za-z0-9-]', '_', stream)}-{episode}.mp4"
+
+
+def forget_oldest(directory: Path) -> None:
+    """Removes the oldest videos beyond `VIDEOS_KEPT`, and what actors that died have left behind; no other files."""
+    found = sorted(directory.glob("version-*.mp4"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    left = [path for path in directory.glob(f"{ASIDE}*") if path.stat().st_mtime < time.time() - LEFT_BEHIND_S]
+    for path in (*found[:-VIDEOS_KEPT], *left):
+        path.unlink(missing_ok=True)

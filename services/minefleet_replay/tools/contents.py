@@ -38,9 +38,6 @@ EXAMPLES = 10
 UNREADABLE = (CorruptError, DecodeError, StructError, ValueError, TypeError, KeyError, AttributeError)
 """What parsing a rotten row may raise."""
 
-NO_RECORD = episode_pb2.EpisodeRecord()
-"""What the row of a video reads as."""
-
 Parsed = TypeVar("Parsed")
 
 
@@ -213,8 +210,6 @@ def _read_leases(contents: Contents) -> None:
 
 def _read_records(contents: Contents) -> None:
     for _, record in _parsed(contents, "episodes", lambda _, row: episode_pb2.EpisodeRecord.FromString(row)):
-        if record == NO_RECORD:
-            continue
         contents.episodes[record.stream] = max(record.episode, contents.episodes.get(record.stream, 0))
     for key, (bucket, fragments) in _parsed(contents, "drops", _read_drop):
         contents.explained[bucket] += fragments

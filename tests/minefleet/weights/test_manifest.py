@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from minefleet.errors import ContractError, RejectedError
 from minefleet.weights.manifest import (
     Weights,
-    Wish,
     check_architecture,
     check_manifest,
     describe,
@@ -28,12 +27,11 @@ WEIGHTS: dict[str, NDArray[Any]] = {
 
 
 def test_a_manifest_says_names_dtypes_shapes_sizes_and_digests_in_order() -> None:
-    manifest, parts = describe(WEIGHTS, iteration=3, wishes=[Wish("video-3", count=2)])
+    manifest, parts = describe(WEIGHTS, iteration=3)
     check_manifest(manifest)
     assert [entry.name for entry in manifest.tensors] == list(WEIGHTS)
     assert [entry.size_bytes for entry in manifest.tensors] == [24, 8, 2, 0]
     assert manifest.iteration == 3
-    assert manifest.wishes[0].count == 2
     for entry in manifest.tensors:
         assert entry.digest == digest_of(parts[entry.digest])
         np.testing.assert_array_equal(from_wire(entry, parts[entry.digest]), WEIGHTS[entry.name], strict=True)

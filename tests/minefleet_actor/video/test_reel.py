@@ -1,16 +1,17 @@
 """Files that play: decoded again, frame by frame."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.films import pictures
 
 from minefleet.v1 import episode_pb2
-from minefleet_actor.video.mp4 import copy_within, pictures
 from minefleet_actor.video.picture import Caption, draw
-from minefleet_actor.video.reel import Reel
+from minefleet_actor.video.reel import LEFT_BEHIND_S, VIDEOS_KEPT, Reel, forget_oldest, video_name
 
 FPS = 10
 NAME = "version-3-a-0.mp4"
@@ -77,10 +78,18 @@ def test_what_is_discarded_leaves_nothing_and_the_next_film_begins_anew(tmp_path
     assert next(pictures(reel.finish(NAME, frames(1, (360, 640, 3))[0], 0.0, record)))[1].shape[1] == 640
 
 
-def test_a_copy_fits_into_the_bytes_that_it_may_have_and_plays(tmp_path: Path) -> None:
-    path = film(tmp_path, frames(60, (64, 64, 3), smooth=False))
-    bound_bytes = path.stat().st_size // 8
-    assert copy_within(path, tmp_path / "copy.mp4", bound_bytes)
-    assert (tmp_path / "copy.mp4").stat().st_size <= bound_bytes
-    assert [number for number, _ in pictures(tmp_path / "copy.mp4")] == [number for number, _ in pictures(path)]
-    assert not copy_within(path, tmp_path / "copy.mp4", 100)
+def test_the_name_of_a_video_leads_nowhere_else() -> None:
+    assert video_name(3, "../../a/b-1", 4) == "version-3-______a_b-1-4.mp4"
+
+
+def test_the_newest_videos_are_kept_with_all_that_is_no_video_but_for_what_the_dead_left_behind(tmp_path: Path) -> None:
+    names = [f"version-{version}-s-0.mp4" for version in range(VIDEOS_KEPT + 3)]
+    for number, name in enumerate(names):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (number, number))
+    for name in ("mine.mp4", ".recording-now.mp4", ".recording-dead.mp4"):
+        (tmp_path / name).touch()
+    long_ago = (tmp_path / "mine.mp4").stat().st_mtime - LEFT_BEHIND_S - 1
+    os.utime(tmp_path / ".recording-dead.mp4", (long_ago, long_ago))
+    forget_oldest(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.mp4", ".recording-now.mp4", *names[3:]}
