@@ -154,7 +154,6 @@ def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetri
     batcher = Batcher(
         inference,
         lambda: pool.obs,
-        pool.num_slots,
         least=worker.min_batch_size,
         timeout_s=0.0 if in_turn else worker.batch_timeout_s,
         threaded=threaded,

@@ -3,7 +3,7 @@
     loop ── want ──▶ wanted ── run, decide ──▶ inference ──▶ decided ── take ──▶ loop
 
 Wanted    filled by the loop; emptied by the thread of `run`, which takes all of it, up to the largest batch, as soon as
-          it is free and waiting for more would cost more than it saves.
+          it is free and `least` are wanted, or the first has waited for `timeout_s`.
 Decided   filled by the thread, emptied by the loop, which `on_decided` wakes. Both hold each slot at most once.
 Weights   newer ones wait for the running batch to end.
 
@@ -23,11 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.tree import Tree
-from minefleet_actor.forecast import Forecast
 from minefleet_actor.inference import Decision, Inference, Mask, Slots
-
-SHORTEST_WAIT_S = 5e-5
-"""What is due sooner is not worth a wait: waking up takes as long."""
 
 
 class Batcher:
@@ -36,8 +32,7 @@ class Batcher:
     Args:
         inference: Computes the batches.
         obs: What all slots see, a tree of [S, ...]; a slot's row is read between its `want` and its decision.
-        slots: S.
-        least: Slots that start a batch; 0 for as many as are worth waiting for.
+        least: Slots that start a batch, >= 1.
         timeout_s: Longest wait for more, seconds.
         threaded: Whether `run` computes, in a thread of its own.
         timed: Surrounds what computes so many slots.
@@ -47,9 +42,8 @@ class Batcher:
         self,
         inference: Inference,
         obs: Callable[[], Tree],
-        slots: int,
         *,
-        least: int = 0,
+        least: int = 1,
         timeout_s: float = 0.0,
         threaded: bool = False,
         timed: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
@@ -62,9 +56,7 @@ class Batcher:
         self._timeout_s = timeout_s
         self.is_threaded = threaded
         self._timed = timed
-        self._forecast = Forecast(slots)
         self._is_patient = threaded or timeout_s > 0
-        self._pass_s = inference.measure() if self._is_patient and not least else 0.0
         self._changed = threading.Condition()
         self._wanted: deque[tuple[int, bool, bool]] = deque()
         self._since_s = 0.0
@@ -89,16 +81,9 @@ class Batcher:
 
     def _queue(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
         with self._changed:
-            self._forecast.answered(slots, time.monotonic())
             self._since_s = self._since_s if self._wanted else time.monotonic()
             self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
             self._changed.notify_all()
-
-    def stepped(self, slots: Slots) -> None:
-        """Tells that the slots' environments step from now on."""
-        if self._is_patient:
-            with self._changed:
-                self._forecast.stepped(slots, time.monotonic())
 
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
         """Uses newer weights from the next batch on."""
@@ -158,16 +143,11 @@ class Batcher:
 
     def _patience_s(self) -> float | None:
         """How long to wait for more, seconds; None until something is wanted, 0 when a batch is to start."""
-        ready, now_s = len(self._wanted), time.monotonic()
-        if not ready:
+        if not self._wanted:
             return None
-        left_s = self._since_s + self._timeout_s - now_s
-        if ready >= (self._least or self._inference.largest) or left_s <= 0:
+        if len(self._wanted) >= self._least:
             return 0.0
-        if self._least:
-            return left_s
-        worth_s = min(left_s, self._forecast.patience_s(ready, self._pass_s, now_s))
-        return worth_s if worth_s > SHORTEST_WAIT_S else 0.0
+        return max(self._since_s + self._timeout_s - time.monotonic(), 0.0)
 
     def _take_weights(self) -> None:
         with self._changed:

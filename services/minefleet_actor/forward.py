@@ -8,7 +8,6 @@ Shape legend: n = rows of a batch, padding included.
 """
 
 import logging
-import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,16 +104,6 @@ class Forward:
     def size(self, rows: int) -> int:
         """The rows that a batch of so many is padded to."""
         return self._sizes[bisect_left(self._sizes, rows)] if self._pads else rows
-
-    def measure(self) -> float:
-        """Seconds of a pass over as few rows as can be, the shortest of some."""
-        took_s, inputs = [], self._inputs(self.size(1))
-        for _ in range(WARM_UPS):
-            began_s = time.monotonic()
-            with torch.inference_mode():
-                self(*inputs).value.cpu()
-            took_s.append(time.monotonic() - began_s)
-        return min(took_s)
 
     def __call__(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
         """Computes a batch of a `size`. The next call may overwrite what this one returns."""

@@ -110,10 +110,6 @@ class Inference:
         load_numpy(self._policy, weights)
         self.version = version
 
-    def measure(self) -> float:
-        """Seconds that a pass takes however few it is for: the shortest of some over one row."""
-        return self._forward.measure()
-
     def reset(self, slots: Slots) -> None:
         """Marks the slots' next observations as the first of an episode."""
         self._first[slots] = True

@@ -291,7 +291,6 @@ class Actor:
         self._acted_at[slots] = self._clock()
         self._commands += len(slots)
         self._pool.step(slots, action)
-        self._batcher.stepped(slots)
 
     def _ask(self) -> None:
         """Asks for a decision for every slot that wants one: to act, or only to know the value of what it sees."""

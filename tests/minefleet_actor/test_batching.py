@@ -22,7 +22,7 @@ class Computed(SimpleNamespace):
     """Stands in for an inference, and notes the slots of each batch."""
 
     def __init__(self, device: str = "cpu") -> None:
-        super().__init__(device=torch.device(device), largest=4, batches=[], measure=lambda: 0.0)
+        super().__init__(device=torch.device(device), largest=4, batches=[])
 
     def decide(self, slots: Any, obs: Any, *, keeps: Any, begins: Any) -> list[int]:
         self.batches.append(slots.tolist())
@@ -31,7 +31,7 @@ class Computed(SimpleNamespace):
 
 def made(**how: Any) -> tuple[Batcher, Computed]:
     inference = Computed()
-    return Batcher(inference, dict, SLOTS, **how), inference  # type: ignore[arg-type]
+    return Batcher(inference, dict, **how), inference  # type: ignore[arg-type]
 
 
 def want(batcher: Batcher, *slots: int) -> None:

@@ -229,7 +229,7 @@ def play(
     inference = Inference(NumberPolicy(), SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
     inference.swap(weights_of(1), 1)
     timeout_s = 0.001 if least else 0.0
-    batcher = Batcher(inference, lambda: pool.obs, SLOTS, least=least, timeout_s=timeout_s, threaded=threaded)
+    batcher = Batcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
     actor = Actor(
         pool=pool,
         inference=inference,
