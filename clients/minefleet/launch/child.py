@@ -101,10 +101,6 @@ class Child:
         """Puts a process in its place. It has one thread by now; those that it starts later inherit this."""
         if self._place.cores:
             os.sched_setaffinity(pid, self._place.cores)
-        if self._place.nice:
-            os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + self._place.nice)
-        if self._place.is_batch:
-            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
 
     def reap(self) -> Death:
         """Collects the ended process and whatever is left of its group."""

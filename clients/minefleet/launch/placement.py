@@ -17,8 +17,6 @@ ONE_THREAD_EACH: Mapping[str, str] = MappingProxyType(
 """Unless set outside: the roles share the cores. torch's own threads are in the configuration."""
 ROUNDING = 1e-6
 """Ten tenths of a GPU are one."""
-FEEDING = 5
-"""Niceness of all that feeds a learner, which then gets three quarters of a core that it shares with one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +29,6 @@ class Place:
     """Those that it runs on; empty leaves it those that the launcher runs on."""
     all_cores: tuple[int, ...] = ()
     """Those of the fleet, on which environment processes run; empty where `cores` is."""
-    nice: int = 0
-    """How far it stands behind the others for processor time, as in `nice(1)`, and all that it starts with it."""
-    is_batch: bool = False
-    """Whether it interrupts nobody when it wakes, nor does what it starts: `SCHED_BATCH`, see `sched(7)`."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -78,11 +72,9 @@ def place(config: FleetConfig, machine: Machine) -> Placement:
     cores, core_notes = _place_cores(config, machine)
     ranks = config.train_config.num_workers
     return Placement(
-        learners=tuple(_tied(cores.learner, cores, machine, own) for own in gpus[:ranks]),
-        actors=tuple(
-            _tied(its, cores, machine, own, cores.nice) for own, its in zip(gpus[ranks:], cores.actors, strict=True)
-        ),
-        others=_tied(cores.others, cores, machine, nice=cores.nice),
+        learners=tuple(_tied(cores.learner, machine, own) for own in gpus[:ranks]),
+        actors=tuple(_tied(its, machine, own) for own, its in zip(gpus[ranks:], cores.actors, strict=True)),
+        others=_tied(cores.others, machine),
         notes=(*gpu_notes, *core_notes),
     )
 
@@ -138,14 +130,10 @@ class _Cores(NamedTuple):
     """Of all ranks."""
     actors: Sequence[tuple[int, ...]]
     others: tuple[int, ...]
-    nice: int = 0
-    """Of all but the learner."""
-    is_batch: bool = False
-    """Of all."""
 
 
-def _tied(own: tuple[int, ...], cores: _Cores, machine: Machine, gpus: tuple[str, ...] = (), nice: int = 0) -> Place:
-    return Place(gpus=gpus, cores=own, all_cores=machine.cores if own else (), nice=nice, is_batch=cores.is_batch)
+def _tied(own: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = ()) -> Place:
+    return Place(gpus=gpus, cores=own, all_cores=machine.cores if own else ())
 
 
 def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[str]]:
@@ -184,10 +172,8 @@ def _is_one_for_each(config: FleetConfig, machine: Machine) -> bool:
 def _one_for_each(config: FleetConfig, machine: Machine) -> _Cores:
     """Keeps the learner and the actors apart: each finds in its core's caches what it left there.
 
-    The other roles and the environments take what is left of all cores, and the learner goes before them on its own:
-    it computes without end, and the kernel would leave whoever wakes on that core half of it. Who wakes waits for who
-    computes, which is over sooner than the caches are filled again.
+    The other roles and the environments take what is left of all cores.
     """
     ranks = config.train_config.num_workers
     own = [(core,) for core in machine.cores[ranks:]]
-    return _Cores(machine.cores[:ranks], own, (), nice=FEEDING, is_batch=True)
+    return _Cores(machine.cores[:ranks], own, ())

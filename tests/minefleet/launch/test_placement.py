@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from minefleet.config import FleetConfig, RolloutConfig, TrainConfig
 from minefleet.errors import ConfigError
 from minefleet.launch.machine import Machine
-from minefleet.launch.placement import ALL_CORES, FEEDING, Place, place
+from minefleet.launch.placement import ALL_CORES, Place, place
 
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 1.0, 2.0])
 MACHINES = st.builds(
@@ -127,10 +127,7 @@ def test_where_each_process_that_computes_can_have_one_core_it_has(
     placed = place(config, machine(cores=cores))
     assert [one.cores for one in placed.learners] == [learner] * ranks
     assert [one.cores for one in placed.actors] == each
-    assert placed.others == Place(nice=FEEDING if learner else 0, is_batch=bool(learner))
-    assert {one.is_batch for one in (*placed.actors, *placed.learners)} == {placed.others.is_batch}
-    assert {one.nice for one in placed.actors} == {placed.others.nice}
-    assert {one.nice for one in placed.learners} == {0}
+    assert placed.others == Place()
     threaded = replace(config, train_config=replace(train, torch_threads=2))
     for other in (place(threaded, machine(cores=cores)), place(config, machine(cores=cores, gpus=1))):
         assert not any(one.cores for one in (*other.learners, *other.actors))

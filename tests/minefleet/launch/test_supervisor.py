@@ -99,9 +99,9 @@ def test_every_fast_death_doubles_the_delay_before_the_next_start(tmp_path: Path
 
 def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
-    show = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0), os.nice(0), os.sched_getscheduler(0))"
+    show = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0))"
     command = [sys.executable, "-c", f"import os, signal; signal.sigwait([signal.SIGTERM]); {show}"]
-    child = Child("actor", command, tmp_path / "log", place=Place(gpus=("5",), cores=(core,), nice=3, is_batch=True))
+    child = Child("actor", command, tmp_path / "log", place=Place(gpus=("5",), cores=(core,)))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         child.start()
@@ -110,7 +110,7 @@ def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
     child.terminate()
     assert select.select([child.pidfd], [], [], TIMEOUT_S)[0]
     child.reap()
-    assert (tmp_path / "log").read_text() == f"5 {{{core}}} {os.nice(0) + 3} {os.SCHED_BATCH}\n"
+    assert (tmp_path / "log").read_text() == f"5 {{{core}}}\n"
 
 
 def test_a_long_life_forgives_the_fast_deaths_before_it(tmp_path: Path) -> None:
