@@ -6,14 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.policies import gated
-from minefleet.policies.dense import dense, is_plain, packed
+from minefleet.policies.dense import dense, is_plain
 
 
 class GRUCore(nn.Module):
     """A GRU whose state is zeros before every step that is `first`."""
-
-    packed: tuple[Tensor, Tensor] | None = None
-    """Of the inputs and of the state."""
 
     def __init__(self, features: int, size: int) -> None:
         super().__init__()
@@ -23,12 +20,6 @@ class GRUCore(nn.Module):
                 nn.init.zeros_(parameter)
             else:
                 nn.init.orthogonal_(parameter)
-
-    def pack(self) -> None:
-        """Packs the weights as they are now. From then on there is no gradient."""
-        weight_in, weight, *_ = self.gru.parameters()
-        packed_in, packed_state = packed(weight_in), packed(weight)
-        self.packed = None if packed_in is None or packed_state is None else (packed_in, packed_state)
 
     def initial_state(self, batch: int) -> Tensor:
         """Zeros [B, H]."""
@@ -49,8 +40,7 @@ class GRUCore(nn.Module):
         """
         if is_plain(features):
             weight_in, weight, bias_in, bias = self.gru.parameters()
-            of_inputs, of_state = self.packed or (weight_in, weight)
-            return gated.run(dense(features, of_inputs, bias_in), state, first, of_state, bias)
+            return gated.run(dense(features, weight_in, bias_in), state, first, weight, bias)
         starts = reset_steps(first)
         outputs = []
         for start, end in zip(starts, [*starts[1:], first.shape[1]], strict=True):

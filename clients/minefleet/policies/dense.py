@@ -5,9 +5,6 @@ processors idle; its convolutions go through oneDNN, which uses all of them. The
 `torch.compile` makes of linear layers. A call of it costs 10 to 30 µs more than MKL's, so small products stay there.
 Where it is not at hand, or does not apply, everything is computed as `torch.nn.Linear` does.
 
-Where weights change rarely and are multiplied with few rows, as an actor's, a copy of them in oneDNN's own layout
-spares it making that copy in every call.
-
 Shape legend: N = rows, I = inputs, O = outputs.
 """
 
@@ -19,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 
-def onednn(name: str) -> Any:
-    """An operation that `torch.compile` makes of layers, by its name, which is not public; None where there is none."""
+def _multiply() -> Any:
+    """The operation that `torch.compile` makes of linear layers, whose name is not public; None where there is none."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
-    operation = getattr(torch.ops.mkldnn, name, None)
+    operation = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     return None if operation is None else operation.default
 
 
@@ -33,13 +30,10 @@ def _is_intel() -> bool:
     return cpus.exists() and "GenuineIntel" in cpus.read_text()
 
 
-MULTIPLY = onednn("_linear_pointwise")
+MULTIPLY = _multiply()
 ONEDNN_IS_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX512" and not _is_intel()
 LEAST_PRODUCT = 2**22 if ONEDNN_IS_FASTER else sys.maxsize
 """N · I · O from which a product is sooner done by oneDNN."""
-
-LEAST_PACKED = 2**18
-"""I · O from which a product of few rows is sooner done with packed weights."""
 
 
 class Dense(nn.Linear):
@@ -52,12 +46,8 @@ class Dense(nn.Linear):
 
 def is_plain(values: Tensor) -> bool:
     """Whether these are float32 on a CPU, neither to be rounded nor to be compiled."""
-    return values.dtype == torch.float32 and values.device.type == "cpu" and is_as_written()
-
-
-def is_as_written() -> bool:
-    """Whether a CPU computes what the code says, neither rounded nor compiled."""
-    return not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    is_as_written = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    return values.dtype == torch.float32 and values.device.type == "cpu" and is_as_written
 
 
 def dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -65,7 +55,7 @@ def dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
     Args:
         values: [..., I].
-        weight: [O, I]; if it is packed, there is no gradient.
+        weight: [O, I].
         bias: [O].
 
     Returns:
@@ -92,22 +82,12 @@ def by_columns(weight: Tensor) -> Tensor:
     """The same matrix [O, I], laid out in memory by columns: with it a product of few rows is up to twice as fast.
 
     MKL and oneDNN make this copy in every call otherwise, which takes about as long as the product of 10 rows.
-    What is packed stays so.
     """
-    return weight if weight.is_mkldnn else weight.t().contiguous().t()
-
-
-def packed(weight: Tensor) -> Tensor | None:
-    """A copy of the matrix [O, I] in oneDNN's layout, for `dense` and `multiply`; None where it would gain nothing."""
-    if MULTIPLY is None or not ONEDNN_IS_FASTER or weight.numel() < LEAST_PACKED or not is_plain(weight):
-        return None
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)  # type: ignore[no-any-return]
+    return weight.t().contiguous().t()
 
 
 def _goes_by_onednn(values: Tensor, weight: Tensor) -> bool:
-    return weight.is_mkldnn or (
-        values.numel() * len(weight) >= LEAST_PRODUCT and MULTIPLY is not None and is_plain(values)
-    )
+    return values.numel() * len(weight) >= LEAST_PRODUCT and MULTIPLY is not None and is_plain(values)
 
 
 class _Dense(torch.autograd.Function):

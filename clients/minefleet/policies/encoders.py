@@ -15,7 +15,6 @@ from minefleet.errors import ConfigError
 from minefleet.policies.dense import Dense
 from minefleet.policies.layers import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
 from minefleet.policies.masks import without_mask
-from minefleet.policies.stack import Stack
 from minefleet.policies.text import TextFeatures
 from minefleet.schema import Leaf
 from minefleet.tree import Tree, flatten, tree_map
@@ -113,7 +112,7 @@ def _leaf_encoder(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
     size, inputs = _inputs(leaf)
     if size == 0:
         raise ConfigError(f"the observation {path!r} has shape {leaf.shape}: there is nothing to see")
-    return Stack(inputs, *_dense([size] + config.hidden_layers * [config.hidden_size], config))
+    return nn.Sequential(inputs, *_dense([size] + config.hidden_layers * [config.hidden_size], config))
 
 
 def _inputs(leaf: Leaf) -> tuple[int, nn.Module]:
@@ -140,11 +139,11 @@ def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
     for channels, kernel, stride in zip(config.conv_channels, KERNELS, STRIDES, strict=True):
         modules += [orthogonal(nn.Conv2d(depth, channels, kernel, stride), TRUNK_GAIN), nn.ReLU(inplace=True)]
         height, width, depth = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
-    return Stack(*modules, nn.Flatten(), *_dense([height * width * depth, config.hidden_size], config))
+    return nn.Sequential(*modules, nn.Flatten(), *_dense([height * width * depth, config.hidden_size], config))
 
 
-def _dense(sizes: list[int], config: PolicyConfig) -> Stack:
+def _dense(sizes: list[int], config: PolicyConfig) -> nn.Sequential:
     modules: list[nn.Module] = []
     for before, after in pairwise(sizes):
         modules += [orthogonal(Dense(before, after), TRUNK_GAIN), ACTIVATIONS[config.activation]()]
-    return Stack(*modules)
+    return nn.Sequential(*modules)

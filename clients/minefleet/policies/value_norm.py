@@ -26,8 +26,6 @@ class ValueNorm(nn.Module):
     variance: Tensor
     weight: Tensor
     """1 - βᵏ: how much of the statistics is data. 0 before the first update."""
-    packed: tuple[float, float] | None = None
-    """Standard deviation and mean as numbers of Python, which cost an actor less than tensors do."""
 
     def __init__(self, *, beta: float = 0.99, min_std: float = 1e-3, enabled: bool = True) -> None:
         super().__init__()
@@ -47,16 +45,9 @@ class ValueNorm(nn.Module):
         """Reward units to normalised units."""
         return (value - self.mean) / self.std
 
-    def pack(self) -> None:
-        """Keeps the statistics as they are now at hand. They must not be changed in place after that."""
-        self.packed = self.std.item(), self.mean.item()
-
     def denormalize(self, value: Tensor) -> Tensor:
         """Normalised units to reward units."""
-        if self.packed is None or torch.compiler.is_compiling():
-            return value * self.std + self.mean
-        std, mean = self.packed
-        return value * std + mean
+        return value * self.std + self.mean
 
     @torch.no_grad()
     def absorb(self, targets: Moments, value_layer: nn.Linear) -> None:
@@ -69,7 +60,6 @@ class ValueNorm(nn.Module):
         if not self.enabled:
             return
         old_mean, old_std = self.mean.clone(), self.std
-        self.packed = None
         self._move(targets)
         weight, bias = value_layer.weight, value_layer.bias
         weight.copy_(weight.double() * (old_std / self.std))
