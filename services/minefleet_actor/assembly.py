@@ -154,7 +154,7 @@ def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetri
     batcher = Batcher(
         inference,
         lambda: pool.obs,
-        least=worker.min_batch_size,
+        least=worker.min_batch_size or worker.envs_per_process,
         timeout_s=0.0 if in_turn else worker.batch_timeout_s,
         threaded=threaded,
         timed=metrics.inferring,

@@ -20,9 +20,9 @@ class WorkerConfig:
     """Environments that share one process, >= 1. 1 isolates crashes; fast environments gain from more."""
     batch_size: int = 0
     """Largest inference batch; 0 means `num_envs`. Never waited for: what is ready is computed. Seeds: 1-8."""
-    min_batch_size: int = 1
-    """Ready environments that start a batch before `batch_timeout_s` has passed, >= 1."""
-    batch_timeout_s: float = 0.01
+    min_batch_size: int = 0
+    """Ready environments that start a batch before `batch_timeout_s` has passed; 0 means `envs_per_process`."""
+    batch_timeout_s: float = 0.003
     """Longest wait of a ready environment for others to join its batch, seconds, >= 0; 0 never waits."""
     device: str = "auto"
     """Torch device of the inference: `auto` takes CUDA when there is one, else the CPU."""
@@ -74,9 +74,9 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        for key in ("num_envs", "envs_per_process", "min_batch_size", "max_restarts", "video_fps"):
+        for key in ("num_envs", "envs_per_process", "max_restarts", "video_fps"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
-        for key in ("batch_size", "batch_timeout_s", "torch_threads"):
+        for key in ("batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s", "rest_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
