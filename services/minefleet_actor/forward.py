@@ -36,7 +36,7 @@ class Evaluated(NamedTuple):
     params: Tree
     """Tree of [n, 1, ...] float32: parameters of the action distribution."""
     value: Tensor
-    """[n, 1] float32, in reward units."""
+    """[n, 1] float32, in normalised units."""
     state: Tree
     """Tree of [n, ...]: after the step."""
 
@@ -112,7 +112,7 @@ class Forward:
 
     def _plain(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
         output, after = compute(self._policy, obs, state, first, self._dtype)
-        return Evaluated(output.params, self._policy.value_norm.denormalize(output.value), after)
+        return Evaluated(output.params, output.value, after)
 
     def _compile(self) -> None:
         @torch.inference_mode()

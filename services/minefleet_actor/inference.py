@@ -83,6 +83,7 @@ class Inference:
         self._whole = options.whole
         self._every = np.arange(slots)
         self._policy = policy.to(device).eval()
+        self._take_scale()
         if device.type == "cpu":
             lay_out(self._policy)
         self.device = device
@@ -108,6 +109,7 @@ class Inference:
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
         """Takes new weights. Called between batches only, so that a step is stamped with what computed it."""
         load_numpy(self._policy, weights)
+        self._take_scale()
         self.version = version
 
     def reset(self, slots: Slots) -> None:
@@ -140,8 +142,14 @@ class Inference:
         action = self._draw(slots, params, keeps)
         logp = self._policy.action_head.logp(params, action)
         back = _to_host({"action": action, "logp": logp, "value": value})
+        back["value"] = back["value"] * self._std + self._mean
         self._keep(slots[keeps], after, rows[keeps])
         return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
+
+    def _take_scale(self) -> None:
+        """Takes what values are normalised by as plain numbers, which cost a decision less than tensors do."""
+        norm = self._policy.value_norm
+        self._std, self._mean = norm.std.item(), norm.mean.item()
 
     def _places(self, slots: Slots) -> tuple[Slots, Slots]:
         """The slots to compute, padding included, and the rows of those that are wanted.
