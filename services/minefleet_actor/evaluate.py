@@ -29,7 +29,7 @@ def main() -> int:
         if arguments.seed is None:
             arguments.seed = run.config.seed + SEED_OFFSET
         summary = evaluate(run, trained, arguments)
-    except FleetError as error:
+    except (FleetError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201  # This module is a command.
         return 2
     print(json.dumps(summary) if arguments.json else describe(summary))  # noqa: T201

@@ -94,7 +94,7 @@ class Player:
         again = over | (ready.kind == Kind.FAILED)
         for slot in ready.slots[ready.kind == Kind.FAILED]:
             self._episodes.end(int(slot), stream, version=self.inference.version)
-            if slot == 0 and self._recording is not None and self.video is None:
+            if slot == 0 and self._recording is not None:
                 self._recording.reel.discard()
         self._begin(ready.slots[again & (self._left[ready.slots] > 0)])
 
@@ -110,9 +110,10 @@ class Player:
             metrics=ending.metrics if ending else None,
             task=ending.task if ending else "",
         )
-        if slot == 0 and self._recording is not None and self.video is None:
-            reel, lens, name = self._recording.reel, self._recording.lens, self._recording.name
-            self.video = reel.finish(name, lens(0), self._episodes.last_reward(0), record)
+        if slot == 0 and self._recording is not None:
+            recording, self._recording = self._recording, None
+            last = recording.lens(0), self._episodes.last_reward(0)
+            self.video = recording.reel.finish(recording.name, *last, record)
             self._pool.film(0, False)
         return Played(record=record, value_mean=float(self._values[slot] / max(self._steps[slot], 1)))
 
@@ -124,7 +125,7 @@ class Player:
         decision = self.inference.decide(slots, self._pool.obs)
         self._values[slots] += decision.value
         self._steps[slots] += 1
-        if 0 in slots and self._recording is not None and self.video is None:
+        if 0 in slots and self._recording is not None:
             caption = caption_of(self._episodes, 0, float(decision.value[slots == 0][0]), decision.version)
             self._recording.reel.add(self._recording.lens(0), caption)
         self._pool.step(slots, decision.action)
