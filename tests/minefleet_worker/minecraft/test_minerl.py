@@ -23,7 +23,7 @@ from minefleet.launch.preflight import describe_environment
 from minefleet.schema import Schema
 from minefleet_actor.pool import EnvPool, Kind, Ready
 from minefleet_worker import boot
-from minefleet_worker.minecraft.actions import NULL_CAMERA, from_engine
+from minefleet_worker.minecraft.actions import NULL_CAMERA
 
 GENERATOR = "minefleet_worker.minecraft.minerl:make"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "minerl_treechop.py"
@@ -31,8 +31,8 @@ SERVICES = str(Path(__file__).parents[3] / "services")
 CAVE = {"id": "MineRLBasaltFindCave-v0"}
 SURVIVAL = {"id": "MineRLHumanSurvival-v0"}
 DIG = {"event": "mine_block", "objects": ["grass_block"], "reward": 2.0}
-LOOK_DOWN = from_engine({"camera": np.array([10.0, 0.0])})
-ATTACK = from_engine({"attack": 1})
+LOOK_DOWN = {"buttons": 1, "camera": 115}
+ATTACK = {"buttons": 4, "camera": NULL_CAMERA}
 NOTHING = {"buttons": 0, "camera": NULL_CAMERA}
 AXE = [{"type": "iron_axe", "quantity": 1}]
 PRELUDE = f"""
