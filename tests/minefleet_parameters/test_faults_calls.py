@@ -1,10 +1,8 @@
 """Calls that are too large, too many, or not even calls."""
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -184,28 +182,6 @@ def test_a_fetch_of_many_ranges_is_refused(parameters: ParametersProcess) -> Non
 
 
 NOISE = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01" + bytes(160), bytes(range(256)) * 64]
-
-
-@pytest.mark.parametrize("noise", NOISE, ids=["HTTP/1", "a TLS hello", "bytes"])
-def test_noise_on_the_port_is_answered_or_cut_off(parameters: ParametersProcess, noise: bytes) -> None:
-    with socket.create_connection(place_of(parameters), timeout=TIMEOUT_S) as connection:
-        connection.sendall(noise)
-        answer = bytearray()
-        try:
-            while data := connection.recv(4096):
-                answer += data
-        except ConnectionResetError:
-            pass
-    assert b"HTTP/1.1 200" not in answer
-    assert_serves(parameters)
-
-
-def test_silent_and_creeping_connections_hold_up_nobody(parameters: ParametersProcess) -> None:
-    with ExitStack() as stack:
-        connections = [stack.enter_context(socket.create_connection(place_of(parameters))) for _ in range(100)]
-        for connection in connections[50:]:
-            connection.sendall(b"PRI * HT")
-        assert_serves(parameters)
 
 
 def place_of(parameters: ParametersProcess) -> tuple[str, int]:

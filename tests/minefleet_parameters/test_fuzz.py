@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import messages, mutated
@@ -180,40 +179,6 @@ def test_a_publish_with_any_bytes_changed(target: Target, data: st.DataObject) -
     index = data.draw(st.sampled_from([0, 0, *range(len(sent))]))
     sent[index] = data.draw(mutated(sent[index]))
     target.send("Publish", *sent)
-    target.check()
-
-
-@FUZZ
-@given(requests=st.lists(messages(pb.PublishRequest.DESCRIPTOR), max_size=3))
-def test_any_messages_of_a_publish(target: Target, requests: list[Message]) -> None:
-    target.send("Publish", *(request.SerializeToString() for request in requests))
-    target.check()
-
-
-def make_plausible(target: Target, request: Any) -> None:
-    """Lets a request through to where the rest of it is looked at."""
-    fields = {field.name for field in request.DESCRIPTOR.fields}
-    if "run_id" in fields:
-        request.run_id = RUN
-    if "version" in fields:
-        request.version = min(request.version, target.newest)
-    if "ranges" in fields:
-        entries = target.parameters.store.version().manifest.tensors
-        for wanted, entry in zip(request.ranges, entries, strict=False):
-            wanted.digest, wanted.offset = entry.digest, min(wanted.offset, entry.size_bytes + 1)
-
-
-@pytest.mark.parametrize("method", ["OpenEpoch", "Watch", "Fetch", "ListVersions", "Pin"])
-@FUZZ
-@given(data=st.data())
-def test_any_message_of_any_other_call(target: Target, method: str, data: st.DataObject) -> None:
-    request: Any = data.draw(messages(SERVICE.methods_by_name[method].input_type))
-    mutant, plausible = data.draw(mutated(request.SerializeToString())), data.draw(st.booleans())
-    target.learner.publish(weights_of(0, SIZE_BYTES), iteration=0)
-    if plausible:
-        make_plausible(target, request)
-    target.send(method, request.SerializeToString())
-    target.send(method, mutant)
     target.check()
 
 

@@ -7,7 +7,6 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -84,58 +83,6 @@ def weights_of(iteration: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.f
         f"layer.{index}": np.full(PIECE_BYTES // 4 + index, iteration * TENSORS + index, np.float32)
         for index in range(TENSORS)
     }
-
-
-class Follower:
-    """Fetches as fast as it can and checks that every version is whole and that versions only rise."""
-
-    def __init__(self, client: ParametersClient, stopping: threading.Event) -> None:
-        self._client = client
-        self._stopping = stopping
-        self._changed = threading.Condition()
-        self.newest = 0
-
-    def follow(self) -> None:
-        while not self._stopping.is_set():
-            info, weights = self._client.fetch()
-            for index, array in enumerate(weights.values()):
-                assert (array == info.iteration * TENSORS + index).all()
-            assert info.version >= self.newest
-            with self._changed:
-                self.newest = info.version
-                self._changed.notify_all()
-
-    def wait_for(self, version: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.newest >= version, timeout=60)
-
-
-def test_kill_9_during_publish_and_fetch_leaves_whole_versions_that_only_rise(run: Run, role: Role) -> None:
-    stopping = threading.Event()
-    with closing(connect(run)) as learner, closing(connect(run, stopping)) as actor, ThreadPoolExecutor(2) as pool:
-        follower = Follower(actor, stopping)
-        learner.open_epoch("run")
-        published = [0, learner.publish(weights_of(1), iteration=1)]
-
-        def publish() -> None:
-            while not stopping.is_set():
-                published.append(learner.publish(weights_of(len(published)), iteration=len(published)))
-
-        jobs = [pool.submit(publish), pool.submit(follower.follow)]
-        try:
-            for _ in range(ROUNDS):
-                follower.wait_for(published[-1] + 2)
-                acked = published[-1]
-                role.kill_and_restart()
-                with closing(connect(run)) as fresh:
-                    assert fresh.fetch()[0].version >= acked
-            follower.wait_for(published[-1] + 1)
-        finally:
-            stopping.set()
-            for job in jobs:
-                job.result()
-    assert published == list(range(len(published)))
-    assert list((run.parameters / "incoming").iterdir()) == []
 
 
 def test_it_exits_0_at_sigterm_although_it_is_watched_and_its_state_survives(run: Run, role: Role) -> None:
@@ -217,15 +164,6 @@ def test_it_takes_as_many_files_as_it_may_and_warns_when_watchers_have_most_of_t
             stack.callback(watch.cancel)
             next(watch)
         assert f"{watchers} watches are open; this process may open {files} files" in Path(log.name).read_text()
-
-
-def test_a_second_process_on_the_same_run_is_refused(run: Run, role: Role) -> None:
-    with closing(connect(run)) as client:
-        client.open_epoch("run")
-    command = [sys.executable, "-m", "minefleet_parameters", "--run-dir", str(run.directory)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert second.returncode == 2
-    assert "another process serves the parameters" in second.stderr
 
 
 def test_it_imports_neither_torch_nor_gymnasium_nor_matplotlib() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.errors import ContractError, CorruptError, FencedError, NotFoundError, RejectedError
+from minefleet.errors import ContractError, FencedError, NotFoundError, RejectedError
 from minefleet.parameters import ParametersClient
 from minefleet.rpc import PIECE_BYTES, connect
 from minefleet.v1 import parameters_service_pb2 as pb
@@ -151,18 +151,6 @@ def test_a_restarted_learner_does_not_send_what_parameters_holds(
     assert parameters.figure("publish_bytes_total") == sent
 
 
-def test_versions_only_rise_when_the_learner_resumes_from_an_older_checkpoint(
-    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
-) -> None:
-    for iteration in range(1, 4):
-        assert learner.publish(make_weights(iteration), iteration=iteration) == iteration
-    resumed = connected(parameters, clients)
-    opened = resumed.open_epoch("run", epoch=1, version=1)
-    assert (opened.epoch, opened.newest_version) == (2, 3)
-    assert resumed.publish(make_weights(1), iteration=1) == 4
-    assert connected(parameters, clients).fetch()[0].version == 4
-
-
 def test_of_two_racing_learners_one_wins_and_versions_have_no_gap(
     parameters: Parameters, clients: ExitStack, make_weights: MakeWeights
 ) -> None:
@@ -183,25 +171,6 @@ def test_of_two_racing_learners_one_wins_and_versions_have_no_gap(
     assert won == 1
     assert "epoch 1 may not publish: epoch 2 is the newest" in str(lost)
     assert connected(parameters, clients).fetch()[0].epoch == 2
-
-
-def test_within_one_epoch_only_one_publish_follows_a_version(
-    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
-) -> None:
-    stub, start = stub_for(parameters.address, clients), threading.Barrier(4)
-
-    def race(seed: int) -> int | grpc.StatusCode:
-        start.wait()
-        try:
-            return stub.Publish(messages(make_weights(seed, 2 * PIECE_BYTES), expected=0), timeout=20).version
-        except grpc.RpcError as error:
-            return error.code()
-
-    with ThreadPoolExecutor(4) as pool:
-        outcomes = list(pool.map(race, range(4)))
-    assert sorted(map(str, outcomes)) == ["1", *["StatusCode.ABORTED"] * 3]
-    winner = outcomes.index(1)
-    assert_same(connected(parameters, clients).fetch()[1], make_weights(winner, 2 * PIECE_BYTES))
 
 
 def messages(weights: Weights, *, expected: int, epoch: int = 1) -> Iterator[pb.PublishRequest]:
@@ -230,20 +199,6 @@ def test_an_expired_version_is_not_found_and_never_substituted(
             with pytest.raises(NotFoundError, match="the oldest available is 3, the newest 5"):
                 actor.fetch(number)
     assert {path.name for path in (tmp_path / "versions").iterdir()} == {"3.json", "4.json", "5.json"}
-
-
-def test_what_was_acked_is_there_after_a_restart(
-    tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
-) -> None:
-    with run_parameters(tmp_path) as parameters:
-        learner = connected(parameters, clients)
-        learner.open_epoch("run")
-        learner.publish(make_weights(1), iteration=1)
-    with run_parameters(tmp_path, address=parameters.address):
-        assert learner.publish(make_weights(2), iteration=2) == 2
-        info, weights = connected(parameters, clients).fetch()
-        assert info.version == 2
-        assert_same(weights, make_weights(2))
 
 
 def test_a_cut_fetch_goes_on_where_it_was_cut(
@@ -303,23 +258,6 @@ def test_a_caller_that_hangs_up_leaves_nothing(
     assert list((tmp_path / "incoming").iterdir()) == []
     needed = {entry.digest for number in (1, 2) for entry in parameters.store.version(number).manifest.tensors}
     assert {path.stem for path in (tmp_path / "tensors").iterdir()} == needed
-
-
-def test_a_damaged_tensor_is_refused_and_the_next_publish_heals_it(
-    tmp_path: Path, parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
-) -> None:
-    weights = make_weights(size_bytes=2 * PIECE_BYTES)
-    learner.publish(weights, iteration=1)
-    largest = max((tmp_path / "parameters/tensors").iterdir(), key=lambda path: path.stat().st_size)
-    data = bytearray(largest.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    largest.write_bytes(data)
-    actor = connected(parameters, clients)
-    with pytest.raises(CorruptError, match="is damaged on the disk"):
-        actor.fetch()
-    assert parameters.figure("corrupt_reads_total") == 1
-    assert learner.publish(weights, iteration=2) == 2
-    assert_same(actor.fetch()[1], weights)
 
 
 def test_watchers_get_the_newest_version_and_then_newer_ones(
@@ -399,32 +337,6 @@ def test_what_cannot_be_published_is_refused_with_its_reason(
     with pytest.raises(RejectedError, match="names none"):
         connected(parameters, clients).open_epoch("")
     assert learner.publish(make_weights(2), iteration=2) == 2
-
-
-MALFORMED: dict[str, Callable[[list[pb.PublishRequest]], list[pb.PublishRequest]]] = {
-    "nothing": lambda m: [],
-    "an empty message": lambda m: [pb.PublishRequest(), *m],
-    "no header": lambda m: m[1:],
-    "two headers": lambda m: [m[0], *m],
-    "an empty header": lambda m: [pb.PublishRequest(header=pb.PublishHeader()), *m[1:]],
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_publishes_are_refused(
-    tmp_path: Path,
-    parameters: Parameters,
-    clients: ExitStack,
-    learner: ParametersClient,
-    make_weights: MakeWeights,
-    case: str,
-) -> None:
-    stub = stub_for(parameters.address, clients)
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.Publish(iter(MALFORMED[case](list(messages(make_weights(), expected=0)))), timeout=20)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert parameters.store.kept == []
-    assert learner.publish(make_weights(), iteration=1) == 1
 
 
 @pytest.mark.parametrize(

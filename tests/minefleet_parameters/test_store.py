@@ -1,8 +1,6 @@
 import asyncio
 import json
-import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from minefleet.errors import (
-    ConfigError,
     ContractError,
     CorruptError,
     FencedError,
     FleetError,
     NotFoundError,
-    OverloadedError,
     RejectedError,
     RunMismatchError,
 )
@@ -115,17 +111,6 @@ def files_in(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
 
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    """Lets writes fail as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ParameterStore]:
     with open_store(tmp_path / "store", keep=3) as opened:
@@ -172,27 +157,6 @@ def test_a_tensor_is_stored_once_however_many_versions_name_it(
     assert store.tensors.held == distinct
     assert_same(read(store, 1), first)
     assert_same(read(store, 2), second)
-
-
-def test_the_newest_and_the_pinned_versions_are_kept_and_tensors_go_with_the_last_version_that_needs_them(
-    tmp_path: Path, make_weights: MakeWeights
-) -> None:
-    with open_store(tmp_path, keep=3) as store:
-        store.open_epoch("run", 0, 0)
-        for number in range(6):
-            publish(store, make_weights(number), expected=number)
-            if number == 1:
-                store.pin(2)
-        assert store.kept == [2, 4, 5, 6]
-        needed = {entry.digest for number in store.kept for entry in store.version(number).manifest.tensors}
-        assert {path.stem for path in (tmp_path / "tensors").iterdir()} == needed == store.tensors.held
-        with pytest.raises(NotFoundError, match="version 3 is not there; the oldest available is 2"):
-            store.version(3)
-    with open_store(tmp_path, keep=3) as store:
-        assert store.kept == [2, 4, 5, 6]
-        store.unpin(2)
-        assert store.kept == [4, 5, 6]
-        assert_same(read(store, 4), make_weights(3))
 
 
 def test_what_a_crash_left_is_gone_after_opening(tmp_path: Path, make_weights: MakeWeights) -> None:
@@ -448,30 +412,6 @@ def test_malformed_manifests_are_rejected_before_anything_is_written(
     assert files_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("limit_bytes", [100, 5_000], ids=["at a tensor", "at the manifest"])
-def test_a_full_disk_refuses_the_publish_and_keeps_the_old_version(
-    tmp_path: Path, store: ParameterStore, make_weights: MakeWeights, limit_bytes: int
-) -> None:
-    old, new = (
-        make_weights(seed) | {f"more.{index}": np.full(3, seed * index, np.float32) for index in range(40)}
-        for seed in (1, 2)
-    )
-    publish(store, old, expected=0)
-    before = files_in(tmp_path)
-    with largest_file(limit_bytes), pytest.raises(OverloadedError, match="no room on its disk"):
-        publish(store, new, expected=1)
-    assert files_in(tmp_path) == before
-    assert_same(read(store), old)
-    assert publish(store, new, expected=1) == 2
-    assert_same(read(store), new)
-
-
-def test_an_epoch_is_not_issued_when_the_disk_is_full(store: ParameterStore) -> None:
-    with largest_file(1), pytest.raises(OverloadedError):
-        store.open_epoch("run", 0, 0)
-    assert store.identity.epoch == 1
-
-
 def spoil_file(directory: Path, name: str, store: ParameterStore) -> Path:
     digest = next(entry.digest for entry in store.version().manifest.tensors if entry.name == name)
     path = directory / "tensors" / f"{digest}.safetensors"
@@ -479,25 +419,6 @@ def spoil_file(directory: Path, name: str, store: ParameterStore) -> Path:
     data[-1] ^= 1
     path.write_bytes(data)
     return path
-
-
-def test_a_damaged_tensor_is_never_delivered_whole_and_the_next_publish_renews_it(
-    tmp_path: Path, store: ParameterStore, make_weights: MakeWeights
-) -> None:
-    weights = make_weights(size_bytes=4 * PIECE_BYTES)
-    publish(store, weights, expected=0)
-    spoil_file(tmp_path / "store", "frozen.weight", store)
-    entry = store.version().manifest.tensors[0]
-    for offset in (0, PIECE_BYTES + 8):
-        data = list[bytes]()
-        with pytest.raises(CorruptError, match="is damaged on the disk"):
-            received(store, 1, entry, offset, into=data)
-        assert sum(map(len, data)) < entry.size_bytes - offset
-    with pytest.raises(MissingTensorsError) as caught:
-        publish(store, weights, sent={}, expected=1, iteration=1)
-    assert caught.value.digests == {entry.digest}
-    assert publish(store, weights, expected=1, iteration=1) == 2
-    assert_same(read(store, 1), weights)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -550,29 +471,3 @@ def test_a_lost_tensor_is_corruption_and_an_expired_one_is_not_found(
         path.unlink()
     with pytest.raises(CorruptError, match="is gone"):
         received(store, 4, store.version().manifest.tensors[0])
-
-
-@pytest.mark.parametrize("name", ["versions/1.json", "identity.json"])
-def test_a_damaged_or_lost_record_is_refused_by_name(tmp_path: Path, make_weights: MakeWeights, name: str) -> None:
-    with open_store(tmp_path, keep=3) as store:
-        store.open_epoch("run", 0, 0)
-        publish(store, make_weights(), expected=0)
-    whole = (tmp_path / "versions/1.json").read_text()
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
-    with pytest.raises(CorruptError, match=name), open_store(tmp_path, keep=3):
-        pass
-    (tmp_path / "identity.json").unlink(missing_ok=True)
-    (tmp_path / "versions/1.json").write_text(whole)
-    with pytest.raises(CorruptError, match="is gone"), open_store(tmp_path, keep=3):
-        pass
-
-
-def test_a_directory_is_served_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with (
-        open_store(tmp_path, keep=3),
-        pytest.raises(ConfigError, match="another process serves"),
-        open_store(tmp_path, keep=3),
-    ):
-        pass
-    with open_store(tmp_path, keep=3):
-        pass

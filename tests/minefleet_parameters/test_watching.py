@@ -20,7 +20,6 @@ from minefleet_parameters import announcing
 
 Parameters = Any
 """The `Parameters` of conftest.py, which cannot be imported here."""
-Watching = Callable[..., "grpc.Call"]
 
 WATCHERS = 30
 PATIENCE_S = 60.0

@@ -1,6 +1,5 @@
 """Calls that are too large, too many, from nobody, or about leases that are not open."""
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -140,24 +139,6 @@ def test_a_name_is_known_whatever_order_it_comes_in_and_means_one_thing(server: 
             client.append([(server.header("s", 3, b"other"), b"other")])
     assert server.replay.figures()["appended_fragments"] == 3
     assert server.count("refused_calls_total", reason="conflict") == 1
-
-
-@pytest.mark.parametrize(
-    "noise", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01" + bytes(160), bytes(range(256)) * 64]
-)
-def test_noise_on_the_port_is_answered_or_cut_off(server: Any, noise: bytes) -> None:
-    host, _, port = server.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=60.0) as connection:
-        connection.sendall(noise)
-        answer = bytearray()
-        try:
-            while data := connection.recv(4096):
-                answer += data
-        except ConnectionResetError:
-            pass
-    assert b"HTTP/1.1 200" not in answer
-    with server.client() as client:
-        assert client.append([(server.header("s", 0), b"payload")]).outcomes == ["stored"]
 
 
 CONFIGURATIONS = {

@@ -1,6 +1,5 @@
 """What networks do to an Append: partitions, lost answers, slow lines, resets, noise."""
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -109,20 +108,3 @@ def test_an_upload_that_is_reset_stores_nothing_and_frees_its_memory(tmp_path: P
         assert replay.sample("minefleet_replay_appended_fragments_total") == 1
     # The allocator may keep one upload for each thread that took one; halves that were lost would be twice as much.
     assert rss_bytes[-1] < rss_bytes[UPLOADS // 2] + UPLOADS // 2 * len(LARGE) // 4
-
-
-def test_half_open_and_creeping_connections_hold_up_nobody(server: Any) -> None:
-    host, _, port = server.address.rpartition(":")
-    connections = [socket.create_connection((host, int(port))) for _ in range(100)]
-    try:
-        for connection in connections[50:]:
-            connection.sendall(b"PRI * HT")
-        with server.client() as client:
-            assert append(server, client, "s", 0) == "stored"
-        for connection in connections[50:]:
-            connection.sendall(b"TP/2.0\r\n")
-        with server.client() as client:
-            assert append(server, client, "s", 1) == "stored"
-    finally:
-        for connection in connections:
-            connection.close()

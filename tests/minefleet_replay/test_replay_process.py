@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from minefleet.replay import ReplayClient
 from minefleet.rpc import StoppedError
 
 ROUNDS = 3
+MAX_REUSE = 2
 ACKED_PER_ROUND = 100
 WRITERS = 4
 
@@ -29,7 +31,7 @@ Names = dict[tuple[str, int], bytes]
 @pytest.fixture
 def server(make_server: Callable[..., Any]) -> Any:
     """A run directory that is written, with an address of its own."""
-    server = make_server(max_chunks=5000, max_staleness=1, max_reuse=2)
+    server = make_server(max_chunks=5000, max_staleness=1, max_reuse=MAX_REUSE)
     server.address = free_address()
     services = ServicesConfig(replay=[EndpointConfig(address=server.address)], drain_s=5.0)
     server.run = replace(server.run, config=replace(server.run.config, services=services))
@@ -79,8 +81,43 @@ class Writer(threading.Thread):
                 self.enough()
 
 
-def storm(server: Any, process: subprocess.Popen[str], round_: int) -> Names:
-    """Kills replay in the middle of many appends. Returns what was acked before."""
+class Trainer(threading.Thread):
+    """Leases, reads and acks without end, and counts the uses that were acked. Goes on where another has stopped."""
+
+    def __init__(self, server: Any, uses: Counter[tuple[str, int]]) -> None:
+        super().__init__()
+        self.server = server
+        self.uses = uses
+        self.stopping = threading.Event()
+        self.number = 1
+        self.read: Names | None = None
+        """What was read of the lease with this number, and may have been acked."""
+
+    def go_on(self) -> "Trainer":
+        """The same learner, after replay was killed."""
+        after = Trainer(self.server, self.uses)
+        after.number, after.read = self.number, self.read
+        return after
+
+    def run(self) -> None:
+        with self.server.client(stopping=self.stopping) as client, suppress(StoppedError):
+            while True:
+                if self.read is None:
+                    if not client.lease(self.number, fragments=8, use_version=1, wait_s=0.1).chunks:
+                        continue
+                    self.read = names_of(client, self.number)
+                client.ack(self.number)
+                self.uses.update(self.read.keys())
+                self.number, self.read = self.number + 1, None
+
+
+def names_of(client: ReplayClient, number: int) -> Names:
+    """What a lease holds."""
+    return {(header.name.stream, header.name.sequence): payload for header, payload in client.read(number)}
+
+
+def storm(server: Any, process: subprocess.Popen[str], round_: int, trainer: Trainer) -> Names:
+    """Kills replay in the middle of many appends, leases and acks. Returns what was acked before."""
     acked: Names = {}
     many = threading.Event()
 
@@ -88,38 +125,52 @@ def storm(server: Any, process: subprocess.Popen[str], round_: int) -> Names:
         if len(acked) >= ACKED_PER_ROUND:
             many.set()
 
-    writers = [Writer(server, f"{round_}-{number}", acked, enough) for number in range(WRITERS)]
-    for writer in writers:
-        writer.start()
+    threads: list[Trainer | Writer] = [
+        trainer,
+        *(Writer(server, f"{round_}-{number}", acked, enough) for number in range(WRITERS)),
+    ]
+    for thread in threads:
+        thread.start()
     many.wait()
     process.kill()
     process.wait()
-    for writer in writers:
-        writer.stopping.set()
-    for writer in writers:
-        writer.join()
+    for thread in threads:
+        thread.stopping.set()
+    for thread in threads:
+        thread.join()
     return acked
 
 
-def test_every_acked_fragment_survives_kill_9_in_a_storm_of_appends(server: Any) -> None:
-    acked: Names = {}
+def test_every_acked_fragment_survives_kill_9_in_a_storm_and_is_used_as_often_as_it_may(server: Any) -> None:
+    acked, uses = Names(), Counter[tuple[str, int]]()
+    trainer = Trainer(server, uses)
     for round_ in range(ROUNDS):
         with running(server) as process:
-            acked |= storm(server, process, round_)
+            acked |= storm(server, process, round_, trainer)
+        trainer = trainer.go_on()
     with running(server), server.client(patience_s=30.0) as client:
         for (stream, sequence), payload in acked.items():
             assert client.append([(server.header(stream, sequence, payload), payload)]).outcomes == ["duplicate"]
-        assert read_all(client).items() >= acked.items()
+        if trainer.read is not None:
+            client.ack(trainer.number)
+            uses.update(trainer.read.keys())
+        assert trainer.number > 1
+        for name, payload in read_all(client, trainer.number + 1, uses):
+            assert payload == acked.get(name, payload)
+    assert all(uses[name] == MAX_REUSE for name in acked)
+    assert max(uses.values()) == MAX_REUSE
 
 
-def read_all(client: ReplayClient) -> Names:
-    """Reads all that is stored, until it may not be used any more."""
-    found, numbers = Names(), count(1)
+def read_all(
+    client: ReplayClient, first: int, uses: Counter[tuple[str, int]]
+) -> Iterator[tuple[tuple[str, int], bytes]]:
+    """Yields all that is stored, until it may not be used any more, and counts that."""
+    numbers = count(first)
     for fragments in (32, 1):
         while client.lease(number := next(numbers), fragments=fragments, use_version=1, wait_s=0.0).chunks:
-            found |= {(header.name.stream, header.name.sequence): payload for header, payload in client.read(number)}
+            yield from (read := names_of(client, number)).items()
             client.ack(number)
-    return found
+            uses.update(read.keys())
 
 
 def test_leases_and_uses_survive_kill_9(server: Any) -> None:
@@ -158,11 +209,3 @@ def test_an_index_that_no_shard_has_is_refused(server: Any) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "replay has shards 0 to 0, got --index 1" in done.stderr
-
-
-def test_a_second_replay_on_the_same_store_is_refused(server: Any) -> None:
-    with running(server):
-        second = start(server)
-        _, errors = second.communicate()
-        assert second.returncode == 1
-        assert "in use by another replay process" in errors

@@ -1,6 +1,5 @@
 """The service on a real port. `make_server` is in conftest."""
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -199,11 +198,3 @@ def test_pieces_on_the_way_back_are_small_and_whole(server: Any, stub: Any) -> N
     kinds = [[part.WhichOneof("part") for part in answer.parts] for answer in answers]
     assert kinds == [["header", "payload"], ["payload"], ["payload", "header", "payload"]]
     assert b"".join(part.payload for answer in answers for part in answer.parts) == payload + b"payload"
-
-
-def test_noise_on_the_port_does_no_harm(server: Any, stub: Any) -> None:
-    host, _, port = server.address.rpartition(":")
-    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(60), bytes(range(256))):
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(noise)
-    assert stub.Append(parts(server.header("s", 0), b"payload")).outcomes == [replay_service_pb2.APPEND_OUTCOME_STORED]
