@@ -145,7 +145,7 @@ def test_a_run_films_every_so_often_and_says_where(train: Train) -> None:
     keys = [f"rollout_config.worker_config.{key}" for key in ("video_fps=7", "video_output_dir=films")]
     fleet = train("cartpole", "stop.env_steps=6000", "train_config.record_video_interval=2", "seed=7", *keys)
     fleet.finish()
-    films = list((fleet.directory / "films").glob("version-*.mp4"))
+    films = sorted((fleet.directory / "films").glob("version-*.mp4"), key=lambda path: path.stat().st_mtime)
     assert films and all(len(list(pictures(path))) > 5 for path in films)
     assert {frames_per_second(path) for path in films} == {7}
     said = (fleet.directory / "logs" / "learner.log").read_text()

@@ -109,7 +109,15 @@ def video_name(version: int, stream: str, episode: int) -> str:
 
 def forget_oldest(directory: Path) -> None:
     """Removes the oldest videos beyond `VIDEOS_KEPT`, and what actors that died have left behind; no other files."""
-    found = sorted(directory.glob("version-*.mp4"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-    left = [path for path in directory.glob(f"{ASIDE}*") if path.stat().st_mtime < time.time() - LEFT_BEHIND_S]
+    found = sorted(directory.glob("version-*.mp4"), key=lambda path: (_modified_s(path), path.name))
+    left = [path for path in directory.glob(f"{ASIDE}*") if _modified_s(path) < time.time() - LEFT_BEHIND_S]
     for path in (*found[:-VIDEOS_KEPT], *left):
         path.unlink(missing_ok=True)
+
+
+def _modified_s(path: Path) -> float:
+    """When a file was written last; 0 if another actor has just renamed or removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -91,5 +91,7 @@ def test_the_newest_videos_are_kept_with_all_that_is_no_video_but_for_what_the_d
         (tmp_path / name).touch()
     long_ago = (tmp_path / "mine.mp4").stat().st_mtime - LEFT_BEHIND_S - 1
     os.utime(tmp_path / ".recording-dead.mp4", (long_ago, long_ago))
+    # As a file that another actor renames between the listing and the look at it.
+    (tmp_path / ".recording-renamed.mp4").symlink_to(tmp_path / "gone")
     forget_oldest(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"mine.mp4", ".recording-now.mp4", *names[3:]}
