@@ -220,10 +220,12 @@ def packing_for(compression: str, shard: Shard) -> str:
 
 def is_to_film(run: Run) -> bool:
     """Whether an actor shall film if it is named, and has something to show."""
-    is_wanted = run.config.train_config.record_video_interval > 0
-    if is_wanted and not can_film(run):
+    if not run.config.train_config.record_video_interval:
+        return False
+    is_visible = can_film(run)
+    if not is_visible:
         logger.warning("no videos: the environment shows no pixels, and the run was made without rendering")
-    return is_wanted and can_film(run)
+    return is_visible
 
 
 def make_camera(

@@ -8,7 +8,7 @@ news alone: a newer version, or another watcher that films.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -35,7 +35,8 @@ class Announcer:
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
-        self._films = ""
+        self.films = ""
+        """The watcher that films; empty while none can."""
         self._announcement = pb.WatchResponse()
         self._number = 0
         self._news = asyncio.Event()
@@ -45,14 +46,14 @@ class Announcer:
         """Brings the announcement up to date; wakes the watches if it has news."""
         if not self._store.kept:
             return
-        before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), films=self._films)
+        before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), films=self.films)
         if _has_news(before, self._announcement):
             self._number += 1
             self._wake()
 
     def film(self, watcher: str) -> None:
         """Names the watcher that films from now on; none if empty."""
-        self._films = watcher
+        self.films = watcher
         self.renew()
 
     async def newer_than(self, number: int) -> tuple[int, pb.WatchResponse]:
@@ -83,12 +84,11 @@ class Watchers:
     A watcher that reconnects has two watches for a while. It is one watcher until both have ended.
     """
 
-    def __init__(self, metrics: ParametersMetrics, board: StatusBoard, film: Callable[[str], None]) -> None:
+    def __init__(self, metrics: ParametersMetrics, board: StatusBoard, announcer: Announcer) -> None:
         self._metrics = metrics
         self._board = board
         self._open = 0
-        self._film = film
-        self._films = ""
+        self._announcer = announcer
         self._watches: dict[str, int] = {}
         self._cameras: dict[str, int] = {}
         """Watches of those that can film, the first to come first."""
@@ -103,7 +103,7 @@ class Watchers:
         self.runs(name, version)
         if can_film and name:
             _count(self._cameras, name, 1)
-            if not self._films:
+            if not self._announcer.films:
                 self._choose()
         if self._open == int(CROWDED_SHARE * most_open_files()):
             logger.warning("%d watches are open; this process may open %d files", self._open, most_open_files())
@@ -115,6 +115,7 @@ class Watchers:
             self.runs(name, self._running.get(name, 0))
             if can_film and name:
                 _count(self._cameras, name, -1)
+            if name and name == self._announcer.films:
                 asyncio.get_running_loop().call_later(AWAY_S, self._choose)
 
     def runs(self, name: str, version: int) -> None:
@@ -127,9 +128,8 @@ class Watchers:
 
     def _choose(self) -> None:
         """Has another watcher film, if the one that does is away."""
-        if self._films not in self._cameras:
-            self._films = next(iter(self._cameras), "")
-            self._film(self._films)
+        if self._announcer.films not in self._cameras:
+            self._announcer.film(next(iter(self._cameras), ""))
 
     def _report(self) -> None:
         oldest = min(self._versions, default=0)

@@ -52,7 +52,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._metrics = metrics
         self._board = board
         self._announcer = Announcer(store)
-        self._watchers = Watchers(metrics, board, self._announcer.film)
+        self._watchers = Watchers(metrics, board, self._announcer)
         self._publishing = asyncio.Semaphore(MAX_PUBLISHES)
         self._sweeping: asyncio.Task[None] | None = None
 
