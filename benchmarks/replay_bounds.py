@@ -150,7 +150,7 @@ def learn(directory: Path, case: Case) -> None:
                 continue
             number += 1
             order: Order = "uniform" if case == "held" else "least_used"
-            lease = client.lease(number, fragments=PER_LEASE, use_version=1, wait_s=PATIENCE_S, order=order)
+            lease = client.lease(number, steps=PER_LEASE, use_version=1, wait_s=PATIENCE_S, order=order)
             if case == "consumed" and lease.chunks:
                 client.ack(number)
 

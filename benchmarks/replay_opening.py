@@ -30,7 +30,7 @@ from minefleet.replay import Position, ReplayClient
 from minefleet.run import Run
 from minefleet.schema import Leaf, Schema
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
-from minefleet_replay.ledger import Ledger
+from minefleet_replay.ledger import Account, Ledger
 from minefleet_replay.limits import limits_of
 from minefleet_replay.metrics import make_metrics
 from minefleet_replay.names import WINDOW, StreamNames
@@ -127,6 +127,9 @@ def header_of(run: Run, stream: str, sequence: int, payload: bytes, version: int
         payload_bytes=len(payload),
         raw_bytes=len(payload),
         schema_fingerprint=run.schema.fingerprint,
+        chunk=sequence,
+        chunk_start=sequence,
+        closes_chunk=True,
     )
     header.tensors.add(
         name="recurrent_state",
@@ -136,6 +139,12 @@ def header_of(run: Run, stream: str, sequence: int, payload: bytes, version: int
         packed_bytes=len(payload),
     )
     return header
+
+
+def ledger_of(fragments: int) -> Ledger:
+    """So many fragments of one step, all live."""
+    account = Account(appended=fragments, live=fragments)
+    return Ledger(fragments=account, steps=account)
 
 
 def fill(run: Run, fragments: int) -> None:
@@ -149,16 +158,16 @@ def fill(run: Run, fragments: int) -> None:
             sequence, stream = divmod(number, STREAMS)
             header = header_of(run, stream_of(stream), sequence, PAYLOAD)
             change.put("meta", number_key(number), Meta.of(number, header, keeper.payloads.write([PAYLOAD])).to_row())
-        change.ledger = Ledger(appended=start + BATCH, live=start + BATCH)
+        change.ledger = ledger_of(start + BATCH)
         keeper.commit(change)
         keeper.sync(keeper.store.written)
     change = keeper.change()
     for stream in range(min(STREAMS, fragments)):
         sequences = range(len(range(stream, fragments, STREAMS)))
         known = tuple((sequence, checksum(PAYLOAD)) for sequence in sequences[-WINDOW:])
-        names = StreamNames(fragments=((0, len(sequences)),), checksums=known)
+        names = StreamNames(fragments=((0, len(sequences)),), chunks=((0, len(sequences)),), checksums=known)
         change.put("names", stream_of(stream).encode(), names_row(names))
-    change.ledger = Ledger(appended=fragments, live=fragments)
+    change.ledger = ledger_of(fragments)
     keeper.commit(change)
     replay.close()
 

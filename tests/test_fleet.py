@@ -51,7 +51,7 @@ def test_a_fleet_with_two_shards_and_an_evaluator_adds_up_though_a_shard_is_kill
     assert_counters_never_go_back(rows)
     assert rows[-1]["trained_steps"] > 0.9 * rows[-1]["env_steps"]
     books = [books_of(run, shard) for shard in run.shards]
-    assert all(one.ledger.trained >= 4 * len(rows) for one in books)
+    assert all(one.ledger.fragments.trained >= 4 * len(rows) for one in books)
     assert sum(one.progress.total.env_steps for one in books) >= rows[-1]["env_steps"]
     state = read_state(run.checkpoints / "latest")
     assert all(0 < cursor <= one.next_episode for cursor, one in zip(state.episode_cursors, books, strict=True))

@@ -36,8 +36,8 @@ def assert_balanced(directory: Path) -> None:
         ledger = read_books(store, limits).ledger
     finally:
         store.close()
-    parts = (ledger.live, ledger.leased, ledger.trained, ledger.expired, ledger.evicted, ledger.corrupt)
-    assert ledger.appended == sum(parts) and ledger.trained > 0 and ledger.leased == 0
+    assert ledger.is_balanced
+    assert all(account.trained > 0 and account.leased == 0 for account in ledger)
 
 
 def are_renewed(fleet: Fleet, old: set[int]) -> bool:

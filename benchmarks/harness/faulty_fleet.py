@@ -93,7 +93,7 @@ class FaultyFleet:
             self.replay.address, identity=self.run.identity(status_service_pb2.ROLE_LEARNER), position=LEARNER
         ) as learner:
             found = audit(list(stored(learner)), list(logged(learner)), episode_length=length, killed=killed)
-            counted = learner.lease(LAST_LEASE, fragments=1, use_version=LEARNER.version, wait_s=0)
+            counted = learner.lease(LAST_LEASE, steps=1, use_version=LEARNER.version, wait_s=0)
         told, held = (counted.env_steps, counted.env_failures), (found.steps, found.failures.total())
         if told != held and not killed:
             found.faults.append(f"actors counted (steps, failures) = {told}, replay holds {held}")
@@ -147,8 +147,8 @@ def publish(run: Run, address: str) -> None:
 def stored(learner: ReplayClient) -> Iterator[tuple[Name, Fragment]]:
     """Leases and reads all fragments."""
     lease = 0
-    for fragments in (PAGE, 1):  # A lease lends as many as are asked for, or none.
-        while learner.lease(lease := lease + 1, fragments=fragments, use_version=LEARNER.version, wait_s=0).chunks:
+    for steps in (PAGE, 1):  # A lease lends as many as are asked for, or none.
+        while learner.lease(lease := lease + 1, steps=steps, use_version=LEARNER.version, wait_s=0).chunks:
             for header, payload in learner.read(lease):
                 yield (header.name.stream, header.name.sequence), decode(header, payload)
             learner.ack(lease)

@@ -26,10 +26,10 @@ def main() -> None:
     read = connect(address).unary_stream(
         "/minefleet.v1.ReplayService/Read", replay_service_pb2.ReadRequest.SerializeToString, as_is
     )
-    fragments = run.config.train_config.fragments_per_iteration
+    steps = run.config.train_config.fragments_per_iteration * run.config.rollout_config.fragment_length
     client = ReplayClient(address, identity=identity, position=LEARNER)
     for number in count(1):
-        while not client.lease(number, fragments=fragments, use_version=1, wait_s=WAIT_S).chunks:
+        while not client.lease(number, steps=steps, use_version=1, wait_s=WAIT_S).chunks:
             continue
         for _ in read(replay_service_pb2.ReadRequest(learner=learner, lease=number)):
             continue

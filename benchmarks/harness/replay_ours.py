@@ -95,7 +95,16 @@ def ship_all(pool: Executor, server: Server, clients: list[ReplayClient], fragme
         )
         for sequence, arrays in enumerate(fragments[number::threads]):
             fragment = Fragment(**arrays, recurrent_state={})
-            shipper.send(Parcel(stream=f"{prefix}-{number}", sequence=sequence, fragment=fragment, closes_stream=False))
+            shipper.send(
+                Parcel(
+                    stream=f"{prefix}-{number}",
+                    sequence=sequence,
+                    fragment=fragment,
+                    chunk=sequence,
+                    chunk_start=sequence,
+                    closes_chunk=True,
+                )
+            )
         shipper.flush()
 
     list(pool.map(ship, range(threads)))
@@ -105,6 +114,7 @@ def measure_sample(server: Server, fragments: list[Arrays], threads: int, per_le
     """GB/s of decoded arrays, from the first lease to the last fragment decoded, after a pass that compares all."""
     client = server.client(status_service_pb2.ROLE_LEARNER, LEARNER)
     numbers, missing = count(1), dict(enumerate(fragments))
+    steps = per_lease * len(fragments[0]["reward"])
 
     def compare(packed: Packed, fragment: Fragment) -> None:
         prefix, _, stream = packed[0].name.stream.rpartition("-")
@@ -114,11 +124,11 @@ def measure_sample(server: Server, fragments: list[Arrays], threads: int, per_le
                 raise ValueError(f"array {name} of {packed[0].name} differs from the one appended")
 
     while missing:
-        take(client, next(numbers), per_lease, compare)
+        take(client, next(numbers), steps, compare)
     leases = max(READERS, 2 * len(fragments) // per_lease)
     with ThreadPoolExecutor(READERS) as pool:
         began = time.monotonic()
-        taken_bytes = sum(pool.map(lambda _: take(client, next(numbers), per_lease), range(leases)))
+        taken_bytes = sum(pool.map(lambda _: take(client, next(numbers), steps), range(leases)))
         took_s = time.monotonic() - began
     client.close()
     return taken_bytes / took_s / 1e9
@@ -127,11 +137,11 @@ def measure_sample(server: Server, fragments: list[Arrays], threads: int, per_le
 def take(
     client: ReplayClient,
     number: int,
-    fragments: int,
+    steps: int,
     use: Callable[[Packed, Fragment], None] = lambda packed, fragment: None,
 ) -> int:
     """Leases, reads, decodes and acks fragments; returns the bytes of their arrays."""
-    assert client.lease(number, fragments=fragments, use_version=1, wait_s=10.0).chunks
+    assert client.lease(number, steps=steps, use_version=1, wait_s=10.0).chunks
     taken_bytes = 0
     for packed in client.read(number):
         use(packed, decode(*packed))

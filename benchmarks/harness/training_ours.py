@@ -12,7 +12,7 @@ from itertools import count
 
 import torch
 
-from harness.training import CONFIG, FRAGMENTS, fragments, make_policy, measure
+from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
 from minefleet.codec import encode
 from minefleet.replay import LeasedChunk, Order, Packed
 from minefleet_learner.assembly import build_optimizer
@@ -33,7 +33,9 @@ class InMemory:
         """All of them."""
         del number, use_version, wait_s, order
         return [
-            LeasedChunk(stream=stream, chunk=0, fragments=1, payload_bytes=len(payload), uses=0, oldest_version=1)
+            LeasedChunk(
+                stream=stream, chunk=0, fragments=1, steps=STEPS, payload_bytes=len(payload), uses=0, oldest_version=1
+            )
             for stream, (_, payload) in self._packed.items()
         ]
 
@@ -63,7 +65,6 @@ def main() -> None:
     assert len(packed) == FRAGMENTS
     feed = Feed(
         InMemory(packed),
-        fragments_per_chunk=1,
         order="least_used",
         readers=CONFIG.num_readers,
         collator=Collator(

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Stage = Literal["environment", "inference", "replay", "learner", "weights"]
-SLOTS = ("environment", "inference", "grant", "room", "weights")
+SLOTS = ("environment", "inference", "grant", "room", "weights", "pace")
 """What an actor's slot waits for: a step or a reset; from an observation to the action; replay to have room for another
-chunk, replay to take what is queued; weights that are not too old for a chunk that there would be room for."""
+chunk, replay to take what is queued; weights that are not too old for a chunk that there would be room for; enough time
+to make one before it is too stale."""
 LOOP = ("training", "fragments", "replay", "weights", "blocked")
 """What the learner's loop spends its time on: all that is none of the others; a wait until there are fragments, until
 they are read, until versions are out before which nobody can make any; standing still while weights are copied."""

@@ -74,12 +74,16 @@ def encode(
     schema_fingerprint: str,
     compression: str = "zstd",
     state_dtype: str = "float32",
-    closes_stream: bool = False,
+    chunk: int | None = None,
+    chunk_start: int | None = None,
+    closes_chunk: bool = True,
+    task: str = "",
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
     """Packs a fragment; observations are compressed, the rest is small.
 
     `compression` is zstd, lz4, none, or halving: zstd where that halves an array. `state_dtype` is what float32 in the
-    recurrent state becomes: float32, bfloat16 or float16.
+    recurrent state becomes: float32, bfloat16 or float16. By default the fragment is the
+    only one of its chunk.
     """
     specs, parts, raw_bytes = [], [], 0
     for name, wide in _arrays(fragment):
@@ -102,7 +106,10 @@ def encode(
         payload_bytes=len(payload),
         raw_bytes=raw_bytes,
         tensors=specs,
-        closes_stream=closes_stream,
+        chunk=sequence if chunk is None else chunk,
+        chunk_start=sequence if chunk_start is None else chunk_start,
+        closes_chunk=closes_chunk,
+        task=task,
     )
     return header, payload
 

@@ -20,6 +20,8 @@ class Departure:
     """"trained", "stale", "abandoned", "incomplete", "late", "evicted" or "corrupt"."""
     uses: int
     """Uses acked before."""
+    steps: int
+    """In them."""
     oldest_version: int
     """The oldest policy version in them."""
     at: float
@@ -43,6 +45,7 @@ class Departure:
             sequences=self.sequences,
             reason=self.reason,
             uses=self.uses,
+            steps=self.steps,
             oldest_version=self.oldest_version,
         )
         message.left_at.FromMicroseconds(round(self.at * 1e6))
@@ -57,6 +60,7 @@ class Departure:
             sequences=tuple(message.sequences),
             reason=message.reason,
             uses=message.uses,
+            steps=message.steps,
             oldest_version=message.oldest_version,
             at=message.left_at.ToMicroseconds() / 1e6,
         )

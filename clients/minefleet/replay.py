@@ -6,7 +6,7 @@ doubled call. The channel is shared by threads; `position` is replaced whole, ne
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -83,6 +83,26 @@ class Reservation:
     """The newest policy version that replay has heard of."""
     wants_newer_weights: bool = False
     """Whether chunks could be granted now to newer weights, and none to these."""
+    too_slow: Sequence[bool] = ()
+    """One per asked chunk: whether it is refused because its stream is too slow."""
+    cut: Sequence[bool] = ()
+    """One per asked chunk: whether it is to be cut in time, since a full one would be too stale."""
+    closing: "Closing | None" = None
+    """None while replay knows too little."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closing:
+    """Until when the lease that is being filled takes what is made for it, as replay expects it."""
+
+    use_version: int
+    """That the lease is for."""
+    closes_in_s: float
+    """Fragments that are long enough should have come by then."""
+    at_most_in_s: float
+    """Those that are not, and would be too stale for the next lease, by then."""
+    interval_s: float
+    """Between the ends of two leases that wait for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +112,8 @@ class AppendResult:
     outcomes: list[Outcome]
     """One per fragment, in their order."""
     newest_version: int
+    closing: Closing | None = None
+    """None while replay knows too little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +123,28 @@ class LeasedChunk:
     stream: str
     chunk: int
     fragments: int
-    """Fragments in it; fewer than `fragments_per_chunk` when its stream closed early."""
+    """Fragments in it, `fragments_per_chunk` at most."""
+    steps: int
+    """Environment steps in it."""
     payload_bytes: int
     uses: int
     """Uses acked before this lease."""
     oldest_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepAccount:
+    """What has become of the steps of a task or a stream, as replay has counted it."""
+
+    name: str
+    played: int
+    trained: int
+    dropped: Mapping[str, int]
+    """Steps that left untrained, by reason."""
+    too_slow: int
+    """Streams that are refused now since they are too slow."""
+    needed_s: float
+    """The window that the slowest of those needs, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +157,14 @@ class Lease:
     """Environment steps that actors have reported, in total."""
     env_failures: int
     """Environment failures that actors have reported, in total."""
+    tasks: list[StepAccount]
+    """What has become of the steps of each task since replay started."""
+    starved_streams: list[StepAccount]
+    """The same of some streams of which less than half of the steps are trained on."""
+    window_s: float
+    """From a version to the end of the last lease that may hold what it acted, seconds; 0 while that is not known."""
+    interval_s: float
+    """Between the ends of two leases, likewise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,21 +224,28 @@ class ReplayClient:
         """Asks replay who it is and how it fares."""
         return self._call(lambda: shake_hands(self._channel, self._identity))
 
-    def reserve(self, policy_version: int, chunks: Sequence[Name]) -> Reservation:
+    def reserve(
+        self, policy_version: int, chunks: Sequence[Name], streams: Sequence[replay_service_pb2.StreamState] = ()
+    ) -> Reservation:
         """Asks whether these chunks may be made with these weights. Asking again renews a grant.
 
         Args:
             policy_version: Of the weights.
             chunks: By stream and number.
+            streams: What is to be said of streams.
         """
         request = replay_service_pb2.ReserveRequest(
             run_id=self.position.run_id,
             policy_version=policy_version,
             chunks=[fragment_pb2.ChunkName(stream=stream, chunk=chunk) for stream, chunk in chunks],
+            streams=streams,
         )
         response = self._call(lambda: self._stub.Reserve(request, timeout=CALL_TIMEOUT_S))
         return Reservation(
             granted=list(response.granted),
+            too_slow=list(response.too_slow),
+            cut=list(response.cut),
+            closing=_closing(response),
             retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
             newest_version=response.newest_version,
             wants_newer_weights=response.wants_newer_weights,
@@ -216,16 +270,14 @@ class ReplayClient:
             lambda: self._stub.Append(_append_messages(fragments, episodes, progress), timeout=timeout_s)
         )
         outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
-        return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
+        return AppendResult(outcomes=outcomes, newest_version=response.newest_version, closing=_closing(response))
 
-    def lease(
-        self, number: int, *, fragments: int, use_version: int, wait_s: float, order: Order = "least_used"
-    ) -> Lease:
-        """Leases whole chunks worth `fragments` fragments; waits up to `wait_s` until there are enough.
+    def lease(self, number: int, *, steps: int, use_version: int, wait_s: float, order: Order = "least_used") -> Lease:
+        """Leases whole chunks until their steps reach `steps`; waits up to `wait_s` until there are enough.
 
         Args:
             number: Chosen by the caller, unique in its epoch; asking again with it returns the same chunks.
-            fragments: A multiple of `fragments_per_chunk`.
+            steps: Wanted, >= 1.
             use_version: The version that the learner will have published when it uses the chunks.
             wait_s: Longest wait, seconds.
             order: Which chunks to prefer.
@@ -236,9 +288,9 @@ class ReplayClient:
         request = replay_service_pb2.LeaseRequest(
             learner=self._learner(),
             lease=number,
-            fragments=fragments,
+            steps=steps,
             use_version=use_version,
-            wait=_duration(wait_s),
+            wait=duration(wait_s),
             order=_ORDERS[order],
         )
         response = self._call(lambda: self._stub.Lease(request, timeout=wait_s + CALL_TIMEOUT_S))
@@ -247,6 +299,10 @@ class ReplayClient:
             chunks=[_leased_chunk(chunk) for chunk in response.chunks],
             env_steps=response.env_steps,
             env_failures=response.env_failures,
+            tasks=[_step_account(account) for account in response.tasks],
+            starved_streams=[_step_account(account) for account in response.starved_streams],
+            window_s=response.window.ToNanoseconds() / 1e9,
+            interval_s=response.interval.ToNanoseconds() / 1e9,
         )
 
     def read(
@@ -423,12 +479,38 @@ def _leased_chunk(chunk: replay_service_pb2.LeasedChunk) -> LeasedChunk:
         stream=chunk.name.stream,
         chunk=chunk.name.chunk,
         fragments=chunk.fragments,
+        steps=chunk.steps,
         payload_bytes=chunk.payload_bytes,
         uses=chunk.uses,
         oldest_version=chunk.oldest_version,
     )
 
 
-def _duration(seconds: float) -> Duration:
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+def _step_account(account: replay_service_pb2.StepAccount) -> StepAccount:
+    return StepAccount(
+        name=account.name,
+        played=account.played,
+        trained=account.trained,
+        dropped=dict(account.dropped),
+        too_slow=account.too_slow,
+        needed_s=account.needed_window.ToNanoseconds() / 1e9,
+    )
+
+
+def duration(seconds: float) -> Duration:
+    """As it travels."""
+    made = Duration()
+    made.FromNanoseconds(round(seconds * 1e9))
+    return made
+
+
+def _closing(response: replay_service_pb2.ReserveResponse | replay_service_pb2.AppendResponse) -> Closing | None:
+    if not response.HasField("closing"):
+        return None
+    said = response.closing
+    return Closing(
+        use_version=said.use_version,
+        closes_in_s=said.closes_in.ToNanoseconds() / 1e9,
+        at_most_in_s=said.at_most_in.ToNanoseconds() / 1e9,
+        interval_s=said.interval.ToNanoseconds() / 1e9,
+    )

@@ -20,7 +20,7 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 """Roles with another wire version refuse each other."""
 
 PIECE_BYTES = 2**20

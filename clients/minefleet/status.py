@@ -126,7 +126,9 @@ def render(status: RunStatus) -> RenderableType:
 
 def _summary(status: RunStatus) -> list[Text]:
     metrics = status.metrics
-    return [Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics)) if line]
+    return [
+        Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics), *_shares(metrics)) if line
+    ]
 
 
 def _bottleneck(found: Bottleneck | None) -> Iterator[RenderableType]:
@@ -154,6 +156,18 @@ def _tasks(metrics: Mapping[str, Any]) -> Iterator[str]:
         yield f"task {name}: {_line(tasks[name], SHOWN_OF_TASKS)}"
     if len(tasks) > MOST_TASKS:
         yield f"and {len(tasks) - MOST_TASKS} more tasks, in metrics.jsonl"
+
+
+def _shares(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Each task's share of the steps, where there are several tasks; what starves; and the streams that do."""
+    shares: Mapping[str, Mapping[str, Any]] = metrics.get("step_shares", {})
+    for task, share in list(shares.items())[:MOST_TASKS] if len(shares) > 1 else ():
+        yield f"steps of {task or '(no task)'}  {_line(share, ('played_share', 'trained_share'))}"
+    yield from metrics.get("step_warnings", {}).values()
+    for stream in metrics.get("starved_streams", ()):
+        why = "  ".join(_figures(stream["dropped_steps"]))
+        trained = f"{stream['trained_steps']:,} of {stream['played_steps']:,} steps trained on"
+        yield f"stream {stream['stream']}  {trained}  {why}"
 
 
 def _line(numbers: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from minefleet.run import Run, Shard
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.crew import Crew
+from minefleet_actor.cuts import Cuts
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.forward import options_of
 from minefleet_actor.grants import Grants
@@ -100,6 +101,12 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         follower=follower,
         metrics=metrics,
         rollout=rollout,
+        cuts=Cuts(
+            lanes,
+            pool.num_slots,
+            least_steps=run.config.least_steps,
+            enabled=not inline and not rollout.worker_config.deterministic,
+        ),
         camera=camera,
     )
     return Parts(

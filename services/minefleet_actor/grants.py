@@ -8,18 +8,24 @@ The actor's loop fills `wishes` and empties `grants`; this thread moves one to t
 for replay's hint when something was refused; a new wish, new weights and `close` wake it. Wishes are made ahead, so it
 then waits a moment for others, unless the loop waits for a grant. Granted chunks that are not done are asked for again
 every `renew_s`, which keeps a slow stream's grant alive.
+
+With each question goes what is new of the streams, and with each answer comes until when leases take what is made:
+`deadline` tells it. While a chunk is being made, that is asked for twice per lease.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
 
-from minefleet.replay import Position, ReplayClient
+from minefleet.replay import Closing, Position, ReplayClient, duration
 from minefleet.rpc import StoppedError
+from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
 
+SHORTEST_NEWS_S = 0.05
 LINGER_S = 0.02
 """Longest time that a wish waits for others to travel with."""
 
@@ -46,8 +52,16 @@ class Grants:
         self._outdated: int | None = None  # The version that replay would grant more to, were it newer.
         self._clock = clock
         self._changed = threading.Condition()
+        self._open: dict[str, StreamState] = {}
+        self._unsaid: set[str] = set()
+        self._closing: tuple[Closing, float] | None = None
+        self.forecasts = 0
+        """How many times `deadline` has changed."""
+        self._too_slow: set[str] = set()
+        self._cut: set[str] = set()
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
+        self._news_due = -math.inf
         self._news = False
         self._urgent = False
         self._missed = False
@@ -75,6 +89,42 @@ class Grants:
                     self._wake()
         return granted
 
+    def begin(self, chunk: Chunk, oldest_version: int, step_s: float) -> None:
+        """A chunk that is granted is being made from now on, by this version first."""
+        stream, number = chunk
+        state = StreamState(stream=stream, chunk=number, oldest_version=oldest_version, step_time=duration(step_s))
+        with self._changed:
+            self._open[stream] = state
+            self._unsaid.add(stream)
+            self._wake(urgent=False)
+
+    def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
+        """Until when replay should have what such a version has begun, by this object's clock; infinite where unknown.
+
+        Args:
+            oldest_version: The oldest that has acted in the chunk.
+            at_most: Whether it is shorter than may be cut: then its lease waits a while longer.
+        """
+        if self._closing is None:
+            return math.inf
+        closing, at = self._closing
+        leases = oldest_version + self._max_staleness - closing.use_version
+        closes_in_s = closing.at_most_in_s if at_most else closing.closes_in_s
+        return -math.inf if leases < 0 else at + closes_in_s + leases * closing.interval_s
+
+    def must_cut(self, chunk: Chunk) -> bool:
+        """Whether a full chunk of the stream would be too stale."""
+        return chunk[0] in self._cut
+
+    @property
+    def interval_s(self) -> float:
+        """Between two versions, as far as is known, seconds."""
+        return 0.0 if self._closing is None else self._closing[0].interval_s
+
+    def is_too_slow(self, chunk: Chunk) -> bool:
+        """Whether the chunk is refused because its stream is too slow."""
+        return chunk[0] in self._too_slow
+
     @property
     def is_behind(self) -> bool:
         """Whether replay would grant chunks to newer weights, and does not grant them to those in use."""
@@ -86,6 +136,9 @@ class Grants:
         with self._changed:
             self._grants.pop(chunk, None)
             self._wishes.pop(chunk, None)
+            if (state := self._open.get(chunk[0])) is not None and state.chunk == chunk[1]:
+                del self._open[chunk[0]]
+                self._unsaid.discard(chunk[0])
 
     def news(self) -> None:
         """Something changed that may turn a refusal into a grant: ask at once."""
@@ -98,15 +151,25 @@ class Grants:
             self._news = self._urgent = False
             due = [chunk for chunk, since in self._grants.items() if self._clock() - since >= self._renew_s]
             asked = [*self._wishes, *due]
-        if not asked:
+            streams = [
+                self._open[stream] for stream in sorted(self._unsaid | {stream for stream, _ in due} & set(self._open))
+            ]
+            is_news_due = bool(self._open) and self._clock() >= self._news_due
+        if not asked and not streams and not is_news_due:
             return None
         version = self._version()
-        answer = self._replay.reserve(version, asked)
+        answer = self._replay.reserve(version, asked, streams)
         with self._changed:
+            self._unsaid -= {state.stream for state in streams}
+            self._learn(answer.closing)
             self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
+            streams_asked = {stream for stream, _ in asked}
+            for known, said in ((self._too_slow, answer.too_slow), (self._cut, answer.cut)):
+                known.difference_update(streams_asked)
+                known.update(stream for (stream, _), is_so in zip(asked, said, strict=True) if is_so)
             told = self._missed and any(answer.granted)
             self._missed = self._missed and not told
         if told:
@@ -119,7 +182,8 @@ class Grants:
             while not self._closed:
                 retry_after_s = self.ask()
                 with self._changed:
-                    if self._changed.wait_for(lambda: self._news or self._closed, retry_after_s or self._renew_s):
+                    wait_s = min(retry_after_s or self._renew_s, self._next_news_s())
+                    if self._changed.wait_for(lambda: self._news or self._closed, wait_s):
                         self._changed.wait_for(lambda: self._urgent or self._closed, LINGER_S)
         except StoppedError:
             return
@@ -129,6 +193,16 @@ class Grants:
         with self._changed:
             self._closed = True
             self._wake()
+
+    def _learn(self, closing: Closing | None) -> None:
+        if closing is not None:
+            self._closing = closing, self._clock()
+            self._news_due = self._clock() + max(closing.interval_s / 2, SHORTEST_NEWS_S)
+            self.forecasts += 1
+
+    def _next_news_s(self) -> float:
+        """When to ask for a new forecast, seconds."""
+        return max(self._news_due - self._clock(), 0.0) if self._open and self._closing else math.inf
 
     def _take(self, chunk: Chunk, granted: bool) -> None:
         """Files one answer. A renewal that is refused stays granted: its steps are being made."""

@@ -95,7 +95,8 @@ class Inference:
         ]
         self._initial: Tree = tree_map(torch.clone, self._policy.initial_state(1))
         self._remembers = bool(flatten(self._initial))
-        self._state: Tree = tree_map(torch.clone, self._policy.initial_state(slots))
+        self._state: Tree = tree_map(torch.clone, self._policy.initial_state(2 * slots))
+        self._slots, self._side = slots, np.zeros(slots, np.intp)
         self._first = np.ones(slots, np.bool_)
         self._staging: Tree = tree_map(self._stage, zeros(schema.obs, self.largest))
         example = tree_map(lambda leaf: leaf[:1].unsqueeze(1).to(device), self._staging)
@@ -146,6 +147,17 @@ class Inference:
         self._keep(slots[keeps], after, rows[keeps])
         return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
 
+    @torch.inference_mode()
+    def state_before(self, slot: int, *, first: bool) -> Tree:
+        """The state before the step that the slot has acted in last, as arrays; `first` where that began an episode."""
+        row, states = (0, self._initial) if first else (slot + self._slots * (1 - int(self._side[slot])), self._state)
+        return tree_map(lambda leaf: leaf[row].cpu().numpy().copy(), states)
+
+    def _rows_of(self, slots: Slots) -> Slots:
+        """Where the states of slots lie: two of each are kept, that before its last step and that after it."""
+        rows: Slots = slots + self._slots * self._side[slots]
+        return rows
+
     def _take_scale(self) -> None:
         """Takes what values are normalised by as plain numbers, which cost a decision less than tensors do."""
         norm = self._policy.value_norm
@@ -180,7 +192,7 @@ class Inference:
         """The state before the step, [N, ...]; that of an episode's start where `fresh` [N]."""
         if not self._remembers:
             return self._state
-        index = torch.from_numpy(slots).to(self.device)
+        index = torch.from_numpy(self._rows_of(slots)).to(self.device)
         return tree_map(lambda leaf, initial: _renewed(leaf[index], initial, fresh), self._state, self._initial)
 
     def _draw(self, slots: Slots, params: Tree, keeps: Mask) -> Tree:
@@ -218,7 +230,8 @@ class Inference:
         """Scatters the rows of the state of slots that act."""
         self._first[slots] = False
         if self._remembers:
-            source_rows, index = (torch.from_numpy(each).to(self.device) for each in (rows, slots))
+            self._side[slots] ^= 1
+            source_rows, index = (torch.from_numpy(each).to(self.device) for each in (rows, self._rows_of(slots)))
             tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
 
 

@@ -58,6 +58,9 @@ class Lanes:
         self._actor = actor
         self._lanes = tuple(lanes)
         self._fragments_per_chunk = fragments_per_chunk
+        self._sequence, self._chunk, self._chunk_start = ([0] * slots for _ in range(3))
+        self._oldest = [0] * slots
+        """The version that began the chunk that each slot is making."""
         self.numbers = lane_numbers(actor_index, slots, len(lanes))
         """The lane of every slot."""
 
@@ -71,24 +74,63 @@ class Lanes:
         """The name of the slot's stream."""
         return f"{self._actor}-{slot}"
 
-    def wish(self, slot: int, sequence: int) -> None:
-        """Asks for the chunk of the slot's fragment with this number."""
-        self._lane(slot).grants.wish(self._chunk(slot, sequence))
+    def wish(self, slot: int, *, after_another: bool = False) -> None:
+        """Asks for the chunk of the slot's next fragment, or of the one after it."""
+        self._lane(slot).grants.wish(self._chunk_of(slot, after_another=after_another))
 
-    def may_start(self, slot: int, sequence: int, *, after_another: bool) -> bool:
-        """Whether the slot may start this fragment: its chunk is granted, and there is room to send it.
+    def has_room(self, slot: int) -> bool:
+        """Whether a fragment of the slot may be queued although the next one goes on already."""
+        return self._lane(slot).has_room()
+
+    def may_start(self, slot: int, *, after_another: bool, closes_chunk: bool = False) -> bool:
+        """Whether the slot may start its next fragment: its chunk is granted, and there is room to send it.
 
         Args:
             slot: The slot.
-            sequence: The number of the fragment.
             after_another: Whether the fragment before it is complete, but not sent. Where the slot may start, room is
                 kept for that one until it is.
+            closes_chunk: Whether that one ends its chunk, however short it is.
         """
-        lane = self._lane(slot)
-        may_start = lane.has_room() and lane.grants.may_make(self._chunk(slot, sequence))
+        lane, (stream, chunk) = self._lane(slot), self._chunk_of(slot, after_another=after_another)
+        if closes_chunk and not self._is_last(slot):
+            chunk += 1
+            lane.grants.wish((stream, chunk))
+        may_start = lane.has_room() and lane.grants.may_make((stream, chunk))
         if may_start and after_another:
             lane.coming.add(slot)
         return may_start
+
+    def begin(self, slot: int, version: int, step_s: float) -> None:
+        """The slot starts its next fragment, by this version; asks ahead for the chunk of the one after it."""
+        if self._sequence[slot] == self._chunk_start[slot]:
+            self._oldest[slot] = version
+            self._lane(slot).grants.begin(self._chunk_of(slot, after_another=False), version, step_s)
+        self.wish(slot, after_another=True)
+
+    @property
+    def forecasts(self) -> int:
+        """How many times deadlines have changed."""
+        return sum(lane.grants.forecasts for lane in self._lanes)
+
+    def deadline(self, slot: int) -> float:
+        """Until when the chunk that the slot is making should have been sent; infinite where that is not known."""
+        return self._lane(slot).grants.deadline(self._oldest[slot])
+
+    def left_s(self, slot: int, version: int, now: float) -> float:
+        """How long a chunk may take at most that this version begins now."""
+        return self._lane(slot).grants.deadline(version, at_most=True) - now
+
+    def interval_s(self, slot: int) -> float:
+        """Between two versions, as far as the slot's shard knows, seconds."""
+        return self._lane(slot).grants.interval_s
+
+    def is_too_slow(self, slot: int) -> bool:
+        """Whether replay refuses the slot's chunks since nothing in them could be used."""
+        return self._lane(slot).grants.is_too_slow(self._chunk_of(slot, after_another=False))
+
+    def must_cut(self, slot: int) -> bool:
+        """Whether a full chunk of the slot would be too stale."""
+        return self._lane(slot).grants.must_cut(self._chunk_of(slot, after_another=False))
 
     def lacking(self, held: NDArray[np.bool_]) -> Counter[str]:
         """How many of the slots that are held, [S] bool, wait for what."""
@@ -104,14 +146,26 @@ class Lanes:
         """Fragments that wait to be sent."""
         return sum(len(lane.shipper) for lane in self._lanes)
 
-    def send(self, slot: int, sequence: int, fragment: Fragment, *, closes_stream: bool) -> None:
-        """Queues a fragment. After a chunk's last one, its grant need not be kept."""
-        parcel = Parcel(stream=self.stream(slot), sequence=sequence, fragment=fragment, closes_stream=closes_stream)
-        lane = self._lane(slot)
+    def send(self, slot: int, fragment: Fragment, *, task: str = "", closes_chunk: bool) -> None:
+        """Queues the slot's next fragment. After a chunk's last one, its grant need not be kept."""
+        closes_chunk = closes_chunk or self._is_last(slot)
+        lane, chunk, sequence = self._lane(slot), self._chunk_of(slot, after_another=False), self._sequence[slot]
         lane.coming.discard(slot)
-        lane.shipper.send(parcel)
-        if (sequence + 1) % self._fragments_per_chunk == 0:
-            lane.grants.done(self._chunk(slot, sequence))
+        lane.shipper.send(
+            Parcel(
+                stream=self.stream(slot),
+                sequence=sequence,
+                fragment=fragment,
+                chunk=self._chunk[slot],
+                chunk_start=self._chunk_start[slot],
+                closes_chunk=closes_chunk,
+                task=task,
+            )
+        )
+        self._sequence[slot] += 1
+        if closes_chunk:
+            self._chunk[slot], self._chunk_start[slot] = self._chunk[slot] + 1, sequence + 1
+            lane.grants.done(chunk)
 
     def report(self, slot: int, episode: episode_pb2.EpisodeRecord) -> None:
         """Queues an episode record of the slot's stream. Any thread's."""
@@ -125,5 +179,10 @@ class Lanes:
     def _lane(self, slot: int) -> Lane:
         return self._lanes[int(self.numbers[slot])]
 
-    def _chunk(self, slot: int, sequence: int) -> Chunk:
-        return self.stream(slot), sequence // self._fragments_per_chunk
+    def _chunk_of(self, slot: int, *, after_another: bool) -> Chunk:
+        """The chunk of the slot's next fragment, or of the one after it."""
+        return self.stream(slot), self._chunk[slot] + int(after_another and self._is_last(slot))
+
+    def _is_last(self, slot: int) -> bool:
+        """Whether the slot's next fragment is the last that its chunk may have."""
+        return self._sequence[slot] + 1 - self._chunk_start[slot] >= self._fragments_per_chunk

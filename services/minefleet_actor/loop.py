@@ -22,8 +22,11 @@ A slot is in one phase:
 
     WORKING  its environment resets or steps; pool.wait ends it
     READY    an observation waits for a decision           -> WORKING, or HELD when its next fragment may not start yet
-    HELD     no grant or no room for the next fragment     -> READY when there is
+    HELD     no grant, room or time for the next fragment  -> READY when there is
     ENDING   its episode was cut; the value of the last observation is wanted before the reset -> WORKING
+
+A fragment ends when it is full, or before replay would find its first step too stale (`cuts`): between two steps where
+the next one would take too long, and else while its environment works: the step in flight then begins the next one.
 
 Deterministic: there is no thread, every slot that works is waited for before any is decided for, and newer weights are
 taken only where no slot is within a fragment.
@@ -37,9 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.config import RolloutConfig
+from minefleet.fragment import Fragment
 from minefleet.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.batching import Batcher
+from minefleet_actor.cuts import Cuts
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.lanes import Lanes
@@ -82,6 +87,7 @@ class Actor:
         follower: WeightsFollower,
         metrics: ActorMetrics,
         rollout: RolloutConfig,
+        cuts: Cuts,
         camera: Camera | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,10 +104,9 @@ class Actor:
         self._clock = clock
         slots = pool.num_slots
         self._version = inference.version
+        self._cuts = cuts
         self._phase = np.full(slots, Phase.WORKING, np.int8)
         self._asked = np.zeros(slots, np.bool_)
-        self._sequence = np.zeros(slots, np.int64)
-        self._reset_at = np.full(slots, np.inf)
         self._acted_at = np.full(slots, np.nan)
         self._commands = 0
         """How many slots were given something to do in this turn."""
@@ -111,7 +116,7 @@ class Actor:
         everyone = np.arange(self._pool.num_slots)
         self._inference.reset(everyone)
         for slot in everyone.tolist():
-            self._lanes.wish(slot, 0)
+            self._lanes.wish(slot)
         self._pool.reset(everyone)
 
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
@@ -127,7 +132,7 @@ class Actor:
         while self._batcher.has_decided:
             self._carry_out()
             self._ask()
-        self._cut_slow_resets()
+        self._cut_in_flight()
         self._metrics.slot_time.wait_for(self._waiting(), self._commands)
         self._commands = 0
 
@@ -152,7 +157,11 @@ class Actor:
 
     def held(self) -> Counter[str]:
         """How many slots are held, by what they wait for."""
-        return self._lanes.lacking(self._phase == Phase.HELD)
+        is_held = self._phase == Phase.HELD
+        lacking = self._lanes.lacking(is_held & ~self._cuts.waits)
+        if paced := int(np.count_nonzero(is_held & self._cuts.waits)):
+            lacking["pace"] = paced
+        return lacking
 
     def drain(self) -> None:
         """Closes every open fragment with the steps that are complete, and its stream with it."""
@@ -168,15 +177,15 @@ class Actor:
         for slot in range(self._pool.num_slots):
             working = self._phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._obs(slot)
-            self._ship(slot, after, closes_stream=True)
+            self._ship(slot, after, closes_chunk=True)
 
     def _absorb(self, ready: Ready) -> None:
         """Writes down what environments answered."""
         stepped = ready.kind == STEP
         if stepped.any():
             self._absorb_steps(ready, stepped)
-        for slot in ready.slots[ready.kind == RESET]:
-            self._reset_at[slot] = np.inf
+        for slot in ready.slots[ready.kind == RESET].tolist():
+            self._recorder.play(slot, ready.tasks.get(slot, ""))
             self._phase[slot] = Phase.READY
         for slot in ready.slots[ready.kind == FAILED]:
             self._absorb_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
@@ -185,7 +194,9 @@ class Actor:
         slots, terminated, truncated = ready.slots[stepped], ready.terminated[stepped], ready.truncated[stepped]
         self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
         self._episodes.add(slots, ready.reward[stepped])
-        self._metrics.stepped(self._lanes.numbers[slots], self._clock() - self._acted_at[slots])
+        seconds = self._clock() - self._acted_at[slots]
+        self._metrics.stepped(self._lanes.numbers[slots], seconds)
+        self._cuts.stepped(slots, seconds)
         self._acted_at[slots] = np.nan
         self._phase[slots] = Phase.READY
         for slot, dead in zip(slots[terminated | truncated], terminated[terminated | truncated], strict=True):
@@ -230,14 +241,14 @@ class Actor:
 
     def _reset(self, slot: int) -> None:
         """Starts the next episode; a full fragment leaves first."""
-        if self._recorder.is_full(slot):
-            self._ship(slot)
+        if self._recorder.is_full(slot) or self._is_due(slot):
+            self._ship(slot, closes_chunk=self._closes_chunk(slot))
         alone = np.array([slot])
         self._inference.reset(alone)
         self._phase[slot] = Phase.WORKING
-        self._reset_at[slot] = self._clock()
         if self._camera is not None:
             self._camera.begin(slot, self._inference.version)
+        self._cuts.asked(alone)
         self._commands += 1
         self._pool.reset(alone)
 
@@ -265,7 +276,7 @@ class Actor:
             slots, ready = decision.slots, self._phase[decision.slots] == Phase.READY
             self._act(decision, ready & decision.keeps)
             for slot in slots[ready & ~decision.keeps].tolist():
-                self._ship(slot, self._obs(slot))
+                self._end_fragment(slot)
             for slot in slots[~ready].tolist():
                 self._reset(slot)
 
@@ -280,8 +291,8 @@ class Actor:
             return
         for slot, state in decision.before.items():
             if self._phase[slot] == Phase.READY:
-                self._ship(slot, self._obs(slot))
-                self._begin(slot, state)
+                self._end_fragment(slot)
+                self._begin(slot, state, decision.version)
         action = tree_map(lambda leaf: leaf[acts], decision.action)
         logp, value, first = decision.logp[acts], decision.value[acts], decision.first[acts]
         self._recorder.act(slots, self._pool.obs, action, logp, value, first, decision.version)
@@ -289,6 +300,7 @@ class Actor:
             self._camera.look(slots, value, decision.version)
         self._phase[slots] = Phase.WORKING
         self._acted_at[slots] = self._clock()
+        self._cuts.asked(slots)
         self._commands += len(slots)
         self._pool.step(slots, action)
 
@@ -300,7 +312,7 @@ class Actor:
         if not len(slots):
             return
         ready, steps = self._phase[slots] == Phase.READY, self._recorder.length[slots]
-        full = steps == self._recorder.fragment_length
+        full = (steps == self._recorder.fragment_length) | self._cuts.due(slots, self._recorder)
         border = ready & (full | (steps == 0))
         acts = ready & ~border
         acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
@@ -322,32 +334,53 @@ class Actor:
         waiting = (ENVIRONMENT, working), (INFERENCE, len(phases) - working - held)
         return (*waiting, *self.held().items()) if held else waiting
 
-    def _begin(self, slot: int, recurrent_state: Tree) -> None:
-        """Opens the slot's next fragment and wishes ahead for what follows it, so that no grant is waited for idly."""
+    def _begin(self, slot: int, recurrent_state: Tree, version: int) -> None:
+        """Opens the slot's next fragment, and wishes ahead for what follows it, so that no grant is waited for idly."""
         self._recorder.begin(slot, recurrent_state)
-        self._lanes.wish(slot, int(self._sequence[slot]) + 1)
+        self._lanes.begin(slot, version, self._cuts.step_s(slot))
+        self._cuts.began(slot)
 
-    def _cut_slow_resets(self) -> None:
-        """Ships the short fragments of slots whose reset takes long, before their steps go stale."""
-        if self._worker.deterministic:
-            return
-        for slot in np.flatnonzero(self._clock() - self._reset_at > self._worker.reset_cut_s).tolist():
-            self._reset_at[slot] = np.inf
-            self._ship(slot)
+    def _cut_in_flight(self) -> None:
+        """Ships what has been due since its slot was given something to do: its environment takes long."""
+        for slot in self._cuts.overdue(self._phase == Phase.WORKING, self._recorder):
+            if np.isnan(self._acted_at[slot]):
+                self._ship(slot, closes_chunk=True)
+            elif self._lanes.has_room(slot):
+                version, first = self._recorder.in_flight(slot)
+                state = self._inference.state_before(slot, first=first)
+                task, fragment = self._recorder.task(slot), self._recorder.split(slot, state)
+                self._send(slot, fragment, task, closes_chunk=True)
+                self._lanes.begin(slot, version, self._cuts.step_s(slot))
+                self._cuts.began(slot)
 
-    def _ship(self, slot: int, after: Tree | None = None, *, closes_stream: bool = False) -> None:
+    def _is_due(self, slot: int) -> bool:
+        return bool(self._cuts.due(np.array([slot]), self._recorder)[0])
+
+    def _end_fragment(self, slot: int) -> None:
+        """Ships a fragment that is full, or due: then its chunk ends, too."""
+        self._ship(slot, self._obs(slot), closes_chunk=self._closes_chunk(slot))
+
+    def _closes_chunk(self, slot: int) -> bool:
+        """Whether the slot's fragment is the last of its chunk, though that might have more."""
+        return not self._recorder.is_full(slot) or not self._cuts.has_time(slot)
+
+    def _ship(self, slot: int, after: Tree | None = None, *, closes_chunk: bool = False) -> None:
         """Closes the slot's fragment, queues it, and wishes for the chunk of the next one."""
-        fragment = self._recorder.close(slot, after)
-        if fragment is None:
-            return
-        self._lanes.send(slot, int(self._sequence[slot]), fragment, closes_stream=closes_stream)
-        self._sequence[slot] += 1
-        self._lanes.wish(slot, int(self._sequence[slot]))
+        task, fragment = self._recorder.task(slot), self._recorder.close(slot, after)
+        if fragment is not None:
+            self._send(slot, fragment, task, closes_chunk=closes_chunk)
+            self._cuts.ended(slot)
+
+    def _send(self, slot: int, fragment: Fragment, task: str, *, closes_chunk: bool) -> None:
+        self._lanes.send(slot, fragment, task=task, closes_chunk=closes_chunk)
+        self._lanes.wish(slot)
 
     def _may_start(self, slot: int) -> bool:
         """Whether the fragment after the open one may be started."""
-        is_full = self._recorder.is_full(slot)
-        return self._lanes.may_start(slot, int(self._sequence[slot]) + int(is_full), after_another=is_full)
+        after_another = bool(self._recorder.length[slot])
+        closes_chunk = after_another and self._closes_chunk(slot)
+        may_start = self._lanes.may_start(slot, after_another=after_another, closes_chunk=closes_chunk)
+        return self._cuts.may_start(slot, self._inference.version, is_granted=may_start)
 
     def _obs(self, slot: int) -> Tree:
         return tree_map(lambda leaf: leaf[slot], self._pool.obs)

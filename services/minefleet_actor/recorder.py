@@ -9,6 +9,7 @@ comes from whichever forward pass first sees the following observation: the next
 observation of a truncated episode, or a look at the observation after a full fragment.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,10 @@ class Recorder:
         }
         self._cuts = [Cuts() for _ in range(slots)]
         self._state: list[Tree] = [{} for _ in range(slots)]
+        self._tasks: list[Counter[str]] = [Counter() for _ in range(slots)]
+        """The steps of each task before the one that is played now."""
+        self._task = [("", 0)] * slots
+        """The task that is played, and the step of the fragment that it began with."""
         self.pending = np.zeros(slots, np.bool_)
         """[S] bool: the last step's `next_value` is still to be seen."""
 
@@ -73,6 +78,21 @@ class Recorder:
         self.length[slot] = 0
         self._state[slot] = recurrent_state
         self._cuts[slot] = Cuts()
+        self._tasks[slot].clear()
+        self._task[slot] = self._task[slot][0], 0
+
+    def play(self, slot: int, task: str) -> None:
+        """The slot's steps are of this task from now on."""
+        if task != self._task[slot][0]:
+            before, since = self._task[slot]
+            self._tasks[slot][before] += int(self.length[slot]) - since
+            self._task[slot] = task, int(self.length[slot])
+
+    def task(self, slot: int) -> str:
+        """The task that most steps of the open fragment were played in."""
+        task, since = self._task[slot]
+        steps = self._tasks[slot] + Counter({task: int(self.length[slot]) - since})
+        return max(steps, key=lambda name: steps[name], default=task)
 
     def see(self, slots: Slots, value: Array) -> None:
         """Takes V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
@@ -132,7 +152,7 @@ class Recorder:
             slot: The slot whose environment failed.
             obs: The observation after the last good step: `acted_on(slot)` when a step was in flight.
         """
-        if self.length[slot] == 0 or self._is_done(slot):
+        if self.length[slot] == 0 or self.is_done(slot):
             return
         last = self._last(slot)
         self._arrays["truncated"][last] = True
@@ -149,7 +169,7 @@ class Recorder:
         steps = int(self.length[slot])
         if steps == 0:
             return None
-        if not self._is_done(slot):
+        if not self.is_done(slot):
             if after is None:
                 raise ValueError(f"the fragment of slot {slot} ends in mid-episode: it needs the observation after it")
             self.cut(slot, after)
@@ -157,6 +177,26 @@ class Recorder:
         self.begin(slot, {})
         self.pending[slot] = False
         return fragment
+
+    def split(self, slot: int, state: Tree) -> Fragment:
+        """Ends the open fragment before the step in flight, with which the next one begins; returns a copy of it.
+
+        Args:
+            slot: The slot; its fragment has a step.
+            state: Recurrent state before the step in flight.
+        """
+        in_flight, first = self._rows(slot, self.length[slot]), self._rows(slot, 0)
+        fragment = self.close(slot, self.acted_on(slot))
+        assert fragment is not None, f"the fragment of slot {slot} has no step"
+        for buffer in (*flatten(self._obs).values(), *flatten(self._action).values(), *self._arrays.values()):
+            buffer[first] = buffer[in_flight]
+        self._state[slot] = state
+        return fragment
+
+    def in_flight(self, slot: int) -> tuple[int, bool]:
+        """Of the step in flight: the version that decided it, and whether it begins an episode."""
+        row = self._rows(slot, self.length[slot])
+        return int(self._arrays["policy_version"][row]), bool(self._arrays["first"][row])
 
     def is_full(self, slot: int) -> bool:
         """Whether the open fragment has all its steps."""
@@ -166,7 +206,8 @@ class Recorder:
         """Whether some open fragment has steps and lacks others."""
         return bool(np.any((self.length > 0) & (self.length < self.fragment_length)))
 
-    def _is_done(self, slot: int) -> bool:
+    def is_done(self, slot: int) -> bool:
+        """Whether the last step of the open fragment, which has one, has ended its episode."""
         last = self._last(slot)
         return bool(self._arrays["terminated"][last] or self._arrays["truncated"][last])
 

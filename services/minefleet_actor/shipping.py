@@ -38,7 +38,10 @@ class Parcel:
     stream: str
     sequence: int
     fragment: Fragment
-    closes_stream: bool
+    chunk: int
+    chunk_start: int
+    closes_chunk: bool
+    task: str = ""
 
 
 class Shipper:
@@ -181,5 +184,8 @@ class Shipper:
             schema_fingerprint=self._schema_fingerprint,
             compression=self._compression,
             state_dtype=self._state_dtype,
-            closes_stream=parcel.closes_stream,
+            chunk=parcel.chunk,
+            chunk_start=parcel.chunk_start,
+            closes_chunk=parcel.closes_chunk,
+            task=parcel.task,
         )

@@ -170,7 +170,15 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: S
     reference = twin(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
     dump = Dumps(run, rank=ranks.rank)
-    return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)
+    return Updater(
+        policy,
+        optimizer,
+        config,
+        reference,
+        ranks=ranks,
+        compiled=compiled,
+        dump=dump,
+    )
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
@@ -196,7 +204,7 @@ def build_replay(context: RoleContext) -> Shards:
                 stopping=context.stopping,
                 report=context.board.waiting,
             ),
-            fragments=fragments_per_iteration(run.config, shard.index),
+            steps=fragments_per_iteration(run.config, shard.index) * run.config.rollout_config.fragment_length,
         )
         for shard in run.shards
     ]
@@ -219,7 +227,6 @@ def build_feed(
     ahead = ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0
     return Feed(
         replay,
-        fragments_per_chunk=buffer.fragments_per_chunk,
         order=buffer.order,
         readers=config.num_readers,
         collator=Collator(

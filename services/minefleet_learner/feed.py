@@ -79,7 +79,6 @@ class Feed:
         self,
         replay: Leases,
         *,
-        fragments_per_chunk: int,
         order: Order,
         readers: int,
         collator: Collator,
@@ -93,8 +92,7 @@ class Feed:
         """Stores its arguments; nothing is leased yet.
 
         Args:
-            replay: A lease holds the fragments of one iteration, or this rank's part of them.
-            fragments_per_chunk: As replay counts them.
+            replay: A lease holds the steps of one iteration, or this rank's part of them.
             order: Which chunks to prefer.
             readers: Threads that read.
             collator: Makes batches of what was read.
@@ -107,7 +105,6 @@ class Feed:
             reading: Entered while fragments are read.
         """
         self._replay = replay
-        self._fragments_per_chunk = fragments_per_chunk
         self._order = order
         self._collator = collator
         self._burn_in = burn_in
@@ -214,7 +211,7 @@ class Feed:
         self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, HalfPacked]], use_version: int
     ) -> Leased:
         chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
-        mine = [chunk_of[stream, sequence // self._fragments_per_chunk] for (stream, sequence), _ in named]
+        mine = [chunk_of[stream, half.header.chunk] for (stream, _), half in named]
         fresh = (
             len(half.steps) - burned_steps(half.steps.first, self._burn_in)
             for (_, half), chunk in zip(named, mine, strict=True)

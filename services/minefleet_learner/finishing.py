@@ -31,6 +31,7 @@ from minefleet_learner.rows import Account, Speedometer, evaluation_row, make_ro
 from minefleet_learner.saving import CheckpointWriter
 from minefleet_learner.schedule import stop_reason, with_best
 from minefleet_learner.shards import Shards
+from minefleet_learner.shares import StepShares
 from minefleet_learner.sinks import Journal, finite
 from minefleet_learner.snapshot import Insides, checkpoint_of
 from minefleet_learner.stepping import NonFiniteError
@@ -86,6 +87,7 @@ class Finisher:
     def __init__(self, outlets: Outlets) -> None:
         self._outlets = outlets
         self._speed = Speedometer()
+        self._shares = StepShares(outlets.run.config)
         self._state = CheckpointState(run_id="")
         self._episodes = EpisodeStatistics()
         self._position = NOWHERE
@@ -224,6 +226,7 @@ class Finisher:
             account=account,
             sps=self._speed.pass_by(self._state.env_steps),
             loop_share=self._outlets.loop_time.shares(),
+            shares=self._shares.summary(self._outlets.replay.latest),
         )
         self._journal.write(row)
         self._outlets.metrics.observe(row, skipped_steps=account.report.skipped_steps)

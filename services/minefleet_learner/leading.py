@@ -60,10 +60,10 @@ def split(chunks: Sequence[LeasedChunk], size: int) -> list[list[LeasedChunk]]:
         streams.setdefault(chunk.stream, []).append(chunk)
     parts: list[list[LeasedChunk]] = [[] for _ in range(size)]
     loads = [0] * size
-    for stream in sorted(streams.values(), key=_fragments, reverse=True):
+    for stream in sorted(streams.values(), key=_steps, reverse=True):
         rank = loads.index(min(loads))
         parts[rank] += stream
-        loads[rank] += _fragments(stream)
+        loads[rank] += _steps(stream)
     return parts
 
 
@@ -113,5 +113,5 @@ def end(ranks: Ranks) -> None:
     ranks.leave()
 
 
-def _fragments(chunks: Sequence[LeasedChunk]) -> int:
-    return sum(chunk.fragments for chunk in chunks)
+def _steps(chunks: Sequence[LeasedChunk]) -> int:
+    return sum(chunk.steps for chunk in chunks)

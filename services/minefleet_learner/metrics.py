@@ -77,6 +77,18 @@ class LearnerMetrics:
             ["head"],
             registry=registry,
         )
+        self._task_share = Gauge(
+            "minefleet_learner_task_share",
+            "Share of a task in the steps of the last iterations: of those played, and of those trained on.",
+            ["task", "of"],
+            registry=registry,
+        )
+        self._too_slow = Gauge(
+            "minefleet_learner_task_too_slow_streams",
+            "Environments of a task that are too slow for anything that they play to be used.",
+            ["task"],
+            registry=registry,
+        )
         self._skipped = Counter(
             "minefleet_learner_skipped_steps", "Optimizer steps left out as not finite.", registry=registry
         )
@@ -92,6 +104,10 @@ class LearnerMetrics:
                 gauge.set(number)
         for head, entropy in row.get("head_entropy", {}).items():
             self._head_entropy.labels(head).set(entropy)
+        for task, share in row.get("step_shares", {}).items():
+            for what in ("played", "trained"):
+                self._task_share.labels(task, what).set(share[f"{what}_share"])
+            self._too_slow.labels(task).set(share["too_slow"])
         self._skipped.inc(skipped_steps)
         self._probed.inc(row.get("parity_steps") or 0)
 

@@ -80,6 +80,7 @@ def make_row(
     account: Account,
     sps: float | None,
     loop_share: Mapping[str, float],
+    shares: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The numbers of an iteration that has just been acked."""
     staleness, uses = account.receipt.staleness, account.receipt.uses
@@ -94,6 +95,7 @@ def make_row(
         "learner_wait_ratio": account.learner_wait_ratio,
         "publish_blocked_s": account.publish_blocked_s,
         "loop_share": loop_share,
+        **shares,
         "staleness_mean": mean(staleness),
         "staleness_max": max(staleness, default=None),
         "reuse_mean": mean(uses),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from minefleet.errors import FencedError, FleetError, NotFoundError
-from minefleet.replay import EpisodePage, LeasedChunk, Order, Packed, Position, ReplayClient
+from minefleet.replay import EpisodePage, Lease, LeasedChunk, Order, Packed, Position, ReplayClient
 from minefleet.rpc import StoppedError
 from minefleet.v1 import episode_pb2
 
@@ -27,7 +27,7 @@ class Part:
     """One shard, and what it does for an iteration."""
 
     replay: ReplayClient
-    fragments: int
+    steps: int
     """In one lease."""
 
 
@@ -45,6 +45,8 @@ class Shards:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
+        self.latest: Sequence[Lease] = ()
+        """What each shard has answered last: with what has become of the steps of tasks."""
         self._homes: dict[int, Mapping[str, int]] = {}
         """Of each open lease, the shard that its streams lie on."""
         self._threads = ThreadPoolExecutor(len(parts), thread_name_prefix="lease") if len(parts) > 1 else None
@@ -62,12 +64,12 @@ class Shards:
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
         """Leases the chunks of one iteration; None when the wait ran out. Asking again adds what is missing."""
 
-        def ask(part: Part) -> list[LeasedChunk]:
-            return part.replay.lease(
-                number, fragments=part.fragments, use_version=use_version, wait_s=wait_s, order=order
-            ).chunks
+        def ask(part: Part) -> Lease:
+            return part.replay.lease(number, steps=part.steps, use_version=use_version, wait_s=wait_s, order=order)
 
-        parts = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
+        leases = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
+        self.latest = leases
+        parts = [lease.chunks for lease in leases]
         if not all(parts):
             return None
         self.place(number, {chunk.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks})

@@ -127,7 +127,8 @@ class BaseTrainer(ABC):
         """Takes fragments and estimates what a trainer with an update of its own needs.
 
         Args:
-            num_fragments: Those of one iteration: num_workers * batch_size_per_gpu * batches_per_iteration.
+            num_fragments: Those of one iteration: num_workers * batch_size_per_gpu * batches_per_iteration. As
+                many steps as full ones have are taken, in however many fragments.
 
         Returns:
             `records`, the `Batch`; `mask` [B, T], False at padding, where the rest is 0; `rewards`, `td_targets`,

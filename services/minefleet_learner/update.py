@@ -98,7 +98,7 @@ class Updater:
             self.refer_to_current()
         self.policy.eval()
         part = None if batch is None else self._estimated(batch)
-        fragments, bad = self._survey(part, rates)
+        bad = self._survey(part, rates)
         if bad:
             self._stepper.leave_out(bad)
             return UpdateReport(skipped_steps=1)
@@ -109,7 +109,7 @@ class Updater:
         prepared = None if part is None else self._preparer.prepare(part, before)
         stands_still = self._set_rates(rates)
         self.policy.train(not stands_still)
-        report = self._train(prepared, before, rates, fragments)
+        report = self._train(prepared, before, rates)
         self.policy.eval()
         if self.policy.obs_norm is not None and not stands_still:
             pieces = [] if batch is None else acted_on(batch, self._config.batch_size_per_gpu)
@@ -123,23 +123,21 @@ class Updater:
             trained=batch.mask & ~burned_in(batch.first, self.burn_in),
         )
 
-    def _survey(self, part: Part | None, rates: Rates) -> tuple[int, list[Name]]:
-        """How many fragments there are on all ranks, and which of them cannot be trained on."""
+    def _survey(self, part: Part | None, rates: Rates) -> list[Name]:
+        """Which fragments of all ranks cannot be trained on."""
         rows = [] if part is None else not_finite(part.batch, part.estimates)
         bad = [] if part is None else [part.batch.names[row] for row in rows]
         if part is not None and rows:
             self._tell(BadStep(batch=subset(part.batch, torch.tensor(rows)), rates=rates))
-        fragments = 0 if part is None else len(part.batch)
         if self._ranks.is_alone:
-            return fragments, bad
-        mine = {"fragments": fragments, "bad": bad, "digest": digest(self.policy.state_dict())}
+            return bad
+        mine = {"bad": bad, "digest": digest(self.policy.state_dict())}
         all_ranks = self._ranks.gather(mine)
         if len({one["digest"] for one in all_ranks}) > 1:
             raise RanksError("the weights differ between ranks; all have to start again from the checkpoint")
-        names = [(stream, sequence) for one in all_ranks for stream, sequence in one["bad"]]
-        return sum(one["fragments"] for one in all_ranks), names
+        return [(stream, sequence) for one in all_ranks for stream, sequence in one["bad"]]
 
-    def _train(self, prepared: Prepared | None, before: Before, rates: Rates, fragments: int) -> UpdateReport:
+    def _train(self, prepared: Prepared | None, before: Before, rates: Rates) -> UpdateReport:
         """Takes the optimizer steps of all epochs; a rank without fragments takes them with the others' gradients."""
         lengths = torch.zeros(0, dtype=torch.int64) if prepared is None else prepared.pieces.mask.sum(1).cpu()
         tally, auxiliary = UpdateTally(self.policy.action_head.names), Auxiliary(self.auxiliary_losses, lengths)
@@ -153,7 +151,7 @@ class Updater:
             return prepared.names_of(chosen)
 
         loss_of = auxiliary.added_to(main_loss_of)
-        for group, count in self._groups(prepared, lengths, fragments):
+        for group, count in self._groups(prepared, lengths):
             rng = rng_arrays() if self._dump else None
             dump = partial(self._tell_of, prepared, rates, rng)
             limit = self._kl_limit(rates)
@@ -216,20 +214,21 @@ class Updater:
         target = self._config.target_kl
         return math.inf if target is None or rates.warming_up else KL_SLACK * target
 
-    def _groups(
-        self, prepared: Prepared | None, lengths: Tensor, fragments: int
-    ) -> Iterator[tuple[Sequence[Tensor], int]]:
+    def _groups(self, prepared: Prepared | None, lengths: Tensor) -> Iterator[tuple[Sequence[Tensor], int]]:
         """Per optimizer step, the pieces of this rank's micro-batches, and the trained steps that all ranks have.
 
-        Pieces are drawn anew each epoch. All ranks take as many steps, whatever part of the fragments each has.
+        Pieces are drawn anew each epoch. All ranks take as many optimizer steps, whatever part of the data each has: as
+        many as the configuration says, also where a lease has some steps more or fewer than an iteration wants.
         """
-        size = self._config.batch_size_per_gpu
-        steps = -(-fragments // (self._ranks.size * size * self._config.gradient_accumulation))
+        optimizer_steps = -(-self._config.batches_per_iteration // self._config.gradient_accumulation)
         for _ in range(self._config.epochs_per_iteration):
-            groups: Sequence[Sequence[Tensor]] = [()] * steps
+            groups: Sequence[Sequence[Tensor]] = [()] * optimizer_steps
             if prepared is not None:
                 groups = draw(
-                    prepared.batch, prepared.pieces.row.cpu(), steps, self._preparer.pieces_of_a_pass(prepared)
+                    prepared.batch,
+                    prepared.pieces.row.cpu(),
+                    optimizer_steps,
+                    self._preparer.pieces_of_a_pass(prepared),
                 )
             counts = torch.tensor([sum(int(lengths[chosen].sum()) for chosen in group) for group in groups])
             self._ranks.sum([counts])

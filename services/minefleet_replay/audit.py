@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minefleet_replay.leases import read_rows
-from minefleet_replay.ledger import Ledger
+from minefleet_replay.ledger import Amount, Ledger
 from minefleet_replay.names import ChunkName
 from minefleet_replay.rows import LEDGER, Meta, number_of, read_names
 from minefleet_replay.store import Store
@@ -18,10 +18,10 @@ class Recount:
     """As it was written."""
     named: int
     """Names that streams remember: every fragment ever appended, while no stream is forgotten."""
-    live: int
-    leased: int
-    quarantined: int
-    """Fragments that are corrupt and still stored."""
+    live: Amount
+    leased: Amount
+    quarantined: Amount
+    """What is corrupt and still stored."""
 
     def faults(self) -> Iterator[str]:
         """What does not add up."""
@@ -29,34 +29,30 @@ class Recount:
             yield f"the buckets do not add up: {self.ledger}"
         if self.named > self.ledger.appended:
             yield f"streams name {self.named} fragments, {self.ledger.appended} were appended"
-        for bucket, counted, recounted in (
-            ("live", self.ledger.live, self.live),
-            ("leased", self.ledger.leased, self.leased),
-        ):
-            if counted != recounted:
-                yield f"the ledger counts {counted} fragments as {bucket}, the rows hold {recounted}"
-        if self.quarantined > self.ledger.corrupt:
-            yield f"{self.quarantined} fragments are quarantined, the ledger counts {self.ledger.corrupt} as corrupt"
+        for unit, account in self.ledger._asdict().items():
+            live, leased, quarantined = (getattr(one, unit) for one in (self.live, self.leased, self.quarantined))
+            for bucket, counted, recounted in (("live", account.live, live), ("leased", account.leased, leased)):
+                if counted != recounted:
+                    yield f"the ledger counts {counted} {unit} as {bucket}, the rows hold {recounted}"
+            if quarantined > account.corrupt:
+                yield f"{quarantined} {unit} are quarantined, the ledger counts {account.corrupt} as corrupt"
 
 
-def recount(store: Store, fragments_per_chunk: int) -> Recount:
+def recount(store: Store) -> Recount:
     """Counts the rows."""
     leases = read_rows({number_of(key): row for key, row in store.scan("leases")})
     leased_ids = {chunk_id for lease in leases.open.values() for chunk_id, _ in lease.chunks}
     ids: dict[ChunkName, int] = {}
-    live = leased = quarantined = 0
+    steps = dict[str, list[int]](live=[], leased=[], quarantined=[])
     for key, row in store.scan("meta"):
         meta = Meta.from_row(number_of(key), row)
-        name = ChunkName(meta.stream, meta.fragment.sequence // fragments_per_chunk)
+        name = ChunkName(meta.stream, meta.fragment.chunk)
         is_leased = ids.setdefault(name, meta.fragment.number) in leased_ids
-        quarantined += meta.fragment.corrupt
-        leased += is_leased and not meta.fragment.corrupt
-        live += not is_leased and not meta.fragment.corrupt
+        kind = "quarantined" if meta.fragment.corrupt else "leased" if is_leased else "live"
+        steps[kind].append(meta.fragment.steps)
     ledger = store.get("system", LEDGER)
     return Recount(
         ledger=Ledger.from_row(ledger) if ledger else Ledger(),
         named=sum(high - low for _, row in store.scan("names") for low, high in read_names(row).fragments),
-        live=live,
-        leased=leased,
-        quarantined=quarantined,
+        **{kind: Amount(len(counts), sum(counts)) for kind, counts in steps.items()},
     )

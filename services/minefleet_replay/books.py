@@ -47,14 +47,9 @@ class Books:
         """What is older can never be used again."""
         return self.horizon - self.limits.max_staleness
 
-    def chunk_name(self, stream: str, sequence: int) -> ChunkName:
-        """The chunk that a fragment lies in."""
-        return ChunkName(stream, sequence // self.limits.fragments_per_chunk)
-
     def is_begun(self, name: ChunkName) -> bool:
         """Whether a fragment of the chunk has ever arrived."""
-        first = name.number * self.limits.fragments_per_chunk
-        return self.names[name.stream].knows_any(first, first + self.limits.fragments_per_chunk)
+        return self.names[name.stream].knows_chunk(name.number)
 
     def is_stale(self, oldest_version: int) -> bool:
         """Whether what a version acted in can never be used again."""
@@ -105,20 +100,20 @@ def _read_books(store: Store, limits: Limits) -> Books:
 
 
 def _read_index(store: Store, limits: Limits, leases: Leases) -> Index:
-    index = Index(fragments_per_chunk=limits.fragments_per_chunk, max_reuse=limits.max_reuse)
+    index = Index(max_reuse=limits.max_reuse)
     uses = {number_of(key): read_uses(row) for key, row in store.scan("uses")}
     leased = Counter(chunk_id for lease in leases.open.values() for chunk_id, _ in lease.chunks)
-    index.load(_fragments(store, limits.fragments_per_chunk), uses, leased)
+    index.load(_fragments(store), uses, leased)
     return index
 
 
-def _fragments(store: Store, fragments_per_chunk: int) -> Iterator[tuple[ChunkName, Fragment]]:
+def _fragments(store: Store) -> Iterator[tuple[ChunkName, Fragment]]:
     streams: dict[str, str] = {}
     for key, row in store.scan("meta"):
         stream, fragment = read_fragment(number_of(key), row)
         # One string per stream, however many names hold it.
         stream = streams.setdefault(stream, stream)
-        yield ChunkName(stream, fragment.sequence // fragments_per_chunk), fragment
+        yield ChunkName(stream, fragment.chunk), fragment
 
 
 def _read_progress(store: Store) -> Progress:

@@ -70,7 +70,7 @@ def begin_from(counters: Counters, store: Store) -> None:
     if not counters.system:
         return
     last = Ledger.from_row(counters.system[LEDGER])
-    ledger = last._replace(live=0, leased=0, corrupt=last.corrupt + last.live + last.leased)
+    ledger = Ledger(*(one._replace(live=0, leased=0, corrupt=one.corrupt + one.live + one.leased) for one in last))
     batch = Batch(store)
     for key, row in counters.system.items():
         batch.put("system", key, row)

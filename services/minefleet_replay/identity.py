@@ -10,7 +10,7 @@ from minefleet_replay.shortage import translated_shortage
 
 FILE = "identity.json"
 
-FORMAT = 3
+FORMAT = 4
 """Format of the store; others are refused."""
 
 

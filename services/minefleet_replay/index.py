@@ -1,29 +1,33 @@
 """Which chunks there are and which may be leased. Pure, in memory; rebuilt from the store at start.
 
 A chunk is known by its id, the append number of the fragment of it that arrived first: ids rise with age. It may be
-leased when it is whole and `uses + leases < max_reuse`; then its id stands, in order, in the list of its charge:
+leased when it is whole and `uses + leases < max_reuse`; then it stands, by its oldest version and its id, in the list
+of its charge:
 
     ready[0]  never leased            ── take ──▶ ready[1] ── take ──▶ ...
     ready[1]  used or leased once    ◀── give back unused ──
 
-so that the fewest uses, then the oldest, are at hand without a search. All that is done to one chunk takes time that
-hardly grows with their number.
+so that the fewest uses, then the oldest version, then the first to arrive, are at hand without a search. All that is
+done to one chunk takes time that hardly grows with their number.
 """
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain
 from random import Random
 from typing import Literal, NamedTuple
 
 from sortedcontainers import SortedDict, SortedList
 
 from minefleet_replay.budget import row_weight
+from minefleet_replay.ledger import Amount
 from minefleet_replay.names import ChunkName
 
 Order = Literal["least_used", "uniform", "oldest"]
+Age = tuple[int, int]
+"""Oldest version and id."""
 
 
 class Place(NamedTuple):
@@ -46,9 +50,15 @@ class Fragment(NamedTuple):
     payload_bytes: int
     oldest_version: int
     newest_version: int
-    closes_stream: bool
+    steps: int
+    chunk: int
+    """Number of its chunk."""
+    chunk_start: int
+    """Sequence of the chunk's first fragment."""
+    closes_chunk: bool
     place: Place
     """Where its payload lies."""
+    task: str = ""
     corrupt: bool = False
     row_bytes: int = 0
     """Bytes of its row in `meta`."""
@@ -87,6 +97,11 @@ class Chunk:
         return min(fragment.oldest_version for fragment in self.fragments)
 
     @property
+    def age(self) -> Age:
+        """Sorts chunks by their oldest version, then by when they began."""
+        return self.oldest_version, self.id
+
+    @property
     def newest_version(self) -> int:
         """The newest version that acted in it."""
         return max(fragment.newest_version for fragment in self.fragments)
@@ -97,25 +112,34 @@ class Chunk:
         return sum(fragment.payload_bytes for fragment in self.fragments)
 
     @property
-    def sound(self) -> int:
+    def steps(self) -> int:
+        """Steps in its fragments."""
+        return sum(fragment.steps for fragment in self.fragments)
+
+    @property
+    def sound(self) -> Amount:
         """Fragments whose bytes are not known to be corrupt."""
-        return sum(not fragment.corrupt for fragment in self.fragments)
+        steps = [fragment.steps for fragment in self.fragments if not fragment.corrupt]
+        return Amount(len(steps), sum(steps))
 
 
 class Index:
     """All chunks in the store."""
 
-    def __init__(self, *, fragments_per_chunk: int, max_reuse: int) -> None:
-        self._fragments_per_chunk = fragments_per_chunk
+    def __init__(self, *, max_reuse: int) -> None:
         self._chunks: dict[int, Chunk] = {}
         self._by_name: dict[ChunkName, Chunk] = {}
         self._by_version: dict[int, dict[int, Chunk]] = {}
         self._max_reuse = max_reuse
-        self._ready: SortedDict[int, SortedList[int]] = SortedDict()
-        """Ids by charge, where there are any."""
+        self._ready: SortedDict[int, SortedList[Age]] = SortedDict()
+        """By charge, where there are any."""
+        self._ready_steps = 0
         self._unleased = SortedList()
         self._by_file: dict[int, set[int]] = {}
         self.payload_bytes = 0
+        self.steps = 0
+        self.usable_steps = 0
+        """Those of chunks that are not condemned."""
         self.row_weight = 0
         """What the rows of all fragments weigh."""
 
@@ -153,11 +177,12 @@ class Index:
             chunk.whole = self._is_whole(chunk)
             self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
         self._unleased.update(chunk.id for chunk in self if not chunk.leases)
-        ready: dict[int, list[int]] = {}
+        ready: dict[int, list[Age]] = {}
         for chunk in self:
             if self._is_ready(chunk):
-                ready.setdefault(chunk.charge, []).append(chunk.id)
-        self._ready.update({charge: SortedList(ids) for charge, ids in ready.items()})
+                ready.setdefault(chunk.charge, []).append(chunk.age)
+                self._ready_steps += chunk.steps
+        self._ready.update({charge: SortedList(ages) for charge, ages in ready.items()})
 
     def add(self, name: ChunkName, fragment: Fragment) -> Chunk:
         """Adds a fragment to its chunk."""
@@ -173,6 +198,7 @@ class Index:
         """Takes an unleased chunk out of all but the count: it can only be removed any more."""
         self._unlist(chunk)
         del self._by_name[chunk.name]
+        self.usable_steps -= chunk.steps
         chunk.condemned = True
 
     def remove(self, chunk: Chunk) -> None:
@@ -180,6 +206,7 @@ class Index:
         if not chunk.condemned:
             self.condemn(chunk)
         for fragment in chunk.fragments:
+            self.steps -= fragment.steps
             self.payload_bytes -= fragment.payload_bytes
             self.row_weight -= row_weight(fragment.row_bytes)
             self._leave_file(fragment.place.file, chunk.id)
@@ -215,6 +242,7 @@ class Index:
         """What the board says of the chunks."""
         return {
             "ready_chunks": sum(map(len, self._ready.values())),
+            "ready_steps": self._ready_steps,
             "unused_chunks": len(self._ready.get(0, ())),
             "oldest_held_version": min(self._by_version, default=0),
         }
@@ -227,45 +255,50 @@ class Index:
         """Chunks of which a payload lies in a file, the oldest first."""
         return [self._chunks[chunk_id] for chunk_id in sorted(self._by_file.get(file, ()))]
 
-    def choose(self, count: int, order: Order, oldest_version: int, rng: Random) -> list[Chunk]:
-        """Chooses chunks to lease; fewer than `count` when there are not enough.
+    def choose(self, steps: int, order: Order, oldest_version: int, rng: Random) -> list[Chunk]:
+        """Chooses chunks to lease until their steps reach `steps`; none when there are not enough.
 
         Args:
-            count: Chunks wanted.
-            order: `least_used`: the fewest uses first, then the oldest, shuffled. `uniform`: all alike. `oldest`: the
-                oldest first, in order.
+            steps: Wanted.
+            order: `least_used`: the fewest uses first, then the oldest version, then the first to arrive, shuffled.
+                `uniform`: all alike. `oldest`: the oldest version first, then the first to arrive, in order.
             oldest_version: Chunks in which an older one acted are passed over.
             rng: Decides.
         """
-        ready = self._ready.values()
-        if sum(map(len, ready)) < count:
+        if self._ready_steps < steps:
             return []
+        ready = self._ready.values()
         if order == "uniform":
-            return self._sample(count, oldest_version, rng)
-        ids: Iterable[int] = chain(*ready) if order == "least_used" else merge(*ready)
-        chosen = list(islice(self._fresh(ids, oldest_version), count))
+            ages: Iterable[Age] = self._drawn(rng)
+        else:
+            ages = chain(*ready) if order == "least_used" else merge(*ready)
+        chosen, missing = list[Chunk](), steps
+        for oldest, chunk_id in ages:
+            if missing <= 0:
+                break
+            if oldest >= oldest_version:
+                chosen.append(self._chunks[chunk_id])
+                missing -= chosen[-1].steps
         if order == "least_used":
             rng.shuffle(chosen)
-        return chosen
+        return chosen if missing <= 0 else []
 
-    def _sample(self, count: int, oldest_version: int, rng: Random) -> list[Chunk]:
-        """Draws without replacement: enough that `count` are left when those that are too old are passed over."""
-        sizes = [len(ready) for ready in self._ready.values()]
-        old = sum(len(chunks) for oldest, chunks in self._by_version.items() if oldest < oldest_version)
-        places = rng.sample(range(sum(sizes)), min(count + old, sum(sizes)))
-        return list(islice(self._fresh(map(self._ready_at, places), oldest_version), count))
+    def _drawn(self, rng: Random) -> Iterator[Age]:
+        """Draws ready chunks without replacement: as many as are asked for, most often few of them."""
+        count, drawn = sum(map(len, self._ready.values())), set[int]()
+        while len(drawn) < count:
+            place = rng.randrange(count)
+            if place not in drawn:
+                drawn.add(place)
+                yield self._ready_at(place)
 
-    def _ready_at(self, place: int) -> int:
-        """The id at a place in all lists of ready chunks, one after the other."""
+    def _ready_at(self, place: int) -> Age:
+        """What is at a place in all lists of ready chunks, one after the other."""
         for ready in self._ready.values():
             if place < len(ready):
-                return int(ready[place])
+                return ready[place]  # type: ignore[no-any-return]  # Its stub knows no types.
             place -= len(ready)
         raise IndexError(place)
-
-    def _fresh(self, ids: Iterable[int], oldest_version: int) -> Iterator[Chunk]:
-        chunks = (self._chunks[chunk_id] for chunk_id in ids)
-        return (chunk for chunk in chunks if chunk.oldest_version >= oldest_version)
 
     def _place(self, name: ChunkName, fragment: Fragment) -> Chunk:
         chunk = self._by_name.get(name)
@@ -273,6 +306,8 @@ class Index:
             chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)
         insort(chunk.fragments, fragment)
         self.payload_bytes += fragment.payload_bytes
+        self.steps += fragment.steps
+        self.usable_steps += fragment.steps
         self.row_weight += row_weight(fragment.row_bytes)
         self._by_file.setdefault(fragment.place.file, set()).add(chunk.id)
         return chunk
@@ -283,21 +318,20 @@ class Index:
         if not chunk_ids:
             self._by_file.pop(file, None)
 
-    def _is_whole(self, chunk: Chunk) -> bool:
+    @staticmethod
+    def _is_whole(chunk: Chunk) -> bool:
         """Whether no fragment of it is missing. No two are the same, so that the ends tell whether there are gaps."""
         first, last = chunk.fragments[0], chunk.fragments[-1]
-        length = len(chunk.fragments)
-        start = chunk.name.number * self._fragments_per_chunk
-        if first.sequence != start or last.sequence != start + length - 1:
-            return False
-        return length == self._fragments_per_chunk or last.closes_stream
+        is_gapless = last.sequence - first.sequence == len(chunk.fragments) - 1
+        return first.sequence == first.chunk_start and is_gapless and last.closes_chunk
 
     def _list(self, chunk: Chunk) -> None:
         self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
         if not chunk.leases:
             self._unleased.add(chunk.id)
         if self._is_ready(chunk):
-            self._ready.setdefault(chunk.charge, SortedList()).add(chunk.id)
+            self._ready.setdefault(chunk.charge, SortedList()).add(chunk.age)
+            self._ready_steps += chunk.steps
 
     def _unlist(self, chunk: Chunk) -> None:
         bucket = self._by_version[chunk.oldest_version]
@@ -308,7 +342,8 @@ class Index:
             self._unleased.remove(chunk.id)
         if self._is_ready(chunk):
             ready = self._ready[chunk.charge]
-            ready.remove(chunk.id)
+            ready.remove(chunk.age)
+            self._ready_steps -= chunk.steps
             if not ready:
                 del self._ready[chunk.charge]
 

@@ -4,11 +4,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from minefleet.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.books import Books
+from minefleet_replay.closing import FITS, needed_s
 from minefleet_replay.index import NOWHERE, Chunk
 from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.ledger import Reason, bucket_of
@@ -34,6 +35,19 @@ class Upload:
     progress: Counts = NO_COUNTS
 
 
+class Grant(NamedTuple):
+    """Whether a chunk may be made."""
+
+    granted: bool
+    too_slow: bool = False
+    """It is refused since nothing that its stream makes could be used."""
+    cut: bool = False
+    """It must be cut in time, since a full one would be too stale."""
+
+
+REFUSED = Grant(granted=False)
+
+
 class Intake:
     """Takes in what actors send. Not thread-safe."""
 
@@ -45,24 +59,24 @@ class Intake:
     def _books(self) -> Books:
         return self._keeper.books
 
-    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> tuple[list[bool], int, int]:
-        """Says for each chunk if these weights may make it, then how many more they could, and how many newer ones."""
+    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> tuple[list[Grant], int, int]:
+        """Says for each chunk if these weights may make it, and what room is left then: for theirs, for newer ones."""
         if self._is_too_old(policy_version):
             for name in names:
                 self._keeper.pacing.revoke(name)
-            return [False] * len(names), 0, self._keeper.pacing.free_chunks(self._keeper.usable_chunks)
+            return [REFUSED] * len(names), 0, self._keeper.pacing.free_steps(self._books.index.usable_steps)
         lag = max(0, self._books.standing.newest_version - policy_version)
-        fresh_chunks = self._books.limits.fresh_chunks(lag)
-        granted = [self._reserve(name, fresh_chunks) for name in names]
-        free = self._keeper.pacing.free_chunks
-        return granted, free(self._keeper.usable_chunks, fresh_chunks), free(self._keeper.usable_chunks)
+        fresh_steps = self._books.limits.fresh_steps(lag)
+        grants = [self._reserve(name, fresh_steps) for name in names]
+        free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
+        return grants, free(held_steps, fresh_steps), free(held_steps)
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores what is new in an upload, as one change. Returns what becomes of its fragment, if it has one.
 
         Raises:
             ConflictError: If the fragment's name is known with other bytes.
-            RejectedError: If its stream was closed before it.
+            RejectedError: If its chunk was closed before it.
             OverloadedError: If there is no room, or the store would stall.
         """
         outcome, reason = self._judge(upload.header) if upload.header is not None else (None, None)
@@ -82,30 +96,49 @@ class Intake:
         books = self._books
         return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
 
-    def _reserve(self, name: ChunkName, fresh_chunks: int) -> bool:
+    def _reserve(self, name: ChunkName, fresh_steps: int) -> Grant:
         pacing, now = self._keeper.pacing, self._clock()
+        steps = self._can_make(name.stream, now)
+        cut = steps < self._books.limits.chunk_steps
         if self._books.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
-            return True
-        return pacing.reserve(name, self._keeper.usable_chunks, now, fresh_chunks)
+            return Grant(granted=True, cut=cut)
+        if not steps and not pacing.has_granted(name):
+            return Grant(granted=False, too_slow=True)
+        return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps), cut=cut)
+
+    def _can_make(self, stream: str, now: float) -> int:
+        """How many steps a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
+        limits, step_s = self._books.limits, self._keeper.streams.step_s(stream)
+        closing = self._keeper.lease_clock.forecast(now)
+        if closing is None or not step_s:
+            return limits.chunk_steps
+        if limits.least_steps * step_s > closing.longest_s:
+            needed = needed_s(limits.least_steps, step_s)
+            return limits.least_steps if self._keeper.streams.may_try(stream, needed, now) else 0
+        self._keeper.streams.fast_enough(stream)
+        return min(max(int(FITS * closing.window_s / step_s), limits.least_steps), limits.chunk_steps)
 
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
         """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""
-        name = self._books.chunk_name(header.name.stream, header.name.sequence)
+        name = ChunkName(header.name.stream, header.chunk)
         if self._books.names[name.stream].knows_fragment(header.name.sequence, header.checksum):
             return "duplicate", None
         reason = self._reason_to_refuse(name, header)
         if reason is not None:
             return "expired", reason
-        self._keeper.make_room(header.payload_bytes, header.ByteSize(), self._books.index.find(name))
+        chunk = self._books.index.find(name)
+        self._keeper.make_room(header.length, header.payload_bytes, header.ByteSize(), chunk)
         return "stored", None
 
     def _reason_to_refuse(self, name: ChunkName, header: fragment_pb2.FragmentHeader) -> Reason | None:
         """Why a fragment could not be used, if it could not."""
         chunk = self._books.index.find(name)
         if chunk is not None and chunk.whole:
-            raise RejectedError(f"stream {name.stream} was closed before fragment {header.name.sequence}")
+            raise RejectedError(
+                f"chunk {name.number} of stream {name.stream} was closed before fragment {header.name.sequence}"
+            )
         if self._books.is_stale(header.oldest_version):
             return "stale"
         if self._books.standing.is_abandoned(header.oldest_version, header.newest_version):
@@ -121,34 +154,36 @@ class Intake:
         reason: Reason | None,
     ) -> None:
         stream, sequence, number = header.name.stream, header.name.sequence, self._books.ledger.appended
-        names[stream] = self._books.names[stream].with_fragment(sequence, header.checksum, number)
-        name = self._books.chunk_name(stream, sequence)
+        names[stream] = self._books.names[stream].with_fragment(sequence, header.chunk, header.checksum, number)
+        name = ChunkName(stream, header.chunk)
+        meta = Meta.of(number, header, NOWHERE if reason is not None else self._keeper.payloads.write(pieces))
+        change.then(partial(self._keeper.shares.count, stream, [meta.fragment], "played"))
         if reason is None:
-            self._store(change, name, Meta.of(number, header, self._keeper.payloads.write(pieces)))
+            self._store(change, name, meta)
         else:
-            self._expire(change, name, Meta.of(number, header, NOWHERE), reason)
+            self._expire(change, name, meta, reason)
 
     def _store(self, change: Change, name: ChunkName, meta: Meta) -> None:
         change.put("meta", number_key(meta.fragment.number), meta.to_row())
-        change.ledger = change.ledger.added("live")
+        change.ledger = change.ledger.added("live", meta.fragment.steps)
         change.then(partial(self._add, name, meta))
 
     def _add(self, name: ChunkName, meta: Meta) -> None:
         self._keeper.payloads.hold(meta.fragment.place.file)
         chunk = self._books.index.add(name, meta.fragment)
         if chunk.whole:
-            self._keeper.pacing.settle(name)
+            self._keeper.settle(name)
         else:
-            self._keeper.pacing.begin(name, self._clock())
+            self._keeper.pacing.begin(name, max(0, self._books.limits.chunk_steps - chunk.steps), self._clock())
 
     def _expire(self, change: Change, name: ChunkName, meta: Meta, reason: Reason) -> None:
         """Drops a fragment on arrival, and with it what there is of its chunk, which can never be whole now."""
-        change.ledger = change.ledger.added(bucket_of(reason, 0))
+        change.ledger = change.ledger.added(bucket_of(reason, 0), meta.fragment.steps)
         self._keeper.explain(change, name, [meta.fragment], reason)
         chunk: Chunk | None = self._books.index.find(name)
         if chunk is not None:
             self._keeper.drop(change, chunk, reason, chunk.uses)
-        change.then(partial(self._keeper.pacing.settle, name))
+        change.then(partial(self._keeper.settle, name))
 
     def _take_episodes(
         self, change: Change, names: dict[str, StreamNames], episodes: list[episode_pb2.EpisodeRecord]
@@ -187,12 +222,13 @@ class Intake:
             change.then(partial(self._books.names.remember, stream, known))
 
     def _count(self, outcome: Outcome, header: fragment_pb2.FragmentHeader) -> None:
-        metrics, every = self._keeper.metrics, self._books.limits.fragments_per_report
+        metrics, every = self._keeper.metrics, self._books.limits.steps_per_report
         metrics.appended.labels(outcome).inc()
         if outcome == "stored":
             metrics.payload_bytes.inc(header.payload_bytes)
             metrics.raw_bytes.inc(header.raw_bytes)
             self._keeper.stored_bytes += header.payload_bytes
             self._keeper.stored_raw_bytes += header.raw_bytes
-        if every and outcome != "duplicate" and self._books.ledger.appended % every == 0:
+        appended = self._books.ledger.steps.appended
+        if every and outcome != "duplicate" and appended % every < header.length:
             logger.info("%s", self._books.ledger)

@@ -11,15 +11,18 @@ from itertools import islice
 from minefleet.errors import OverloadedError, RejectedError
 from minefleet_replay.books import Books
 from minefleet_replay.budget import row_weight
+from minefleet_replay.closing import LeaseClock
 from minefleet_replay.index import Chunk, Fragment
-from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.names import ChunkName
 from minefleet_replay.pacing import Pacing
 from minefleet_replay.payloads import PayloadLog
 from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
+from minefleet_replay.shares import Shares
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Batch, Family, Store
+from minefleet_replay.streams import Streams
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +48,9 @@ class Change:
         """Removes a row."""
         self.batch.delete(family, key)
 
-    def move(self, source: Bucket, target: Bucket, fragments: int) -> None:
+    def move(self, source: Bucket, target: Bucket, amount: Amount) -> None:
         """Moves fragments between buckets."""
-        self.ledger = self.ledger.moved(source, target, fragments)
+        self.ledger = self.ledger.moved(source, target, amount)
 
     def then(self, effect: Callable[[], None]) -> None:
         """Adds what follows in memory."""
@@ -78,6 +81,9 @@ class Keeper:
         """Payload bytes stored since it was opened."""
         self.stored_raw_bytes = 0
         """What they were before packing."""
+        self.lease_clock = LeaseClock(books.limits.max_staleness)
+        self.streams = Streams()
+        self.shares = Shares()
         self._wall_clock = wall_clock
         self._leaving: deque[tuple[Chunk, Reason]] = deque()
         self._warned = False
@@ -120,6 +126,11 @@ class Keeper:
         change.put("system", STANDING, standing.to_row())
         change.then(partial(setattr, self.books, "standing", standing))
 
+    def settle(self, name: ChunkName) -> None:
+        """A chunk is whole, or gone."""
+        self.pacing.settle(name)
+        self.streams.whole(name)
+
     def reason_to_leave(self, chunk: Chunk, uses: int) -> Reason | None:
         """Why a chunk that no lease holds must leave, if it must."""
         if uses >= self.books.limits.max_reuse:
@@ -146,6 +157,8 @@ class Keeper:
         row = drop_row(name, fragments, reason, uses, self._wall_clock())
         change.put("drops", number_key(min(fragment.number for fragment in fragments)), row)
         change.then(partial(self.metrics.dropped.labels(reason).inc, len(fragments)))
+        if not uses:
+            change.then(partial(self.shares.count, name.stream, fragments, reason))
 
     def drop_all(self, chunks: Iterable[Chunk], reason: Reason) -> None:
         """Drops unleased chunks as one change."""
@@ -155,16 +168,11 @@ class Keeper:
         if change.effects:
             self.commit(change)
 
-    @property
-    def usable_chunks(self) -> int:
-        """Chunks that are not about to leave."""
-        return len(self.books.index) - len(self._leaving)
-
     def condemn(self, chunks: Iterable[Chunk], reason: Reason) -> None:
         """Takes unleased chunks out of use at once, however many they are; `sweep` drops them."""
         for chunk in chunks:
             self.books.index.condemn(chunk)
-            self.pacing.settle(chunk.name)
+            self.settle(chunk.name)
             self._leaving.append((chunk, reason))
 
     def condemn_unusable(self) -> None:
@@ -185,11 +193,12 @@ class Keeper:
             self._leaving.popleft()
         return True
 
-    def make_room(self, payload_bytes: int, row_bytes: int, growing: Chunk | None) -> None:
+    def make_room(self, steps: int, payload_bytes: int, row_bytes: int, growing: Chunk | None) -> None:
         """Evicts the oldest unleased chunks until a fragment fits.
 
         Args:
-            payload_bytes: Of the fragment.
+            steps: Of the fragment.
+            payload_bytes: Of it.
             row_bytes: Of its row.
             growing: The chunk that it belongs to, if that is there already; it is spared.
 
@@ -207,8 +216,7 @@ class Keeper:
                 f"a fragment of {payload_bytes} bytes exceeds the {limits.budget.kept_bytes} that max_bytes leaves for "
                 "all"
             )
-        chunks = limits.max_chunks if growing is not None else limits.max_chunks - 1
-        while len(self.books.index) > chunks:
+        while self.books.index.steps + steps > limits.max_steps:
             if not self.sweep():
                 self._evict_oldest(growing)
         while self.payloads.disk_bytes + self.books.index.row_weight > kept_bytes:
@@ -239,13 +247,13 @@ class Keeper:
 
     def _warn_if_too_small(self) -> None:
         """Says once when what fits is less than an iteration needs: no lease could ever be granted then."""
-        held, needed = len(self.books.index), self.books.limits.chunks_per_iteration
+        held, needed = self.books.index.steps, self.books.limits.steps_per_iteration
         if held < needed and not self._warned:
             self._warned = True
-            logger.warning("only %d chunks fit, an iteration needs %d: raise max_bytes", held, needed)
+            logger.warning("only %d steps fit, an iteration needs %d: raise max_bytes", held, needed)
 
     def _forget(self, chunk: Chunk) -> None:
         self.books.index.remove(chunk)
-        self.pacing.settle(chunk.name)
+        self.settle(chunk.name)
         for fragment in chunk.fragments:
             self.payloads.release(fragment.place.file)

@@ -1,4 +1,4 @@
-"""The account of every fragment ever stored: each is in exactly one bucket.
+"""The account of every fragment ever stored, and of its steps: each is in exactly one bucket.
 
 live      stored, in no open lease
 leased    stored, in an open lease
@@ -12,6 +12,8 @@ corrupt   its bytes failed their checksum, or it left unused because those of it
 
 from struct import Struct
 from typing import Literal, NamedTuple
+
+from minefleet.errors import CorruptError
 
 Bucket = Literal["live", "leased", "trained", "expired", "evicted", "corrupt"]
 Reason = Literal["trained", "stale", "abandoned", "incomplete", "late", "evicted", "corrupt"]
@@ -28,11 +30,19 @@ BUCKET_OF: dict[Reason, Bucket] = {
     "corrupt": "corrupt",
 }
 
-_ROW = Struct("<7Q")
+_ACCOUNT = Struct("<7Q")
 
 
-class Ledger(NamedTuple):
-    """Fragments, counted."""
+class Amount(NamedTuple):
+    """Some fragments."""
+
+    fragments: int
+    steps: int
+    """In them."""
+
+
+class Account(NamedTuple):
+    """Things, counted by bucket."""
 
     appended: int = 0
     live: int = 0
@@ -42,42 +52,71 @@ class Ledger(NamedTuple):
     evicted: int = 0
     corrupt: int = 0
 
-    def added(self, bucket: Bucket) -> "Ledger":
-        """One more fragment was appended, into a bucket."""
-        return self._replace(appended=self.appended + 1, **{bucket: getattr(self, bucket) + 1})
+    def added(self, bucket: Bucket, count: int) -> "Account":
+        """So many more were appended, into a bucket."""
+        return self._replace(appended=self.appended + count, **{bucket: getattr(self, bucket) + count})
 
-    def moved(self, source: Bucket, target: Bucket, fragments: int) -> "Ledger":
-        """Fragments went from one bucket to another."""
+    def moved(self, source: Bucket, target: Bucket, count: int) -> "Account":
+        """So many went from one bucket to another."""
         if source == target:
             return self
-        changes = {source: getattr(self, source) - fragments, target: getattr(self, target) + fragments}
+        changes = {source: getattr(self, source) - count, target: getattr(self, target) + count}
         return self._replace(**changes)
 
     @property
     def unaccounted(self) -> int:
-        """Fragments that are in no bucket; below 0 when some are in two."""
+        """What is in no bucket; below 0 when some is in two."""
         return self.appended - sum(self._counts())
 
     @property
     def is_balanced(self) -> bool:
-        """Whether every fragment is in exactly one bucket."""
+        """Whether each is in exactly one bucket."""
         return min(self._counts()) >= 0 and self.unaccounted == 0
 
     def _counts(self) -> list[int]:
         return [getattr(self, bucket) for bucket in BUCKETS]
 
+
+class Ledger(NamedTuple):
+    """The two accounts."""
+
+    fragments: Account = Account()
+    steps: Account = Account()
+
+    def added(self, bucket: Bucket, steps: int) -> "Ledger":
+        """One more fragment of so many steps was appended, into a bucket."""
+        return Ledger(self.fragments.added(bucket, 1), self.steps.added(bucket, steps))
+
+    def moved(self, source: Bucket, target: Bucket, amount: Amount) -> "Ledger":
+        """Fragments went from one bucket to another."""
+        return Ledger(*(account.moved(source, target, count) for account, count in zip(self, amount, strict=True)))
+
+    @property
+    def appended(self) -> int:
+        """Fragments ever stored: the number of the next one."""
+        return self.fragments.appended
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether both accounts are."""
+        return self.fragments.is_balanced and self.steps.is_balanced
+
     def figures(self) -> dict[str, int]:
-        """The counts by name."""
-        return self._asdict()
+        """The counts by bucket and unit."""
+        accounts = self._asdict().items()
+        return {f"{bucket}_{unit}": count for unit, account in accounts for bucket, count in account._asdict().items()}
 
     def to_row(self) -> bytes:
         """Packs the counts."""
-        return _ROW.pack(*self)
+        return b"".join(_ACCOUNT.pack(*account) for account in self)
 
     @classmethod
     def from_row(cls, row: bytes) -> "Ledger":
         """Inverts `to_row`."""
-        return cls(*_ROW.unpack(row))
+        accounts = [Account(*counts) for counts in _ACCOUNT.iter_unpack(row)]
+        if len(accounts) != len(cls._fields):
+            raise CorruptError(f"the ledger's row has {len(row)} bytes")
+        return cls(*accounts)
 
 
 def bucket_of(reason: Reason, uses: int) -> Bucket:

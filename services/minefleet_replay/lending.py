@@ -8,15 +8,18 @@ from random import Random
 
 from minefleet.errors import FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.books import Books
+from minefleet_replay.closing import needed_s
 from minefleet_replay.index import Chunk, Fragment, Order
 from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.leases import MAX_OPEN, Ending, Lease, ending_row
+from minefleet_replay.ledger import Amount
 from minefleet_replay.names import ChunkName
 from minefleet_replay.rows import Meta, number_key, uses_row
 
 logger = logging.getLogger(__name__)
 
 BUSY_RETRY_S = 0.5
+LONGEST_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +37,7 @@ class Wanted:
     """What a lease shall hold."""
 
     number: int
-    chunks: int
-    """Whole ones. One of a stream that closed early is short and counts as one."""
+    steps: int
     use_version: int
     order: Order = "least_used"
 
@@ -49,6 +51,11 @@ class Lent:
     """Uses acked before the lease."""
     oldest_version: int
     fragments: tuple[Fragment, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps in its fragments."""
+        return sum(fragment.steps for fragment in self.fragments)
 
     @property
     def payload_bytes(self) -> int:
@@ -106,11 +113,21 @@ class Lending:
             raise OverloadedError(f"{len(leases.open)} leases are open; ack or release one", BUSY_RETRY_S)
         use_version = self._look_ahead(wanted.use_version)
         oldest_version = use_version - self._books.limits.max_staleness
-        chunks = self._books.index.choose(wanted.chunks, wanted.order, oldest_version, self._rng)
-        if len(chunks) < wanted.chunks:
+        chunks = self._books.index.choose(wanted.steps, wanted.order, oldest_version, self._rng)
+        if not chunks:
             return None
+        self._keeper.lease_clock.enough(self._clock())
+        if self._waits_for_more(use_version):
+            return None
+        self._note_answer(use_version)
         self._open(Lease(wanted.number, use_version, tuple((chunk.id, chunk.uses) for chunk in chunks)), chunks)
         return self.lent(wanted.number)
+
+    @property
+    def patience_s(self) -> float:
+        """When a lease that is refused may be granted although nothing has changed, seconds."""
+        closing = self._keeper.lease_clock.forecast(self._clock())
+        return LONGEST_WAIT_S if closing is None or not closing.at_most_in_s else closing.at_most_in_s
 
     def lent(self, number: int) -> list[Lent]:
         """What an open lease holds.
@@ -159,9 +176,30 @@ class Lending:
         change = self._keeper.change()
         row = Meta(name.stream, fragment._replace(corrupt=True), checksum=0, header=b"").to_row()
         change.put("meta", number_key(fragment.number), row)
-        change.move("leased" if chunk.leases else "live", "corrupt", 1)
+        change.move("leased" if chunk.leases else "live", "corrupt", Amount(1, fragment.steps))
         change.then(partial(self._books.index.mark_corrupt, chunk, fragment))
         self._keeper.commit(change)
+
+    def _note_answer(self, use_version: int) -> None:
+        clock, streams, now = self._keeper.lease_clock, self._keeper.streams, self._clock()
+        clock.answered(use_version, now)
+        closing = clock.forecast(now)
+        if closing is not None:
+            least_steps = self._books.limits.least_steps
+            slow = sum(needed_s(least_steps, step_s) > closing.window_s for step_s in streams.steps_s())
+            clock.be_patient(slow, len(streams))
+
+    def _waits_for_more(self, use_version: int) -> bool:
+        """Whether a chunk is being made that would be too stale for the next lease, and may still come for this one."""
+        now, limits = self._clock(), self._books.limits
+        closing = self._keeper.lease_clock.forecast(now)
+        if closing is None or closing.use_version != use_version or not closing.at_most_in_s:
+            return False
+        last = use_version - limits.max_staleness
+        return any(
+            begun.since + limits.made_in(closing.window_s, begun.step_s) * begun.step_s < now + closing.at_most_in_s
+            for begun in self._keeper.streams.begun_by(last)
+        )
 
     def _find(self, number: int) -> Lease:
         lease = self._books.leases.open.get(number)
@@ -189,6 +227,8 @@ class Lending:
         change.then(partial(self._books.index.charge, chunk, uses=uses, leases=-leases))
         if uses:
             change.put("uses", number_key(chunk.id), uses_row(total))
+            if not chunk.uses:
+                change.then(partial(self._keeper.shares.count, chunk.name.stream, chunk.fragments, "trained"))
         if chunk.leases > leases:
             return
         change.move("leased", "live", chunk.sound)
@@ -213,6 +253,7 @@ class Lending:
         change = self._keeper.change()
         self._keeper.stand(change, self._books.standing.heard(version))
         self._keeper.commit(change)
+        self._keeper.lease_clock.published(version, self._clock())
         self._raise_horizon(version)
 
     def _abandon(self, lineage: tuple[int, int, int]) -> None:

@@ -5,22 +5,26 @@ from dataclasses import dataclass
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.run import Run
 from minefleet_replay.budget import LARGEST_RECORDS, Budget
+from minefleet_replay.closing import FITS
 from minefleet_replay.names import MAX_STREAMS
-from minefleet_replay.pacing import room_in_chunks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """Named as in the configuration; of one shard where there are several."""
 
-    fragments_per_iteration: int
-    fragments_per_chunk: int
-    max_chunks: int
+    steps_per_iteration: int
+    chunk_steps: int
+    """In a chunk of full fragments."""
+    max_steps: int
+    """Kept: those of `max_chunks` such chunks."""
     max_bytes: int
+    least_steps: int
+    """In the shortest fragment that is cut."""
     max_reuse: int
     max_staleness: int
     grant_timeout_s: float
-    fragments_per_report: int = 0
+    steps_per_report: int = 0
     paced: bool = True
     syncs_appends: bool = False
     """Whether an acked append survives power loss (`durability: host`)."""
@@ -41,28 +45,25 @@ class Limits:
         return Budget(self.max_bytes)
 
     @property
-    def chunks_per_iteration(self) -> int:
-        """Chunks that one iteration needs."""
-        return self.fragments_per_iteration // self.fragments_per_chunk
+    def room_steps(self) -> int:
+        """Steps that may exist or be under way: as many as can still be used before they are too stale."""
+        wanted = -(-(self.max_staleness + 1) * self.steps_per_iteration // self.max_reuse)
+        return min(max(self.steps_per_iteration, wanted), self.max_steps)
 
-    @property
-    def room_chunks(self) -> int:
-        """Chunks that may exist or be under way."""
-        return room_in_chunks(
-            fragments_per_iteration=self.fragments_per_iteration,
-            fragments_per_chunk=self.fragments_per_chunk,
-            max_reuse=self.max_reuse,
-            max_staleness=self.max_staleness,
-            max_chunks=self.max_chunks,
-        )
+    def made_in(self, window_s: float, step_s: float) -> int:
+        """Steps of the longest chunk that fits into a window, or of the shortest that may be."""
+        if not step_s:
+            return self.chunk_steps
+        fit = int(FITS * window_s / step_s)
+        return self.chunk_steps if fit >= self.chunk_steps else self.least_steps
 
-    def fresh_chunks(self, lag: int) -> int:
-        """Chunks made by weights that are `lag` versions old which can be used before they are stale.
+    def fresh_steps(self, lag: int) -> int:
+        """Steps made by weights that are `lag` versions old which can be used before they are stale.
 
-        Each iteration uses N fragments and adds a version, so what has ⌊ahead / N⌋ iterations before it is used with
+        Each iteration uses N steps and adds a version, so what has ⌊ahead / N⌋ iterations before it is used with
         staleness lag + ⌊ahead / N⌋.
         """
-        return (self.max_staleness + 1 - lag) * self.chunks_per_iteration
+        return (self.max_staleness + 1 - lag) * self.steps_per_iteration
 
 
 def limits_of(run: Run, shard: int = 0) -> Limits:
@@ -70,18 +71,21 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
 
     Chunks are split like the chunks of an iteration, so a shard may hold at least those that it provides.
     """
-    replay, shards = run.config.rollout_config.replay_buffer_config, len(run.shards)
+    rollout, shards = run.config.rollout_config, len(run.shards)
+    replay, fragment_steps = rollout.replay_buffer_config, rollout.fragment_length
+    chunk_steps = replay.fragments_per_chunk * fragment_steps
     max_bytes = replay.max_bytes // shards
     records_kept = Budget(max_bytes).records_kept
     return Limits(
-        fragments_per_iteration=fragments_per_iteration(run.config, shard),
-        fragments_per_chunk=replay.fragments_per_chunk,
-        max_chunks=share(replay.max_chunks, shards, shard),
+        steps_per_iteration=fragments_per_iteration(run.config, shard) * fragment_steps,
+        chunk_steps=chunk_steps,
+        max_steps=share(replay.max_chunks, shards, shard) * chunk_steps,
         max_bytes=max_bytes,
+        least_steps=run.config.least_steps,
         max_reuse=replay.max_reuse,
         max_staleness=replay.max_staleness,
         grant_timeout_s=replay.grant_timeout_s,
-        fragments_per_report=replay.fragments_per_report,
+        steps_per_report=replay.fragments_per_report * fragment_steps,
         paced=replay.pacing == "grants",
         syncs_appends=replay.durability == "host",
         schema_fingerprint=run.schema.fingerprint,

@@ -40,9 +40,10 @@ REFUSALS = (
 
 FIGURES = {
     "unaccounted_fragments": "Fragments in no bucket of the ledger; below 0 when some are in two.",
-    "granted_chunks": "Chunks that are granted and not begun.",
-    "room_chunks": "Chunks that may be in the store or granted.",
-    "held_chunks": "Chunks in the store.",
+    "unaccounted_steps": "Steps in no bucket of the ledger; below 0 when some are in two.",
+    "coming_steps": "Steps that are granted and not stored yet.",
+    "room_steps": "Steps that may be in the store or granted.",
+    "held_steps": "Steps in the store.",
     "held_payload_bytes": "Payload bytes in the store that can still be used.",
     "payload_disk_bytes": "Bytes of the files of payloads.",
     "open_leases": "Leases that are neither acked nor released.",

@@ -37,16 +37,20 @@ class StreamNames:
     """What a stream has sent, ever."""
 
     fragments: Ranges = ()
+    chunks: Ranges = ()
+    """Numbers of those of which a fragment has come."""
     episodes: Ranges = ()
     checksums: tuple[tuple[int, int], ...] = ()
     """(sequence, checksum) of the newest `WINDOW` fragments to arrive, the latest last."""
     heard: int = 0
     """Number of the last append that spoke of the stream; tells which streams to forget."""
 
-    def with_fragment(self, sequence: int, checksum: int, heard: int) -> "StreamNames":
-        """Remembers a fragment."""
+    def with_fragment(self, sequence: int, chunk: int, checksum: int, heard: int) -> "StreamNames":
+        """Remembers a fragment, and its chunk."""
         checksums = (*self.checksums[1 - WINDOW :], (sequence, checksum))
-        return replace(self, fragments=_add(self.fragments, sequence), checksums=checksums, heard=heard)
+        chunks = self.chunks if _contains(self.chunks, chunk) else _add(self.chunks, chunk)
+        fragments = _add(self.fragments, sequence)
+        return replace(self, fragments=fragments, chunks=chunks, checksums=checksums, heard=heard)
 
     def with_episode(self, episode: int, heard: int) -> "StreamNames":
         """Remembers an episode."""
@@ -68,9 +72,13 @@ class StreamNames:
             )
         return True
 
-    def knows_any(self, start: int, stop: int) -> bool:
-        """Whether a fragment in [start, stop) was sent before."""
-        return any(max(low, start) < min(high, stop) for low, high in self.fragments)
+    def knows_sequence(self, sequence: int) -> bool:
+        """Whether a fragment of this number was sent before."""
+        return _contains(self.fragments, sequence)
+
+    def knows_chunk(self, chunk: int) -> bool:
+        """Whether a fragment of this chunk was sent before."""
+        return _contains(self.chunks, chunk)
 
     def knows_episode(self, episode: int) -> bool:
         """Whether the episode was recorded before."""

@@ -59,7 +59,7 @@ def open_replay(
     Raises:
         ConflictError: If another process has it open.
         CorruptError: If an empty one does not open either.
-        ConfigError: If it was made with another `fragments_per_chunk`, or as another shard.
+        ConfigError: If it was made as another shard.
         ContractError: If its fragments have another schema.
     """
     opening = partial(_open, directory, limits, metrics, clock, wall_clock, rng or Random(), bound)
@@ -154,11 +154,6 @@ def check(directory: Path, identity: Identity, books: Books) -> None:
             f"{directory} is shard {identity.shard} of {identity.shards} (counted from 0), this process is shard "
             f"{limits.shard} of {limits.shards}; neither can change within a run: give every shard its own store again"
         )
-    if standing.run_id and standing.fragments_per_chunk != limits.fragments_per_chunk:
-        raise ConfigError(
-            "rollout_config.replay_buffer_config.fragments_per_chunk cannot change within a run: "
-            f"{directory} was made with {standing.fragments_per_chunk}, got {limits.fragments_per_chunk}"
-        )
     if standing.run_id and standing.schema != limits.schema_fingerprint:
         raise ContractError(
             f"{directory} holds fragments of schema {standing.schema}, run {standing.run_id} now has "
@@ -190,10 +185,10 @@ def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadL
 def begin_pacing(books: Books, now: float) -> Pacing:
     """Incomplete chunks get the time of a grant to go on; grants themselves are asked for again by their streams."""
     limits = books.limits
-    pacing = Pacing(room_chunks=limits.room_chunks, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
+    pacing = Pacing(room_steps=limits.room_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
     for chunk in books.index:
         if not chunk.whole:
-            pacing.begin(chunk.name, now)
+            pacing.begin(chunk.name, max(0, limits.chunk_steps - chunk.steps), now)
     return pacing
 
 

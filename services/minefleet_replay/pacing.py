@@ -1,9 +1,10 @@
-"""Decides which chunks may be made now. Pure: chunks held and the time are passed in.
+"""Decides which chunks may be made now. Pure: steps held and the time are passed in.
 
-The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` fragments, N = fragments per iteration: as many as can
-still be used before they are too stale. It is counted in whole chunks, and a chunk counts as whole from its grant on,
-or from its first fragment where it had none. Nothing can hold room for ever: a chunk leaves when it is trained or too
-stale, a grant and an incomplete chunk when nobody speaks of them for `grant_timeout_s`.
+The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` steps, N = steps per iteration: as many as can still be used
+before they are too stale. A chunk takes as much of it as it has steps, and until it is whole as much as it was granted.
+What room is left, however little, is enough for one more chunk: so the steps that an iteration lacks can always be
+made. Nothing can hold room for ever: a chunk leaves when it is trained or too stale, a grant and an incomplete chunk
+when nobody speaks of them for `grant_timeout_s`.
 
 Weights that are behind get less of the room: only as much as leaves their chunk fresh when its turn comes.
 """
@@ -19,20 +20,12 @@ HINTS_PER_TURN = 8
 """A refused actor asks again about so often between two moments at which room is made."""
 
 
-def room_in_chunks(
-    *, fragments_per_iteration: int, fragments_per_chunk: int, max_reuse: int, max_staleness: int, max_chunks: int
-) -> int:
-    """Chunks that may exist or be under way."""
-    wanted = -(-(max_staleness + 1) * fragments_per_iteration // max_reuse)
-    fragments = max(fragments_per_iteration, wanted)
-    return min(-(-fragments // fragments_per_chunk), max_chunks)
-
-
 class Watchlist:
-    """Names in the order in which they were last heard of."""
+    """Names in the order in which they were last heard of, and the steps that each is still to bring."""
 
     def __init__(self) -> None:
-        self._heard: dict[ChunkName, float] = {}
+        self._heard: dict[ChunkName, tuple[float, int]] = {}
+        self.steps = 0
 
     def __contains__(self, name: ChunkName) -> bool:
         return name in self._heard
@@ -40,18 +33,25 @@ class Watchlist:
     def __len__(self) -> int:
         return len(self._heard)
 
-    def hear(self, name: ChunkName, now: float) -> None:
+    def hear(self, name: ChunkName, steps: int, now: float) -> None:
         """Notes that somebody spoke of the name, for the first time or again."""
-        self._heard.pop(name, None)
-        self._heard[name] = now
+        self.drop(name)
+        self._heard[name] = now, steps
+        self.steps += steps
 
-    def drop(self, name: ChunkName) -> None:
-        """Watches the name no longer."""
-        self._heard.pop(name, None)
+    def renew(self, name: ChunkName, now: float) -> None:
+        """Notes that somebody spoke again of a name."""
+        self.hear(name, self._heard[name][1], now)
+
+    def drop(self, name: ChunkName) -> int:
+        """Watches the name no longer. Returns its steps."""
+        _, steps = self._heard.pop(name, (0.0, 0))
+        self.steps -= steps
+        return steps
 
     def silent_since(self, moment: float) -> Iterator[ChunkName]:
         """Names not heard of after `moment`, the longest silent first."""
-        for name, heard in self._heard.items():
+        for name, (heard, _) in self._heard.items():
             if heard > moment:
                 return
             yield name
@@ -60,8 +60,8 @@ class Watchlist:
 class Pacing:
     """Grants that no fragment has arrived for yet, and chunks that wait for more fragments."""
 
-    def __init__(self, *, room_chunks: int, grant_timeout_s: float, enabled: bool) -> None:
-        self._room_chunks = room_chunks
+    def __init__(self, *, room_steps: int, grant_timeout_s: float, enabled: bool) -> None:
+        self._room_steps = room_steps
         self._grant_timeout_s = grant_timeout_s
         self._enabled = enabled
         self._grants = Watchlist()
@@ -72,36 +72,49 @@ class Pacing:
         """Chunks that are granted and not begun."""
         return len(self._grants)
 
-    def free_chunks(self, held_chunks: int, fresh_chunks: int | None = None) -> int:
-        """Chunks that could be granted now; arguments as for `reserve`."""
-        room_chunks = self._room_chunks if fresh_chunks is None else min(self._room_chunks, fresh_chunks)
-        return max(0, room_chunks - held_chunks - len(self._grants)) if self._enabled else room_chunks
+    @property
+    def coming_steps(self) -> int:
+        """Steps for which room is kept."""
+        return self._grants.steps + self._incomplete.steps
 
-    def reserve(self, name: ChunkName, held_chunks: int, now: float, fresh_chunks: int | None = None) -> bool:
+    def free_steps(self, held_steps: int, fresh_steps: int | None = None) -> int:
+        """Room that is left; arguments as for `reserve`."""
+        room_steps = self._room_steps if fresh_steps is None else min(self._room_steps, fresh_steps)
+        return max(0, room_steps - held_steps - self.coming_steps) if self._enabled else room_steps
+
+    def has_granted(self, name: ChunkName) -> bool:
+        """Whether the chunk is granted, and not begun."""
+        return name in self._grants
+
+    def reserve(self, name: ChunkName, steps: int, held_steps: int, now: float, fresh_steps: int | None = None) -> bool:
         """Grants a chunk that has not begun, or renews its grant, if there is room.
 
         Args:
             name: The chunk.
-            held_chunks: Chunks that exist.
+            steps: That it shall have at most.
+            held_steps: Steps that exist.
             now: The time, seconds.
-            fresh_chunks: Chunks that may be used before it without making it stale; None when that is no limit.
+            fresh_steps: Steps that may be used before it without making it stale; None when that is no limit.
         """
         if not self._enabled:
             return True
-        granted = name in self._grants or self.free_chunks(held_chunks, fresh_chunks) > 0
+        if name in self._grants:
+            self._grants.renew(name, now)
+            return True
+        granted = self.free_steps(held_steps, fresh_steps) > 0
         if granted:
-            self._grants.hear(name, now)
+            self._grants.hear(name, steps, now)
         return granted
 
     def renew(self, name: ChunkName, now: float) -> None:
         """Somebody still works on an incomplete chunk."""
         if name in self._incomplete:
-            self._incomplete.hear(name, now)
+            self._incomplete.renew(name, now)
 
-    def begin(self, name: ChunkName, now: float) -> None:
-        """A fragment has arrived, and more are to come: the chunk itself takes the place of its grant."""
+    def begin(self, name: ChunkName, missing_steps: int, now: float) -> None:
+        """A fragment of an incomplete chunk has arrived: what it lacks takes the place of its grant."""
         self._grants.drop(name)
-        self._incomplete.hear(name, now)
+        self._incomplete.hear(name, missing_steps, now)
 
     def revoke(self, name: ChunkName) -> None:
         """Nothing made with this grant could be used."""

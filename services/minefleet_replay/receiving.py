@@ -106,6 +106,11 @@ class _Receiver:
         if self.upload.header is not None:
             raise RejectedError(f"a header came {self.missing_bytes} bytes before the end of the fragment before it")
         check_name(header.name.stream, max(header.name.sequence, header.newest_version))
+        if not header.chunk <= header.chunk_start <= header.name.sequence:
+            raise RejectedError(
+                f"chunks follow each other: fragment {header.name.sequence} cannot lie in chunk {header.chunk}, "
+                f"which begins with fragment {header.chunk_start}"
+            )
         if header.payload_bytes > MAX_PAYLOAD_BYTES or header.ByteSize() > MAX_HEADER_BYTES:
             raise RejectedError(
                 f"a fragment has at most {MAX_PAYLOAD_BYTES} bytes and {MAX_HEADER_BYTES} of header, got "

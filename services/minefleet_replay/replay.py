@@ -9,6 +9,7 @@ shared fsync after the lock is let go. The ticker thread calls `tick`.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +18,21 @@ from typing import NamedTuple
 
 from minefleet.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
+from minefleet_replay.closing import Closing
 from minefleet_replay.counters import Counters, counters_of, write_counters
 from minefleet_replay.identity import Identity, write_identity
-from minefleet_replay.intake import Intake, Outcome, Upload
+from minefleet_replay.intake import Grant, Intake, Outcome, Upload
 from minefleet_replay.keeper import Keeper
 from minefleet_replay.leases import Ending
-from minefleet_replay.ledger import BUCKETS
 from minefleet_replay.lending import Learner, Lending, Lent, Wanted
 from minefleet_replay.names import ChunkName
 from minefleet_replay.pacing import Hint
 from minefleet_replay.progress import Counts
 from minefleet_replay.reading import Stored, Wish, read
 from minefleet_replay.rows import number_key, number_of
+from minefleet_replay.shares import StepAccount
 from minefleet_replay.store import Family, StorageError
+from minefleet_replay.streams import StreamState
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +48,11 @@ PAGE_BYTES = 4 * 2**20
 class Answer(NamedTuple):
     """Replay's answer to a Reserve."""
 
-    granted: list[bool]
+    grants: list[Grant]
     retry_after_s: float
     newest_version: int
     wants_newer_weights: bool
+    closing: Closing | None
 
 
 class Page(NamedTuple):
@@ -115,13 +119,16 @@ class Replay:
                 f"the fragment has schema {schema_fingerprint}, run {run_id} has {limits.schema_fingerprint}"
             )
 
-    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> Answer:
+    def reserve(self, policy_version: int, names: Sequence[ChunkName], streams: Sequence[StreamState] = ()) -> Answer:
         """Says which chunks may be made with these weights; renews grants."""
         with self._changed:
-            granted, free_chunks, free_to_newest = self._intake.reserve(policy_version, names)
+            for stream in streams:
+                self.keeper.streams.hear(stream, self._clock())
+            grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names)
             newest_version = self.keeper.books.standing.newest_version
-            wants_newer = policy_version < newest_version and not free_chunks and free_to_newest > 0
-            return Answer(granted, self._hint.retry_after_s, newest_version, wants_newer)
+            wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
+            closing = self.keeper.lease_clock.forecast(self._clock())
+            return Answer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing)
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""
@@ -130,13 +137,14 @@ class Replay:
             self._changed.notify_all()
         return outcome
 
-    def settle(self) -> int:
-        """Returns once what was appended survives what it shall. Returns the newest version, for the answer."""
+    def settle(self) -> tuple[int, Closing | None]:
+        """Returns once what was appended survives what it shall. Returns the newest version and the forecast."""
         with self._changed:
             newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
+            closing = self.keeper.lease_clock.forecast(self._clock())
         if self.keeper.books.limits.syncs_appends:
             self.keeper.sync(written)
-        return newest_version
+        return newest_version, closing
 
     def lease(
         self, learner: Learner, wanted: Wanted, wait_s: float, is_wanted: Callable[[], bool] = lambda: True
@@ -153,8 +161,10 @@ class Replay:
             return lent is not None
 
         began = self._clock()
+        ends_at = time.monotonic() + wait_s
         with self._changed:
-            self._changed.wait_for(is_over, wait_s)
+            while not is_over() and (left_s := ends_at - time.monotonic()) > 0:
+                self._changed.wait(min(left_s, self._lending.patience_s))
             written = self.keeper.store.written
         if lent is not None:
             # Synced whatever the durability of appends: a charge that power loss took back could be spent twice.
@@ -224,6 +234,12 @@ class Replay:
         with self._changed:
             return self.keeper.books.progress.total
 
+    def shares(self) -> tuple[list[StepAccount], list[StepAccount], Closing | None]:
+        """What has become of the steps of each task, and of the streams that get the least of theirs trained on."""
+        with self._changed:
+            slow, closing = self.keeper.streams.too_slow, self.keeper.lease_clock.forecast(self._clock())
+            return self.keeper.shares.tasks(slow), self.keeper.shares.starved(slow), closing
+
     def wake(self) -> None:
         """Lets waiting leases look again."""
         with self._changed:
@@ -271,14 +287,15 @@ class Replay:
         with self._changed:
             books, pacing, now = self.keeper.books, self.keeper.pacing, self._clock()
             unsynced_writes = self.keeper.store.written - self.keeper.synced
-            buckets = {f"{bucket}_fragments": getattr(books.ledger, bucket) for bucket in BUCKETS}
             return {
-                "appended_fragments": books.ledger.appended,
-                **buckets,
-                "unaccounted_fragments": books.ledger.unaccounted,
+                **books.ledger.figures(),
+                "unaccounted_fragments": books.ledger.fragments.unaccounted,
+                "unaccounted_steps": books.ledger.steps.unaccounted,
                 "granted_chunks": pacing.granted_chunks,
-                "room_chunks": books.limits.room_chunks,
+                "coming_steps": pacing.coming_steps,
+                "room_steps": books.limits.room_steps,
                 "held_chunks": len(books.index),
+                "held_steps": books.index.steps,
                 "held_payload_bytes": books.index.payload_bytes,
                 "payload_disk_bytes": self.keeper.payloads.disk_bytes,
                 "stored_bytes": self.keeper.stored_bytes,
@@ -311,7 +328,6 @@ class Replay:
                 self.keeper.books.standing,
                 run_id=run_id,
                 schema=limits.schema_fingerprint,
-                fragments_per_chunk=limits.fragments_per_chunk,
             ),
         )
         self.keeper.commit(change)
@@ -328,10 +344,11 @@ class Replay:
 
     def _drop_silent(self) -> None:
         """Drops incomplete chunks whose streams fell silent: they would hold room for ever."""
+        self.keeper.streams.expire(self._clock() - self.keeper.books.limits.grant_timeout_s)
         for name in self.keeper.pacing.expire(self._clock()):
             chunk = self.keeper.books.index.find(name)
             if chunk is None:
-                self.keeper.pacing.settle(name)
+                self.keeper.settle(name)
             else:
                 self.keeper.drop_all([chunk], "incomplete")
 

@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from struct import Struct
 
 from minefleet.errors import CorruptError
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.index import Fragment, Place
 from minefleet_replay.ledger import Reason
-from minefleet_replay.names import ChunkName, Ranges, StreamNames
+from minefleet_replay.names import ChunkName, StreamNames
 
 STANDING = b"standing"
 LEDGER = b"ledger"
@@ -19,9 +20,9 @@ UNEXPLAINED = b"unexplained"
 AFTER_ACTORS = b"actor0"
 """The first key after those that begin with `ACTOR`."""
 
-_META = Struct("<QQQQQ??IQH")
+_META = Struct("<QQQQQIQQ??IQHH")
 _USES = Struct("<I")
-_NAMES = Struct("<QHHH")
+_NAMES = Struct("<QHHHH")
 _PAIR = Struct("<QQ")
 
 
@@ -37,24 +38,29 @@ class Meta:
 
     def to_row(self) -> bytes:
         """Packs it."""
-        fragment, stream = self.fragment, self.stream.encode()
+        fragment, stream, task = self.fragment, self.stream.encode(), self.fragment.task.encode()
         fixed = _META.pack(
             fragment.sequence,
             fragment.payload_bytes,
             fragment.oldest_version,
             fragment.newest_version,
             self.checksum,
-            fragment.closes_stream,
+            fragment.steps,
+            fragment.chunk,
+            fragment.chunk_start,
+            fragment.closes_chunk,
             fragment.corrupt,
             *fragment.place,
             len(stream),
+            len(task),
         )
-        return fixed + stream + self.header
+        return fixed + stream + task + self.header
 
     @classmethod
     def from_row(cls, number: int, row: bytes) -> "Meta":
         """Inverts `to_row`."""
-        *_, checksum, _, _, _, _, length = _META.unpack_from(row)
+        values = _META.unpack_from(row)
+        checksum, length = values[4], values[-2] + values[-1]
         stream, fragment = read_fragment(number, row)
         return cls(stream, fragment, checksum, row[_META.size + length :])
 
@@ -68,18 +74,39 @@ class Meta:
             payload_bytes=header.payload_bytes,
             oldest_version=header.oldest_version,
             newest_version=header.newest_version,
-            closes_stream=header.closes_stream,
+            steps=header.length,
+            chunk=header.chunk,
+            chunk_start=header.chunk_start,
+            closes_chunk=header.closes_chunk,
             place=place,
-            row_bytes=_META.size + len(stream.encode()) + len(packed),
+            task=header.task,
+            row_bytes=_META.size + len(stream.encode()) + len(header.task.encode()) + len(packed),
         )
         return cls(stream, fragment, header.checksum, packed)
 
 
 def read_fragment(number: int, row: bytes) -> tuple[str, Fragment]:
     """What the index needs of a fragment's row: its stream, and the rest."""
-    sequence, payload_bytes, oldest, newest, _, closes, corrupt, file, offset, length = _META.unpack_from(row)
-    stream, place = row[_META.size : _META.size + length].decode(), Place(file, offset)
-    return stream, Fragment(sequence, number, payload_bytes, oldest, newest, closes, place, corrupt, len(row))
+    values = _META.unpack_from(row)
+    sequence, payload_bytes, oldest, newest, _, steps, chunk, start, closes, corrupt, file, offset, length, more = (
+        values
+    )
+    task_at = _META.size + length
+    return row[_META.size : task_at].decode(), Fragment(
+        sequence=sequence,
+        number=number,
+        payload_bytes=payload_bytes,
+        oldest_version=oldest,
+        newest_version=newest,
+        steps=steps,
+        chunk=chunk,
+        chunk_start=start,
+        closes_chunk=closes,
+        place=Place(file, offset),
+        task=row[task_at : task_at + more].decode(),
+        corrupt=corrupt,
+        row_bytes=len(row),
+    )
 
 
 def number_key(number: int) -> bytes:
@@ -105,19 +132,19 @@ def read_uses(row: bytes) -> int:
 
 def names_row(names: StreamNames) -> bytes:
     """Packs what a stream has sent."""
-    pairs = (*names.fragments, *names.episodes, *names.checksums)
-    head = _NAMES.pack(names.heard, len(names.fragments), len(names.episodes), len(names.checksums))
-    return head + b"".join(_PAIR.pack(*pair) for pair in pairs)
+    parts = (names.fragments, names.chunks, names.episodes, names.checksums)
+    return _NAMES.pack(names.heard, *map(len, parts)) + b"".join(_PAIR.pack(*pair) for part in parts for pair in part)
 
 
 def read_names(row: bytes) -> StreamNames:
     """Inverts `names_row`."""
-    heard, fragments, episodes, checksums = _NAMES.unpack_from(row)
-    pairs: Ranges = tuple((low, high) for low, high in _PAIR.iter_unpack(row[_NAMES.size :]))
-    if len(pairs) != fragments + episodes + checksums:
+    heard, *lengths = _NAMES.unpack_from(row)
+    pairs = [(low, high) for low, high in _PAIR.iter_unpack(row[_NAMES.size :])]
+    if len(pairs) != sum(lengths):
         raise CorruptError("a stream's row of names has another length than it says")
-    middle = fragments + episodes
-    return StreamNames(pairs[:fragments], pairs[fragments:middle], pairs[middle:], heard)
+    rest = iter(pairs)
+    fragments, chunks, episodes, checksums = (tuple(islice(rest, length)) for length in lengths)
+    return StreamNames(fragments, chunks, episodes, checksums, heard)
 
 
 def drop_row(name: ChunkName, fragments: list[Fragment], reason: Reason, uses: int, at: float) -> bytes:
@@ -129,6 +156,7 @@ def drop_row(name: ChunkName, fragments: list[Fragment], reason: Reason, uses: i
             "sequences": [fragment.sequence for fragment in fragments],
             "reason": reason,
             "uses": uses,
+            "steps": sum(fragment.steps for fragment in fragments),
             "oldest_version": min(fragment.oldest_version for fragment in fragments),
             "at": at,
         }

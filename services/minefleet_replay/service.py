@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 
 from minefleet.errors import DeadlineError, FleetError, OverloadedError, RejectedError
+from minefleet.replay import duration
 from minefleet.rpc import bundled
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
+from minefleet_replay.closing import Closing
 from minefleet_replay.departures import why_dropped
 from minefleet_replay.index import Order
 from minefleet_replay.intake import Outcome
@@ -22,6 +23,7 @@ from minefleet_replay.names import ChunkName
 from minefleet_replay.reading import grouped
 from minefleet_replay.receiving import MAX_NUMBER, check_name, receive
 from minefleet_replay.replay import Replay
+from minefleet_replay.streams import StreamState
 
 HANDLERS = 32
 """Threads that serve calls. A waiting Lease and an upload in flight hold one each."""
@@ -66,16 +68,17 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             names = _chunk_names(request.chunks)
             self._replay.bind(request.run_id)
-            answer = self._replay.reserve(request.policy_version, names)
-        for granted in answer.granted:
-            self._metrics.granted.labels(str(granted).lower()).inc()
-        retry_after = Duration()
-        retry_after.FromNanoseconds(round(answer.retry_after_s * 1e9))
+            answer = self._replay.reserve(request.policy_version, names, _streams(request.streams))
+        for grant in answer.grants:
+            self._metrics.granted.labels(str(grant.granted).lower()).inc()
         return replay_service_pb2.ReserveResponse(
-            granted=answer.granted,
-            retry_after=retry_after,
+            granted=[grant.granted for grant in answer.grants],
+            too_slow=[grant.too_slow for grant in answer.grants],
+            cut=[grant.cut for grant in answer.grants],
+            retry_after=duration(answer.retry_after_s),
             newest_version=answer.newest_version,
             wants_newer_weights=answer.wants_newer_weights,
+            closing=_closing(answer.closing),
         )
 
     def Append(  # noqa: N802
@@ -90,9 +93,11 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
                 outcome = self._replay.append(upload)
                 if outcome is not None:
                     outcomes.append(outcome)
-            newest_version = self._replay.settle()
+            newest_version, closing = self._replay.settle()
         return replay_service_pb2.AppendResponse(
-            outcomes=[_OUTCOMES[outcome] for outcome in outcomes], newest_version=newest_version
+            outcomes=[_OUTCOMES[outcome] for outcome in outcomes],
+            newest_version=newest_version,
+            closing=_closing(closing),
         )
 
     def Lease(  # noqa: N802
@@ -105,11 +110,15 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             wait_s = min(request.wait.ToNanoseconds() / 1e9, MAX_WAIT_S)
             with _one_of(self._waits, f"{MAX_WAITS} leases are waited for", WAIT_RETRY_S):
                 lent = self._replay.lease(learner, wanted, wait_s, context.is_active)
-        progress = self._replay.progress()
+        progress, (tasks, starved, closing) = self._replay.progress(), self._replay.shares()
         return replay_service_pb2.LeaseResponse(
             chunks=[_leased_chunk(chunk) for chunk in lent],
             env_steps=progress.env_steps,
             env_failures=progress.env_failures,
+            tasks=[account.to_proto() for account in tasks],
+            starved_streams=[account.to_proto() for account in starved],
+            window=None if closing is None else duration(closing.window_s),
+            interval=None if closing is None else duration(closing.interval_s),
         )
 
     def Read(  # noqa: N802
@@ -178,17 +187,15 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         )
 
     def _wanted(self, request: replay_service_pb2.LeaseRequest) -> Wanted:
-        per_chunk = self._limits.fragments_per_chunk
-        chunks, rest = divmod(request.fragments, per_chunk)
-        if rest or not 1 <= chunks <= self._limits.max_chunks:
+        if not 1 <= request.steps <= self._limits.max_steps:
             raise RejectedError(
-                f"fragments must be a multiple of fragments_per_chunk = {per_chunk}, from one chunk to max_chunks = "
-                f"{self._limits.max_chunks} of them, got {request.fragments}"
+                f"steps must lie in [1, {self._limits.max_steps}], which is what max_chunks lets replay keep, got "
+                f"{request.steps}"
             )
         if request.order not in _ORDERS or request.lease > MAX_NUMBER:
             raise RejectedError(f"unknown order {request.order}, or lease {request.lease} > {MAX_NUMBER}")
         return Wanted(
-            number=request.lease, chunks=chunks, use_version=request.use_version, order=_ORDERS[request.order]
+            number=request.lease, steps=request.steps, use_version=request.use_version, order=_ORDERS[request.order]
         )
 
     def _read(self, lent: Sequence[Lent]) -> Iterator[tuple[dict[str, Any], int]]:
@@ -236,6 +243,33 @@ def _chunk_names(chunks: Sequence[fragment_pb2.ChunkName]) -> list[ChunkName]:
     return [ChunkName(chunk.stream, chunk.chunk) for chunk in chunks]
 
 
+def _streams(states: Sequence[replay_service_pb2.StreamState]) -> list[StreamState]:
+    if len(states) > MAX_CHUNKS_ASKED:
+        raise RejectedError(f"a call speaks of at most {MAX_CHUNKS_ASKED} streams, got {len(states)}")
+    for state in states:
+        check_name(state.stream, max(state.chunk, state.oldest_version))
+    return [
+        StreamState(
+            name=state.stream,
+            chunk=state.chunk,
+            oldest_version=state.oldest_version if state.HasField("oldest_version") else None,
+            step_s=max(0.0, state.step_time.ToNanoseconds() / 1e9),
+        )
+        for state in states
+    ]
+
+
+def _closing(closing: Closing | None) -> replay_service_pb2.Closing | None:
+    if closing is None:
+        return None
+    return replay_service_pb2.Closing(
+        use_version=closing.use_version,
+        closes_in=duration(closing.closes_in_s),
+        at_most_in=duration(closing.at_most_in_s),
+        interval=duration(closing.interval_s),
+    )
+
+
 def _leased_chunk(chunk: Lent) -> replay_service_pb2.LeasedChunk:
     return replay_service_pb2.LeasedChunk(
         name=fragment_pb2.ChunkName(stream=chunk.name.stream, chunk=chunk.name.number),
@@ -243,4 +277,5 @@ def _leased_chunk(chunk: Lent) -> replay_service_pb2.LeasedChunk:
         payload_bytes=chunk.payload_bytes,
         uses=chunk.uses,
         oldest_version=chunk.oldest_version,
+        steps=chunk.steps,
     )

@@ -16,8 +16,6 @@ class Standing:
     """Empty until a first call names it."""
     schema: str = ""
     """Fingerprint of the run's schema."""
-    fragments_per_chunk: int = 0
-    """What the store's chunks are made of; it cannot change under them."""
     epoch: int = 0
     """The newest epoch; older ones are fenced."""
     newest_version: int = 0

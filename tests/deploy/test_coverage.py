@@ -28,6 +28,7 @@ UNPLOTTED = {
     "minefleet_learner_episode_failures": "minefleet_learner_episode_cut_share says more",
     "minefleet_replay_env_failures": "the actors say it themselves",
     "minefleet_replay_env_steps": "the actors say it themselves",
+    "minefleet_replay_unaccounted_steps": "the fragments are, and an alert watches both",
     "minefleet_replay_epoch": "minefleet_parameters_epoch is the one that counts",
     "process_cpu_seconds": "minefleet_processor_seconds has the processes below it, too",
     "process_virtual_memory_bytes": "reserved, not used",
@@ -38,10 +39,11 @@ UNPLOTTED = {
 def replay(registry: CollectorRegistry) -> None:
     make_metrics(registry)
     limits = Limits(
-        fragments_per_iteration=1,
-        fragments_per_chunk=1,
-        max_chunks=1,
+        steps_per_iteration=1,
+        chunk_steps=1,
+        max_steps=1,
         max_bytes=1,
+        least_steps=1,
         max_reuse=1,
         max_staleness=1,
         grant_timeout_s=1.0,

@@ -86,7 +86,7 @@ def replay(directory: Path) -> Iterator[Server]:
     with process.running():
         with process.client() as client:
             assert [append(process, client, "kept", number) for number in range(4)] == ["stored"] * 4
-            client.lease(1, fragments=1, use_version=1, wait_s=0.0)
+            client.lease(1, steps=1, use_version=1, wait_s=0.0)
         known: dict[str, Sequence[Any]] = {
             "run_id": ["run-1"],
             "stream": ["kept"],

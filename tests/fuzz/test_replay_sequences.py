@@ -70,12 +70,12 @@ class Sequences(RuleBasedStateMachine):
         if answer is not None and answer.outcomes[0] != pb.APPEND_OUTCOME_EXPIRED:
             assert self.stored.setdefault((stream, sequence), payload) == payload
 
-    @rule(number=NUMBERS, fragments=st.integers(1, 2), order=st.integers(0, 3))
-    def lease(self, number: int, fragments: int, order: Any) -> None:
-        request = pb.LeaseRequest(learner=self.learner(), lease=number, fragments=fragments, use_version=1, order=order)
+    @rule(number=NUMBERS, steps=st.integers(1, 2), order=st.integers(0, 3))
+    def lease(self, number: int, steps: int, order: Any) -> None:
+        request = pb.LeaseRequest(learner=self.learner(), lease=number, steps=steps, use_version=1, order=order)
         answer = self.call("Lease", request)
         if answer is not None and answer.chunks:
-            assert sum(chunk.fragments for chunk in answer.chunks) == fragments or number in self.leases
+            assert sum(chunk.fragments for chunk in answer.chunks) == steps or number in self.leases
             self.leases.add(number)
 
     @rule(number=NUMBERS)
@@ -128,7 +128,7 @@ class Sequences(RuleBasedStateMachine):
         kinds: dict[str, Any] = {
             "Append": lambda: self.fragment(stream, 10 + number, b"another"),
             "Reserve": lambda: pb.ReserveRequest(run_id=RUN, policy_version=1, chunks=[name]),
-            "Lease": lambda: pb.LeaseRequest(learner=learner, lease=number, fragments=1, use_version=1),
+            "Lease": lambda: pb.LeaseRequest(learner=learner, lease=number, steps=1, use_version=1),
             "Read": lambda: pb.ReadRequest(learner=learner, lease=number, chunks=[name]),
             "Ack": lambda: pb.AckRequest(learner=learner, lease=number),
             "Release": lambda: pb.ReleaseRequest(learner=learner, lease=number),
@@ -145,7 +145,7 @@ class Sequences(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self) -> None:
-        assert list(recount(self.replay.keeper.store, 1).faults()) == []
+        assert list(recount(self.replay.keeper.store).faults()) == []
 
     def teardown(self) -> None:
         with self.stack:

@@ -131,7 +131,7 @@ def parts(sequence: int, payload: bytes) -> list[Part | grpc.StatusCode]:
 VERBS: dict[str, Callable[[ReplayClient], Any]] = {
     "Reserve": lambda client: client.reserve(1, [("s", 0)]),
     "Append": lambda client: client.append([(header(0, b"ab"), b"ab")]),
-    "Lease": lambda client: client.lease(1, fragments=1, use_version=1, wait_s=2.0),
+    "Lease": lambda client: client.lease(1, steps=1, use_version=1, wait_s=2.0),
     "Read": lambda client: list(client.read(1)),
     "Ack": lambda client: client.ack(1),
     "Release": lambda client: client.release(1),
@@ -155,7 +155,7 @@ def test_every_call_has_a_deadline_and_is_repeated_until_it_is_answered(
 
 
 def test_a_lease_may_wait_longer_than_other_calls(stand_in: StandIn, client: ReplayClient) -> None:
-    client.lease(1, fragments=1, use_version=1, wait_s=100.0)
+    client.lease(1, steps=1, use_version=1, wait_s=100.0)
     assert (stand_in.deadlines_s["Lease"] or 0.0) > 100.0
 
 

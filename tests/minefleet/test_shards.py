@@ -44,9 +44,9 @@ def test_a_shard_may_hold_what_it_provides_whatever_both_are(shards: int) -> Non
             assert all(share(allowed, shards, index) >= share(wanted, shards, index) for index in range(shards))
 
 
-def test_an_iteration_is_split_in_whole_chunks() -> None:
+def test_an_iteration_is_split_in_fragments() -> None:
     config = spread_cartpole(f"{NUM_SHARDS}=3", f"{PER_CHUNK}=2", f"{SIZE}=1", "train_config.batch_size_per_gpu=8")
-    assert [fragments_per_iteration(config, index) for index in range(3)] == [4, 2, 2]
+    assert [fragments_per_iteration(config, index) for index in range(3)] == [3, 3, 2]
 
 
 def test_one_shard_is_the_default() -> None:

@@ -106,3 +106,18 @@ def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
 def test_a_directory_without_a_run_has_no_status(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run in"):
         look(tmp_path / "nowhere")
+
+
+def test_shares_of_the_steps_and_what_starves_are_shown(run: Run) -> None:
+    share = {"played_share": 0.5, "trained_share": 0.125}
+    stream = {"stream": "a-3", "played_steps": 90, "trained_steps": 3, "dropped_steps": {"stale": 80}}
+    steps = {
+        "step_shares": {"": share, "slow": share},
+        "step_warnings": {"starved: slow": "task 'slow' is hardly trained on"},
+        "starved_streams": [stream],
+    }
+    run.metrics.write_text(json.dumps({**ROW, **steps}) + "\n")
+    text = shown(run)
+    assert "steps of slow" in text and "trained_share 0.12" in text
+    assert "task 'slow' is hardly trained on" in text
+    assert "stream a-3" in text and "3 of 90 steps trained on" in text

@@ -41,10 +41,13 @@ class Replay:
     def append(self, packed: Any = (), **_: object) -> None:
         self.appended.put([header.name.sequence for header, _ in packed])
 
-    def reserve(self, policy_version: int, chunks: list[Chunk], **_: object) -> Any:
+    def reserve(self, policy_version: int, chunks: list[Chunk], streams: object) -> Any:
         self.reserved.put(chunks)
         return SimpleNamespace(
             granted=[self.grants] * len(chunks),
+            too_slow=[False] * len(chunks),
+            cut=[False] * len(chunks),
+            closing=None,
             retry_after_s=FOR_EVER_S,
             newest_version=1,
             wants_newer_weights=False,
@@ -69,7 +72,9 @@ def parcel(sequence: int) -> Parcel:
         cut_obs=np.zeros((0, 2), np.float32),
         recurrent_state={},
     )
-    return Parcel(stream="s", sequence=sequence, fragment=fragment, closes_stream=False)
+    return Parcel(
+        stream="s", sequence=sequence, fragment=fragment, chunk=sequence, chunk_start=sequence, closes_chunk=True
+    )
 
 
 def shipper_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> Shipper:

@@ -120,6 +120,10 @@ def test_the_state_before_a_step_is_that_after_the_one_before_and_the_initial_on
     other = inference.decide(EVERY, third, begins=begins).before
     assert not other[4]["gru"].any()
     assert (other[1]["gru"] != one[1]["gru"]).any()
+    np.testing.assert_array_equal(inference.state_before(1, first=False)["gru"], other[1]["gru"])
+    assert not inference.state_before(4, first=True)["gru"].any()
+    inference.decide(EVERY, first, keeps=np.zeros(SLOTS, np.bool_))
+    np.testing.assert_array_equal(inference.state_before(1, first=False)["gru"], other[1]["gru"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -21,7 +21,7 @@ class Replay:
     newest_version = 1
     wants_newer_weights = False
 
-    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], **told: object) -> Any:
+    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], streams: object) -> Any:
         self.asked.append(chunks)
         granted = [number < self.free_chunks for number in range(len(chunks))]
         self.free_chunks -= sum(granted)
@@ -30,6 +30,9 @@ class Replay:
             retry_after_s=0.1,
             newest_version=self.newest_version,
             wants_newer_weights=self.wants_newer_weights,
+            too_slow=[False] * len(chunks),
+            cut=[False] * len(chunks),
+            closing=None,
         )
 
 
@@ -68,16 +71,16 @@ def test_a_refused_slot_waits_for_its_own_shard_and_asks_no_other(clock: Clock) 
     lanes = lanes_of(replays, 1, clock, SimpleNamespace(has_room=lambda coming: True))
     own = int(lanes.numbers[0])
     replays[1 - own].free_chunks = 1
-    lanes.wish(0, 0)
+    lanes.wish(0)
     for _ in range(3):
         for lane in lanes:
             lane.grants.ask()
-        assert not lanes.may_start(0, 0, after_another=False)
+        assert not lanes.may_start(0, after_another=False)
     assert (replays[own].asked, replays[1 - own].asked) == ([[("actor-0", 0)]] * 3, [])
     replays[own].free_chunks = 1
     for lane in lanes:
         lane.grants.ask()
-    assert lanes.may_start(0, 0, after_another=False)
+    assert lanes.may_start(0, after_another=False)
     assert (int(lanes.numbers[0]), lanes.stream(0)) == (own, "actor-0")
 
 
@@ -91,7 +94,7 @@ def test_what_a_held_slot_waits_for_is_known(
     replay = Replay()
     replay.newest_version, replay.wants_newer_weights = newest_version, wants_newer
     lanes = lanes_of([replay], 1, clock, SimpleNamespace(has_room=lambda coming: has_room))
-    lanes.wish(0, 0)
+    lanes.wish(0)
     for lane in lanes:
         lane.grants.ask()
     assert lanes.lacking(np.array([True])) == {lack: 1}
@@ -103,16 +106,16 @@ def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Cloc
     shipper = SimpleNamespace(has_room=lambda coming: len(sent) + coming < 2, send=sent.append)
     lanes = lanes_of([Replay(free_chunks=3)], 3, clock, shipper)
     for slot in range(3):
-        lanes.wish(slot, 0)
+        lanes.wish(slot)
     for lane in lanes:
         lane.grants.ask()
-    assert lanes.may_start(0, 0, after_another=False)
-    assert [lanes.may_start(slot, 1, after_another=True) for slot in range(3)] == [True, True, False]
+    assert lanes.may_start(0, after_another=False)
+    assert [lanes.may_start(slot, after_another=True) for slot in range(3)] == [True, True, False]
     assert lanes.lacking(np.array([False, False, True])) == {"room": 1}
-    lanes.send(0, 0, fragment, closes_stream=False)
-    assert not lanes.may_start(2, 1, after_another=True)
+    lanes.send(0, fragment, closes_chunk=False)
+    assert not lanes.may_start(2, after_another=True)
     sent.clear()
-    assert lanes.may_start(2, 1, after_another=True)
+    assert lanes.may_start(2, after_another=True)
 
 
 def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:

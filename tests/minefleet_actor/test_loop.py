@@ -23,6 +23,7 @@ from minefleet.tree import Tree
 from minefleet.v1 import episode_pb2
 from minefleet.weights.version import VersionInfo
 from minefleet_actor.batching import Batcher
+from minefleet_actor.cuts import Cuts
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference
 from minefleet_actor.lanes import Lane, Lanes, lane_numbers
@@ -42,6 +43,7 @@ SLOTS = 5
 CAPACITY = 1
 STEPS = 600
 PER_CHUNK = 2
+LEAST_STEPS = 3
 
 
 class NumberedPool:
@@ -105,6 +107,7 @@ class NumberedPool:
             terminated=stepped & (self._rng.random(len(slots)) < 0.1),
             truncated=stepped & (self._rng.random(len(slots)) < 0.1),
             endings=defaultdict(Ending),
+            tasks={slot: f"task {slot % 2}" for slot in range(SLOTS)},
             failures={int(slot): Failure("exception", "it raised") for slot in slots[kind == Kind.FAILED]},
         )
 
@@ -158,8 +161,12 @@ class Post:
 
     run_id = ""
     is_behind = False
+    interval_s = 1.0
+    forecasts = 0
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, due: float = 0.0) -> None:
+        self.due = due
+        """How often a chunk must end at once."""
         self.parcels: list[Parcel] = []
         self.queued = self.most_queued = 0
         self.episodes: list[episode_pb2.EpisodeRecord] = []
@@ -175,7 +182,9 @@ class Post:
     def send(self, parcel: Parcel) -> None:
         self.queued += 1
         self.most_queued = max(self.queued, self.most_queued)
-        assert (parcel.stream, parcel.sequence // PER_CHUNK) in self.wished
+        assert (parcel.stream, parcel.chunk) in self.wished
+        assert parcel.sequence - parcel.chunk_start < PER_CHUNK
+        assert parcel.closes_chunk or parcel.sequence - parcel.chunk_start < PER_CHUNK - 1
         self.parcels.append(parcel)
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
@@ -188,6 +197,19 @@ class Post:
         return chunk in self.wished and bool(self._rng.random() < 0.5)
 
     def done(self, chunk: tuple[str, int]) -> None: ...
+
+    def begin(self, chunk: tuple[str, int], oldest_version: int, step_s: float) -> None: ...
+
+    def must_cut(self, chunk: tuple[str, int]) -> bool:
+        return True
+
+    def is_too_slow(self, chunk: tuple[str, int]) -> bool:
+        return False
+
+    def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
+        """Now and then it is over, and for a fragment to come not the next time."""
+        self.forecasts += bool(self.due)
+        return -np.inf if self._rng.random() < self.due else np.inf
 
     def news(self) -> None: ...
 
@@ -203,9 +225,14 @@ class Post:
 
 
 def played(
-    seed: int, clock: Callable[[], float] = lambda: 0.0, *, threaded: bool = False, least: int = 0
+    seed: int,
+    clock: Callable[[], float] = lambda: 0.0,
+    *,
+    threaded: bool = False,
+    least: int = 0,
+    due: float = 0.0,
 ) -> tuple[NumberedPool, Post]:
-    post = Post(seed)
+    post = Post(seed, due)
     return play(seed, clock, [post], threaded=threaded, least=least)[0], post
 
 
@@ -230,18 +257,20 @@ def play(
     inference.swap(weights_of(1), 1)
     timeout_s = 0.001 if least else 0.0
     batcher = Batcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
+    lanes_ = Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK)
     actor = Actor(
         pool=pool,
         inference=inference,
         batcher=batcher,
         recorder=Recorder(SCHEMA, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
-        lanes=Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK),
+        lanes=lanes_,
+        cuts=Cuts(lanes_, SLOTS, least_steps=LEAST_STEPS, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]
         metrics=metrics,
         rollout=RolloutConfig(
             fragment_length=6,
-            worker_config=WorkerConfig(num_envs=SLOTS, batch_size=3, reset_cut_s=5.0),
+            worker_config=WorkerConfig(num_envs=SLOTS, batch_size=3),
             replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=PER_CHUNK),
         ),
         clock=clock,
@@ -259,20 +288,20 @@ def play(
 
 
 def ticking() -> Callable[[], float]:
-    """A clock on which a slow reset is common."""
+    """A clock on which everything takes a while."""
     ticks = iter(range(10**9))
     return lambda: float(next(ticks))
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("clock", [lambda: 0.0, ticking()], ids=["fast resets", "slow resets"])
+@pytest.mark.parametrize("due", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize(
     ("threaded", "least"), [(False, 0), (False, 2), (True, 0)], ids=["in order", "batch by batch", "batches in flight"]
 )
 def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_version(
-    seed: int, clock: Callable[[], float], threaded: bool, least: int
+    seed: int, due: float, threaded: bool, least: int
 ) -> None:
-    pool, post = played(seed, clock, threaded=threaded, least=least)
+    pool, post = played(seed, ticking(), threaded=threaded, least=least, due=due)
     assert len(post.used) > 10
     assert post.used == sorted(set(post.used))
     assert CAPACITY <= post.most_queued <= CAPACITY + SLOTS
@@ -361,18 +390,24 @@ def test_episode_records_tell_failures_from_endings_and_lose_no_reward(seed: int
 def test_a_drain_closes_every_stream_that_has_an_open_fragment(seed: int) -> None:
     _, post = played(seed)
     last: dict[str, Parcel] = {parcel.stream: parcel for parcel in post.parcels}
-    closing = [parcel for parcel in post.parcels if parcel.closes_stream]
-    assert closing
-    assert all(last[parcel.stream] is parcel for parcel in closing)
+    assert last
+    assert all(parcel.closes_chunk or len(parcel.fragment) == 6 for parcel in last.values())
+
+
+def is_last(post: Post, parcel: Parcel) -> bool:
+    return not any(other.stream == parcel.stream and other.sequence > parcel.sequence for other in post.parcels)
 
 
 def lengths(post: Post) -> NDArray[np.intp]:
-    return np.array([len(parcel.fragment) for parcel in post.parcels if not parcel.closes_stream])
+    return np.array([len(parcel.fragment) for parcel in post.parcels if not is_last(post, parcel)])
 
 
-def test_fragments_are_full_unless_a_reset_is_slow() -> None:
+def test_fragments_are_full_unless_they_are_due() -> None:
     assert set(lengths(played(0)[1])) == {6}
-    assert lengths(played(0, ticking())[1]).min() < 6
+    assert lengths(played(0)[1]).min() == 6
+    short = [parcel for parcel in played(0, ticking(), due=0.5)[1].parcels if len(parcel.fragment) < LEAST_STEPS]
+    assert short
+    assert all(parcel.fragment.terminated[-1] or parcel.fragment.truncated[-1] for parcel in short[:-SLOTS])
 
 
 def test_the_time_of_every_slot_goes_to_something_in_every_turn() -> None:

@@ -25,7 +25,14 @@ def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> No
     slot_time.wait_for([(ENVIRONMENT, 3), (INFERENCE, 1), (GRANT, 2)], acted=0)
     clock.now_s += 10.0
     slot_time.settle(1, 10.0)
-    assert slot_time.seconds() == {"environment": 30.0, "inference": 10.0, "grant": 20.0, "room": 0.0, "weights": 0.0}
+    assert slot_time.seconds() == {
+        "environment": 30.0,
+        "inference": 10.0,
+        "grant": 20.0,
+        "room": 0.0,
+        "weights": 0.0,
+        "pace": 0.0,
+    }
 
 
 def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_actor(clock: Clock) -> None:

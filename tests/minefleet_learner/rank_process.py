@@ -108,7 +108,7 @@ def make_updater(ranks: Ranks, gru: int, **settings: Any) -> Updater:
     config = TrainConfig(
         **{
             "batch_size_per_gpu": 2,
-            "batches_per_iteration": FRAGMENTS // 2,
+            "batches_per_iteration": FRAGMENTS // 2 // ranks.size,
             "gradient_accumulation": FRAGMENTS // 2 // ranks.size,
             "epochs_per_iteration": 2,
             "context_length": 4,

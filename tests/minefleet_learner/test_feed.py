@@ -41,7 +41,6 @@ def test_every_reader_reads_its_share_and_nothing_is_read_twice(
     )
     feed = Feed(
         replay,
-        fragments_per_chunk=1,
         order="least_used",
         readers=readers,
         collator=Collator(torch.device("cpu"), decoded_bytes=2**20, threads=readers),

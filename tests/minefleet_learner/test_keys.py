@@ -182,7 +182,13 @@ def test_epochs_end_before_the_step_whose_kl_exceeds_one_and_a_half_targets(
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
     config = replace(
-        CONFIG, epochs_per_iteration=10, learning_rate=0.03, ppo_clip=10.0, target_kl=0.02, batch_size_per_gpu=6
+        CONFIG,
+        epochs_per_iteration=10,
+        learning_rate=0.03,
+        ppo_clip=10.0,
+        target_kl=0.02,
+        batch_size_per_gpu=6,
+        batches_per_iteration=1,
     )
     policy = make_policy()
     batch = on_policy(policy, make_batch(make_fragment, 0))
@@ -225,7 +231,9 @@ def test_the_learning_rate_after_resume_is_the_configurations_and_not_the_optimi
 def test_mixed_precision_trains_with_a_ratio_of_one_at_first_and_float32_outputs(
     make_fragment: Make, make_policy: MakePolicy, dtype: Any, gru_size: int
 ) -> None:
-    config = replace(CONFIG, use_amp=True, amp_dtype=dtype, epochs_per_iteration=1, batch_size_per_gpu=6)
+    config = replace(
+        CONFIG, use_amp=True, amp_dtype=dtype, epochs_per_iteration=1, batch_size_per_gpu=6, batches_per_iteration=1
+    )
     policy = make_policy(gru_size)
     exact, batch = on_policy(policy, make_batch(make_fragment, 0, gru_size)), make_batch(make_fragment, 0, gru_size)
     batch = on_policy(policy, batch, config)

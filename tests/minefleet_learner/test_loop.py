@@ -152,7 +152,6 @@ class Fleet:
                 stream=f"actor.{number}",
                 sequence=0,
                 schema_fingerprint=self.run.schema.fingerprint,
-                closes_stream=True,
             )
             episode = EpisodeRecord(stream=f"actor.{number}", episode_return=number, length=LENGTH)
             self.actors[number % len(self.actors)].append(
@@ -317,7 +316,7 @@ def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: C
     trained.join()
     state, lender = read_state(made.run.checkpoints / "latest"), made.actors[0]
     lender.position = Position(run_id=state.run_id, epoch=state.epoch, version=state.version, first_version=1)
-    assert len(lender.lease(99, fragments=FRAGMENTS, use_version=state.version, wait_s=0).chunks) == FRAGMENTS
+    assert len(lender.lease(99, steps=FRAGMENTS * LENGTH, use_version=state.version, wait_s=0).chunks) == FRAGMENTS
 
 
 def test_a_stopped_run_is_taken_up_where_it_was(fleet: Callable[..., Fleet]) -> None:
@@ -420,7 +419,7 @@ def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_e
     assert [row["staleness_max"] for row in made.rows()] == [0, 1]
     state = read_state(made.run.checkpoints / "latest")
     made.actor.position = Position(run_id=state.run_id, epoch=state.epoch, version=state.version, first_version=1)
-    lease = made.actor.lease(99, fragments=FRAGMENTS, use_version=state.version, wait_s=0)
+    lease = made.actor.lease(99, steps=FRAGMENTS * LENGTH, use_version=state.version, wait_s=0)
     assert len(lease.chunks) == FRAGMENTS
 
 
@@ -477,7 +476,7 @@ def test_what_could_not_be_published_before_a_stop_is_abandoned_and_its_leases_g
     state = read_state(made.run.checkpoints / "latest")
     assert (state.iteration, state.version) == (0, 0)
     made.actor.position = Position(run_id=state.run_id, epoch=1, version=1, first_version=1)
-    assert len(made.actor.lease(99, fragments=2 * FRAGMENTS, use_version=1, wait_s=0).chunks) == 2 * FRAGMENTS
+    assert len(made.actor.lease(99, steps=2 * FRAGMENTS * LENGTH, use_version=1, wait_s=0).chunks) == 2 * FRAGMENTS
 
 
 def test_a_crash_between_publish_and_ack_saves_nothing_more_and_loses_no_fragment(fleet: Callable[..., Fleet]) -> None:

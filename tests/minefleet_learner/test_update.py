@@ -157,7 +157,7 @@ def test_accumulated_micro_batches_equal_one_large_one(
 def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
     monkeypatch: pytest.MonkeyPatch, make_fragment: Make, make_policy: MakePolicy, recorded: bool
 ) -> None:
-    batch, config = make_batch(make_fragment, 0), replace(CONFIG, batch_size_per_gpu=6)
+    batch, config = make_batch(make_fragment, 0), replace(CONFIG, batch_size_per_gpu=6, batches_per_iteration=1)
     if recorded:
         config = replace(config, gae_values="behaviour")
     trained, passes = [], []
@@ -287,7 +287,9 @@ def test_decoupled_weights_what_moved_before_the_update_and_clips_what_moves_in_
     batch = replace(batch, behaviour_logp=batch.behaviour_logp - 1.0)
     reports = {}
     for off_policy in ("clip", "decoupled", "vtrace"):
-        config = replace(CONFIG, off_policy=off_policy, batch_size_per_gpu=6, epochs_per_iteration=1)
+        config = replace(
+            CONFIG, off_policy=off_policy, batch_size_per_gpu=6, batches_per_iteration=1, epochs_per_iteration=1
+        )
         reports[off_policy] = make_updater(make_policy(), config).update(batch, rates(config, 0, 0.0))
     assert reports["clip"].clip_fraction > 0.5
     assert reports["clip"].ratio_max > 2.0

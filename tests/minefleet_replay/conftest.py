@@ -58,18 +58,20 @@ class Clock:
 
 
 class World:
-    """A replay with one learner."""
+    """A replay with one learner. A fragment has one step unless told otherwise, a chunk `per_chunk` fragments."""
 
-    def __init__(self, directory: Path, **limits: Any) -> None:
+    def __init__(self, directory: Path, *, per_chunk: int = 1, max_chunks: int = 100, **limits: Any) -> None:
         defaults = {
-            "fragments_per_iteration": 2,
-            "fragments_per_chunk": 1,
-            "max_chunks": 100,
+            "steps_per_iteration": 2,
+            "chunk_steps": per_chunk,
+            "max_steps": max_chunks * per_chunk,
             "max_bytes": 2**26,
+            "least_steps": 1,
             "max_reuse": 1,
             "max_staleness": 1,
             "grant_timeout_s": 60.0,
         }
+        self.per_chunk = per_chunk
         self.limits = Limits(**(defaults | limits))
         self.clock = Clock()
         self.learner = Learner(epoch=1, version=1, resumed_version=0, first_version=1)
@@ -124,8 +126,13 @@ class World:
         newest: int = 0,
         payload: bytes = b"payload",
         closes: bool = False,
+        chunk: tuple[int, int] | None = None,
+        steps: int = 1,
     ) -> str:
-        header = header_of(stream, sequence, version, newest, payload, closes)
+        """Appends a fragment; `chunk` is the number of its chunk and where that starts."""
+        number, start = chunk or (sequence // self.per_chunk, sequence // self.per_chunk * self.per_chunk)
+        closes = closes or sequence == start + self.per_chunk - 1
+        header = header_of(stream, sequence, version, newest, payload, (number, start, closes), steps)
         outcome = self.replay.append(Upload(header=header, pieces=list(pieces(payload))))
         assert outcome is not None
         self.replay.settle()
@@ -136,13 +143,13 @@ class World:
         self.replay.append(Upload(episodes=records, actor=actor, progress=progress))
 
     def reserve(self, *names: tuple[str, int], version: int = 1) -> list[bool]:
-        return self.replay.reserve(version, [ChunkName(*name) for name in names]).granted
+        return [grant.granted for grant in self.replay.reserve(version, [ChunkName(*name) for name in names]).grants]
 
     def lease(
         self, number: int, chunks: int, use_version: int | None = None, order: Any = "oldest", wait_s: float = 0.0
     ) -> list[Lent]:
         version = self.learner.version if use_version is None else use_version
-        wanted = Wanted(number=number, chunks=chunks, use_version=version, order=order)
+        wanted = Wanted(number=number, steps=chunks * self.per_chunk, use_version=version, order=order)
         return self.replay.lease(self.learner, wanted, wait_s)
 
     def ack(self, number: int) -> None:
@@ -178,7 +185,7 @@ class World:
 
     def faults(self) -> list[str]:
         """What does not add up between the ledger and the rows."""
-        return list(recount(self.replay.keeper.store, self.limits.fragments_per_chunk).faults())
+        return list(recount(self.replay.keeper.store).faults())
 
 
 def spoil(replay: Replay, number: int) -> None:
@@ -191,17 +198,19 @@ def spoil(replay: Replay, number: int) -> None:
 
 
 def header_of(
-    stream: str, sequence: int, version: int, newest: int, payload: bytes, closes: bool
+    stream: str, sequence: int, version: int, newest: int, payload: bytes, chunk: tuple[int, int, bool], steps: int = 1
 ) -> fragment_pb2.FragmentHeader:
     return fragment_pb2.FragmentHeader(
         run_id=RUN,
         name=fragment_pb2.FragmentName(stream=stream, sequence=sequence),
-        length=1,
+        length=steps,
         oldest_version=version,
         newest_version=max(version, newest),
         checksum=checksum(payload),
         payload_bytes=len(payload),
-        closes_stream=closes,
+        chunk=chunk[0],
+        chunk_start=chunk[1],
+        closes_chunk=chunk[2],
     )
 
 
@@ -226,14 +235,15 @@ def world(make_world: Callable[..., World]) -> World:
 
 
 class Server:
-    """A replay service on a free port, with its own store."""
+    """A replay service on a free port, with its own store. Fragments have one step."""
 
     def __init__(self, directory: Path, **replay: Any) -> None:
+        self.per_chunk = replay.get("fragments_per_chunk", 1)
         buffer = {"max_chunks": 50, "max_bytes": 2**26, "fragments_per_chunk": 1} | replay
         config = FleetConfig(
             env=EnvConfig(id="CartPole-v1"),
             train_config=TrainConfig(batch_size_per_gpu=2),
-            rollout_config=RolloutConfig(replay_buffer_config=ReplayBufferConfig(**buffer)),
+            rollout_config=RolloutConfig(fragment_length=1, replay_buffer_config=ReplayBufferConfig(**buffer)),
             services=ServicesConfig(drain_s=2.0),
         )
         self.run = Run(directory=directory, config=config, schema=SCHEMA, architecture="abc")
@@ -267,7 +277,8 @@ class Server:
         return ReplayClient(self.address, **(defaults | arguments))
 
     def header(self, stream: str, sequence: int, payload: bytes = b"payload") -> fragment_pb2.FragmentHeader:
-        header = header_of(stream, sequence, 1, 1, payload, closes=False)
+        number, place = divmod(sequence, self.per_chunk)
+        header = header_of(stream, sequence, 1, 1, payload, (number, sequence - place, place == self.per_chunk - 1))
         header.schema_fingerprint = SCHEMA.fingerprint
         header.raw_bytes = len(payload)
         header.tensors.add(

@@ -26,7 +26,7 @@ def main() -> None:
     address, run_id = sys.argv[1:]
     position = Position(run_id=run_id, epoch=1, version=1, first_version=1)
     with ReplayClient(address, position=position) as client:
-        client.lease(1, fragments=2, use_version=1, wait_s=10.0, order="oldest")
+        client.lease(1, steps=2, use_version=1, wait_s=10.0, order="oldest")
         reading = client.read(1)
         next(reading)
         sys.stdout.write("reading\n")
@@ -34,8 +34,8 @@ def main() -> None:
         sys.stdin.readline()
         verbs: dict[str, Callable[[], Any]] = {
             "go on reading": lambda: [header.name.sequence for header, _ in reading],
-            "lease again": lambda: client.lease(1, fragments=2, use_version=1, wait_s=0.0),
-            "lease": lambda: client.lease(2, fragments=2, use_version=1, wait_s=0.0),
+            "lease again": lambda: client.lease(1, steps=2, use_version=1, wait_s=0.0),
+            "lease": lambda: client.lease(2, steps=2, use_version=1, wait_s=0.0),
             "read": lambda: list(client.read(1)),
             "ack": lambda: client.ack(1),
             "release": lambda: client.release(1),

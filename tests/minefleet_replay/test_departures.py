@@ -11,13 +11,16 @@ from minefleet_replay.rows import drop_row
 
 
 def row(stream: str, number: int, at: float) -> bytes:
-    fragments = [Fragment(sequence, number, 1, 7, 8, False, NOWHERE) for sequence in (2 * number, 2 * number + 1)]
+    fragments = [
+        Fragment(sequence, number, 1, 7, 8, 4, number, 2 * number, False, NOWHERE)
+        for sequence in (2 * number, 2 * number + 1)
+    ]
     return drop_row(ChunkName(stream, number), fragments, "stale", 0, at)
 
 
 def test_a_record_says_what_was_written() -> None:
     assert read_drop(row("s", 3, 12.5)) == Departure(
-        stream="s", chunk=3, sequences=(6, 7), reason="stale", uses=0, oldest_version=7, at=12.5
+        stream="s", chunk=3, sequences=(6, 7), reason="stale", uses=0, steps=8, oldest_version=7, at=12.5
     )
 
 

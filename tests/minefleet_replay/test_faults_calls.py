@@ -58,12 +58,12 @@ def test_more_leases_that_wait_than_there_are_handlers_keep_no_other_call_waitin
     replay = ReplayProcess(tmp_path)
     with replay.running(), grpc.insecure_channel(replay.server.address) as channel, replay.client() as client:
         append(replay, client, "s", 0)
-        client.lease(1, fragments=1, use_version=1, wait_s=0.0)
+        client.lease(1, steps=1, use_version=1, wait_s=0.0)
         stub = replay_service_pb2_grpc.ReplayServiceStub(channel)
         learner = replay_service_pb2.Learner(run_id=client.position.run_id, epoch=1, version=1, first_version=1)
         requests = [
             replay_service_pb2.LeaseRequest(
-                learner=learner, lease=2 + number, fragments=1, use_version=1, wait=Duration(seconds=300)
+                learner=learner, lease=2 + number, steps=1, use_version=1, wait=Duration(seconds=300)
             )
             for number in range(2 * HANDLERS)
         ]
@@ -98,7 +98,7 @@ def test_a_refused_call_about_a_lease_changes_no_count(server: Any) -> None:
         for sequence in range(4):
             client.append([(server.header("s", sequence), b"payload")])
         for number in range(1, 4):
-            client.lease(number, fragments=1, use_version=2, wait_s=0.0)
+            client.lease(number, steps=1, use_version=2, wait_s=0.0)
         client.ack(1)
         client.release(2)
         before = server.replay.figures()
@@ -108,7 +108,7 @@ def test_a_refused_call_about_a_lease_changes_no_count(server: Any) -> None:
             (lambda: client.ack(2), NotFoundError),
             (lambda: client.release(1), NotFoundError),
             (lambda: list(client.read(1)), NotFoundError),
-            (lambda: client.lease(1, fragments=1, use_version=2, wait_s=0.0), RejectedError),
+            (lambda: client.lease(1, steps=1, use_version=2, wait_s=0.0), RejectedError),
             (lambda: older.ack(3), FencedError),
             (lambda: older.release(3), FencedError),
             (lambda: list(older.read(3)), FencedError),

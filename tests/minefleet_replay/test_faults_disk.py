@@ -52,7 +52,7 @@ def test_a_full_disk_refuses_and_says_so_reads_and_acks_go_on_and_it_recovers_by
             assert "is full" in str(refusal) and refusal.retry_after_s > 0
             wait_for(lambda: replay.get("/readyz")[0] == 503)
             assert "is full" in replay.get("/readyz")[1]
-            client.lease(1, fragments=2, use_version=1, wait_s=0.0, order="oldest")
+            client.lease(1, steps=2, use_version=1, wait_s=0.0, order="oldest")
             assert [payload for _, payload in client.read(1)] == [PAYLOAD] * 2
             client.ack(1)
             assert replay.sample("minefleet_replay_refused_calls_total", reason="overloaded") == 1
@@ -197,7 +197,7 @@ def test_a_process_whose_store_is_broken_goes_on_with_an_empty_one_and_its_count
     with replay.running(), replay.client() as client:
         report(client, 1000, 0)
         append_some(client, 0, 6)
-        client.lease(1, fragments=2, use_version=1, wait_s=0.0, order="oldest")
+        client.lease(1, steps=2, use_version=1, wait_s=0.0, order="oldest")
         assert client.ack(1) == 1000
         wait_for(lambda: read_counters(replay.store).next_episode == 1)
         wait_for(lambda: '"appended": 6' in (replay.store / "identity.json").read_text())
@@ -214,7 +214,7 @@ def test_a_process_whose_store_is_broken_goes_on_with_an_empty_one_and_its_count
         report(client, 1005, 1)
         log = client.read_episodes(1, 10)
         assert ([record.episode for record in log.episodes], log.next_cursor) == ([1], 2)
-        client.lease(2, fragments=2, use_version=1, wait_s=0.0, order="oldest")
+        client.lease(2, steps=2, use_version=1, wait_s=0.0, order="oldest")
         assert [header.name.sequence for header, _ in client.read(2)] == [6, 7]
         assert client.ack(2) == 1005
     assert broken in kept_aside(replay).values()
@@ -232,7 +232,7 @@ def test_rot_in_a_payload_costs_that_fragment_alone(dead: ReplayProcess) -> None
     missing: list[tuple[str, int]] = []
     flip(files(dead, "payloads/*")[0], len(PAYLOAD) // 2)
     with dead.running(), dead.client() as client:
-        client.lease(1, fragments=FRAGMENTS, use_version=1, wait_s=0.0, order="oldest")
+        client.lease(1, steps=FRAGMENTS, use_version=1, wait_s=0.0, order="oldest")
         found = [header.name.sequence for header, _ in client.read(1, missing=missing.append)]
         assert len(missing) == 1 and sorted([*found, missing[0][1]]) == list(range(FRAGMENTS))
         wait_for(lambda: dead.sample("minefleet_replay_ledger_fragments", bucket="corrupt") == 1)

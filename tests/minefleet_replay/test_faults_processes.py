@@ -62,13 +62,13 @@ def append_two(replay: ReplayProcess, client: Any) -> None:
 
 def test_a_lease_whose_answer_died_with_replay_is_charged_once_and_answered_again(replay: ReplayProcess) -> None:
     def lease(client: Any) -> list[str]:
-        return [chunk.stream for chunk in client.lease(1, fragments=2, use_version=1, wait_s=0.0).chunks]
+        return [chunk.stream for chunk in client.lease(1, steps=2, use_version=1, wait_s=0.0).chunks]
 
     with answer_lost(replay, "Lease", lease, partial(append_two, replay)) as answer, replay.client() as other:
         assert answer == ["s", "s"]
-        assert other.lease(2, fragments=2, use_version=1, wait_s=0.0).chunks == []
+        assert other.lease(2, steps=2, use_version=1, wait_s=0.0).chunks == []
         other.position = replace(other.position, epoch=2, version=2, resumed_version=1, first_version=2)
-        assert [chunk.uses for chunk in other.lease(1, fragments=2, use_version=2, wait_s=0.0).chunks] == [0, 0]
+        assert [chunk.uses for chunk in other.lease(1, steps=2, use_version=2, wait_s=0.0).chunks] == [0, 0]
 
 
 def test_an_append_whose_answer_died_with_replay_is_there(replay: ReplayProcess) -> None:
@@ -79,7 +79,7 @@ def test_an_append_whose_answer_died_with_replay_is_there(replay: ReplayProcess)
 def test_an_ack_whose_answer_died_with_replay_is_counted_once(replay: ReplayProcess) -> None:
     def prepare(client: Any) -> None:
         append_two(replay, client)
-        client.lease(1, fragments=2, use_version=1, wait_s=0.0)
+        client.lease(1, steps=2, use_version=1, wait_s=0.0)
 
     with answer_lost(replay, "Ack", lambda client: client.ack(1), prepare) as answer, replay.client() as client:
         assert answer == 0
@@ -97,7 +97,7 @@ def test_a_learner_that_was_frozen_while_another_took_over_is_refused_everywhere
             assert frozen.stdout.readline() == "reading\n"
             frozen.send_signal(signal.SIGSTOP)
             client.position = replace(client.position, epoch=2, version=1, resumed_version=1, first_version=1)
-            client.lease(1, fragments=2, use_version=1, wait_s=0.0)
+            client.lease(1, steps=2, use_version=1, wait_s=0.0)
             frozen.send_signal(signal.SIGCONT)
             frozen.stdin.write("go on\n")
             frozen.stdin.flush()

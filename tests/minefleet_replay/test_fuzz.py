@@ -61,7 +61,7 @@ class Target:
 
     def check(self) -> None:
         """Nothing is half stored, and the next actor is served."""
-        assert list(recount(self.replay.keeper.store, 1).faults()) == []
+        assert list(recount(self.replay.keeper.store).faults()) == []
         assert self.send("Reserve", replay_service_pb2.ReserveRequest(run_id="run-1").SerializeToString()) in STATUSES
 
 
@@ -208,7 +208,7 @@ def test_a_wait_that_is_no_time_is_none_or_the_longest(target: Target, seconds: 
     header, payload = packed(target)
     assert target.append(header, payload) is grpc.StatusCode.OK
     learner = replay_service_pb2.Learner(run_id="run-1", epoch=1, version=1, first_version=1)
-    request = replay_service_pb2.LeaseRequest(learner=learner, lease=1, fragments=1, use_version=1)
+    request = replay_service_pb2.LeaseRequest(learner=learner, lease=1, steps=1, use_version=1)
     request.wait.seconds, request.wait.nanos = seconds, nanos
     assert target.send("Lease", request.SerializeToString()) in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
     target.check()

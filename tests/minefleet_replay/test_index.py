@@ -6,13 +6,21 @@ from minefleet_replay.index import NOWHERE, Chunk, Fragment, Index, Order
 from minefleet_replay.names import ChunkName
 
 
-def fragment(sequence: int, number: int, version: int = 1, closes_stream: bool = False) -> Fragment:
-    return Fragment(sequence, number, 10, version, version, closes_stream, NOWHERE)
+def fragment(
+    sequence: int,
+    number: int,
+    version: int = 1,
+    chunk: tuple[int, int] | None = None,
+    closes: bool = True,
+    steps: int = 1,
+) -> Fragment:
+    """A fragment; `chunk` is the number of its chunk and where that starts: by default it has one of its own."""
+    return Fragment(sequence, number, 10, version, version, steps, *(chunk or (sequence, sequence)), closes, NOWHERE)
 
 
 def index_of(versions: list[int], max_reuse: int = 1) -> Index:
     """One chunk of one fragment per version."""
-    index = Index(fragments_per_chunk=1, max_reuse=max_reuse)
+    index = Index(max_reuse=max_reuse)
     for number, version in enumerate(versions):
         index.add(ChunkName("s", number), fragment(number, number, version))
     return index
@@ -23,27 +31,21 @@ def choose(index: Index, count: int, order: Order = "oldest", oldest_version: in
 
 
 def test_a_chunk_is_whole_when_all_its_fragments_are_there_in_whatever_order_they_came() -> None:
-    index = Index(fragments_per_chunk=3, max_reuse=1)
+    index = Index(max_reuse=1)
     for number, sequence in enumerate((5, 3, 4)):
         assert choose(index, 1) == []
-        index.add(ChunkName("s", 1), fragment(sequence, number))
+        index.add(ChunkName("s", 1), fragment(sequence, number, chunk=(1, 3), closes=sequence == 5))
     assert [one.sequence for one in index[0].fragments] == [3, 4, 5]
     assert choose(index, 1) == [0]
 
 
-def test_a_stream_that_closes_makes_its_chunk_whole_unless_a_fragment_is_missing() -> None:
-    index = Index(fragments_per_chunk=3, max_reuse=1)
-    index.add(ChunkName("s", 0), fragment(1, 0, closes_stream=True))
+def test_a_chunk_without_its_first_or_its_last_fragment_is_not_whole() -> None:
+    index = Index(max_reuse=1)
+    index.add(ChunkName("s", 0), fragment(1, 0, chunk=(0, 0)))
+    index.add(ChunkName("t", 1), fragment(2, 1, chunk=(1, 2), closes=False))
     assert choose(index, 1) == []
-    index.add(ChunkName("s", 0), fragment(0, 1))
+    index.add(ChunkName("s", 0), fragment(0, 2, chunk=(0, 0), closes=False))
     assert choose(index, 1) == [0]
-
-
-def test_a_chunk_that_starts_in_the_middle_is_not_whole() -> None:
-    index = Index(fragments_per_chunk=2, max_reuse=1)
-    index.add(ChunkName("s", 0), fragment(1, 0))
-    index.add(ChunkName("t", 1), fragment(2, 1))
-    assert choose(index, 1) == []
 
 
 def test_least_used_takes_the_fewest_uses_first_then_the_oldest() -> None:
@@ -55,6 +57,26 @@ def test_least_used_takes_the_fewest_uses_first_then_the_oldest() -> None:
     assert sorted(choose(index, 5, "least_used")) == [0, 1, 2, 4, 5]
     index.charge(index[1], leases=-1)
     assert sorted(choose(index, 1, "least_used")) == [1]
+
+
+@pytest.mark.parametrize("order", ["least_used", "oldest"])
+def test_the_oldest_version_comes_first_however_late_it_arrived(order: Order) -> None:
+    index = index_of([3, 2, 2, 1])
+    assert sorted(choose(index, 1, order)) == [3]
+    assert sorted(choose(index, 2, order)) == [1, 3]
+
+
+@pytest.mark.parametrize("order", ["least_used", "uniform", "oldest"])
+def test_chunks_are_taken_until_their_steps_are_enough(order: Order) -> None:
+    index = Index(max_reuse=1)
+    for number, steps in enumerate((5, 1, 3, 8, 2)):
+        index.add(ChunkName("s", number), fragment(number, number, steps=steps))
+    for wanted in range(1, 20):
+        chosen = index.choose(wanted, order, 0, Random(wanted))
+        taken = [chunk.steps for chunk in chosen]
+        assert sum(taken) >= wanted > sum(taken) - max(taken)
+    assert choose(index, 20, order) == []
+    assert (index.steps, index.usable_steps) == (19, 19)
 
 
 def test_least_used_shuffles_within_the_lease_and_oldest_does_not() -> None:
@@ -81,9 +103,9 @@ def test_chunks_that_are_spent_leased_out_or_too_old_are_passed_over(order: Orde
 
 
 def test_older_than_names_unleased_chunks_by_their_oldest_fragment() -> None:
-    index = Index(fragments_per_chunk=2, max_reuse=1)
-    index.add(ChunkName("s", 0), fragment(0, 0, version=5))
-    index.add(ChunkName("s", 0), fragment(1, 1, version=3))
+    index = Index(max_reuse=1)
+    index.add(ChunkName("s", 0), fragment(0, 0, version=5, chunk=(0, 0), closes=False))
+    index.add(ChunkName("s", 0), fragment(1, 1, version=3, chunk=(0, 0)))
     index.add(ChunkName("t", 0), fragment(0, 2, version=3))
     index.charge(index[2], leases=1)
 
@@ -98,7 +120,7 @@ def test_a_corrupt_fragment_keeps_its_chunk_from_being_leased() -> None:
     index = index_of([1, 1])
     index.mark_corrupt(index[0], index[0].fragments[0])
     assert choose(index, 1) == [1]
-    assert index[0].sound == 0
+    assert index[0].sound == (0, 0)
 
 
 def test_removed_chunks_leave_nothing_behind() -> None:
@@ -109,9 +131,13 @@ def test_removed_chunks_leave_nothing_behind() -> None:
 
 
 def test_a_loaded_index_is_the_one_that_grew() -> None:
-    grown, loaded = (Index(fragments_per_chunk=2, max_reuse=2) for _ in range(2))
+    grown, loaded = (Index(max_reuse=2) for _ in range(2))
     rows = [
-        (ChunkName("s", sequence // 2), fragment(sequence, number)) for number, sequence in enumerate((3, 0, 2, 1, 4))
+        (
+            ChunkName("s", sequence // 2),
+            fragment(sequence, number, chunk=(sequence // 2, sequence // 2 * 2), closes=sequence % 2 == 1),
+        )
+        for number, sequence in enumerate((3, 0, 2, 1, 4))
     ]
     for name, one in rows:
         grown.add(name, one)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from minefleet.errors import (
-    ConfigError,
     ConflictError,
     ContractError,
     RejectedError,
@@ -31,7 +30,7 @@ def test_every_so_many_appended_fragments_the_ledger_is_logged(
     make_world: Worlds, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "minefleet_replay.intake")
-    world = make_world(fragments_per_report=2)
+    world = make_world(steps_per_report=2)
     for sequence in (0, 1, 1, 2, 3):
         world.append("s", sequence)
     assert ["appended=2" in record.getMessage() for record in caplog.records] == [True, False]
@@ -72,8 +71,8 @@ def test_a_name_is_known_after_its_fragment_has_left(world: Any) -> None:
         world.append("s", 0, payload=b"other")
 
 
-def test_nothing_follows_the_fragment_that_closes_a_stream(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=4)
+def test_nothing_follows_the_fragment_that_closes_a_chunk(make_world: Worlds) -> None:
+    world = make_world(per_chunk=4)
     world.append("s", 0, closes=True)
     with pytest.raises(RejectedError):
         world.append("s", 1)
@@ -122,13 +121,10 @@ def test_fragments_of_another_schema_are_refused(make_world: Worlds) -> None:
         world.replay.bind("run-1", "def")
 
 
-def test_a_store_is_not_opened_with_another_chunk_size_or_schema(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2, schema_fingerprint="abc")
+def test_a_store_is_not_opened_with_another_schema(make_world: Worlds) -> None:
+    world = make_world(per_chunk=2, schema_fingerprint="abc")
     world.replay.close()
     fitting = world.limits
-    world.limits = replace(fitting, fragments_per_chunk=1)
-    with pytest.raises(ConfigError, match="fragments_per_chunk"):
-        world.open()
     world.limits = replace(fitting, schema_fingerprint="x")
     with pytest.raises(ContractError):
         world.open()
@@ -155,7 +151,7 @@ def test_weights_that_are_too_old_get_no_grant_and_lose_the_one_they_had(world: 
 
 
 def test_silent_streams_lose_their_grants_and_their_incomplete_chunks(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2)
+    world = make_world(per_chunk=2)
     world.reserve(("s", 0), ("t", 0))
     world.append("t", 0)
     world.clock.now_s += 61
@@ -166,7 +162,7 @@ def test_silent_streams_lose_their_grants_and_their_incomplete_chunks(make_world
 
 
 def test_a_stream_keeps_its_incomplete_chunk_by_asking_again_also_after_a_restart(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2)
+    world = make_world(per_chunk=2)
     world.append("t", 0)
     for _ in range(3):
         world.clock.now_s += 50

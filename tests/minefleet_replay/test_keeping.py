@@ -66,7 +66,7 @@ def test_payload_bytes_are_bounded(make_world: Worlds) -> None:
 
 
 def test_a_growing_chunk_is_not_evicted_for_its_own_next_fragment(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2, max_chunks=1)
+    world = make_world(per_chunk=2, max_chunks=1)
     world.append("s", 0)
     assert world.append("s", 1) == "stored"
     assert world.append("t", 0) == "stored"
@@ -75,7 +75,7 @@ def test_a_growing_chunk_is_not_evicted_for_its_own_next_fragment(make_world: Wo
 
 
 def test_corrupt_bytes_are_quarantined_and_never_served(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2, max_reuse=2)
+    world = make_world(per_chunk=2, max_reuse=2)
     world.append("s", 0)
     world.append("s", 1)
     world.spoil(1)
@@ -91,7 +91,7 @@ def test_corrupt_bytes_are_quarantined_and_never_served(make_world: Worlds) -> N
 
 
 def test_the_rest_of_a_chunk_with_corrupt_bytes_counts_as_corrupt_when_it_was_never_used(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2)
+    world = make_world(per_chunk=2)
     world.append("s", 0)
     world.append("s", 1)
     world.spoil(0)
@@ -124,11 +124,11 @@ def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_set_aside(world
 
 
 def test_it_is_said_once_when_less_fits_than_an_iteration_needs(make_world: Worlds, caplog: Any) -> None:
-    world = make_world(max_bytes=2**20, fragments_per_iteration=8)
+    world = make_world(max_bytes=2**20, steps_per_iteration=8)
     for number in range(9):
         world.append("s", number, payload=bytes(2**17))
     assert [record.getMessage() for record in caplog.records if "iteration needs 8" in record.getMessage()] == [
-        "only 6 chunks fit, an iteration needs 8: raise max_bytes"
+        "only 6 steps fit, an iteration needs 8: raise max_bytes"
     ]
 
 
@@ -166,7 +166,7 @@ def test_when_more_is_stale_than_one_change_drops_none_of_it_is_leased_and_room_
 
 
 def test_the_rest_of_a_chunk_that_is_about_to_leave_comes_too_late(make_world: Worlds) -> None:
-    world = make_world(max_chunks=3 * SLICE_CHUNKS, fragments_per_chunk=2)
+    world = make_world(max_chunks=3 * SLICE_CHUNKS, per_chunk=2)
     for number in range(2 * SLICE_CHUNKS):
         world.append("s", number)
     world.append("t", 0)

@@ -1,4 +1,4 @@
-from minefleet_replay.ledger import Ledger, bucket_of
+from minefleet_replay.ledger import Account, Amount, Ledger, bucket_of
 
 
 def test_a_fragment_that_was_used_counts_as_trained_whatever_it_left_for() -> None:
@@ -8,11 +8,12 @@ def test_a_fragment_that_was_used_counts_as_trained_whatever_it_left_for() -> No
 
 
 def test_moving_fragments_keeps_the_balance() -> None:
-    ledger = Ledger().added("live").added("live").added("expired").moved("live", "leased", 2)
-    assert ledger == Ledger(appended=3, leased=2, expired=1)
+    ledger = Ledger().added("live", 5).added("live", 3).added("expired", 1).moved("live", "leased", Amount(2, 8))
+    assert ledger == Ledger(Account(appended=3, leased=2, expired=1), Account(appended=9, leased=8, expired=1))
     assert ledger.is_balanced
     assert Ledger.from_row(ledger.to_row()) == ledger
 
 
 def test_a_bucket_below_zero_is_no_balance() -> None:
-    assert not Ledger().moved("live", "trained", 1).is_balanced
+    assert not Ledger().moved("live", "trained", Amount(1, 1)).is_balanced
+    assert not Ledger().added("live", 2).moved("live", "trained", Amount(1, 3)).is_balanced

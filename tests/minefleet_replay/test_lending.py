@@ -141,7 +141,7 @@ def test_a_lease_that_runs_out_of_time_charges_nothing(world: Any) -> None:
 
 def test_a_lease_is_not_charged_for_a_caller_that_went_away(world: Any) -> None:
     gone, lent = threading.Event(), list[Any]()
-    wanted = Wanted(number=1, chunks=1, use_version=1)
+    wanted = Wanted(number=1, steps=1, use_version=1)
 
     def wait() -> None:
         lent.extend(world.replay.lease(world.learner, wanted, 600.0, lambda: not gone.is_set()))
@@ -163,12 +163,13 @@ def test_draining_ends_the_wait(world: Any) -> None:
     waiting.join()
 
 
-def test_a_short_chunk_of_a_closed_stream_counts_as_one_chunk(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2)
+def test_a_short_chunk_is_leased_with_another_until_their_steps_are_enough(make_world: Worlds) -> None:
+    world = make_world(per_chunk=2)
     world.append("s", 0, closes=True)
     world.append("t", 0)
     world.append("t", 1)
-    assert [len(chunk.fragments) for chunk in world.lease(1, 2)] == [1, 2]
+    assert [len(chunk.fragments) for chunk in world.lease(1, 1)] == [1, 2]
+    assert world.lease(2, 1) == []
 
 
 def test_reading_is_repeatable_while_the_lease_is_open(world: Any) -> None:
@@ -209,7 +210,7 @@ def test_no_chunk_is_leased_that_would_be_too_stale_when_it_is_used(make_world: 
 
 
 def test_a_chunk_is_as_stale_as_its_oldest_step(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2)
+    world = make_world(per_chunk=2)
     world.hear(3)
     world.append("s", 0, 2, newest=3)
     world.append("s", 1, 3)
@@ -218,7 +219,7 @@ def test_a_chunk_is_as_stale_as_its_oldest_step(make_world: Worlds) -> None:
 
 
 def test_the_rest_of_a_dropped_chunk_is_dropped_as_it_comes(make_world: Worlds) -> None:
-    world = make_world(fragments_per_chunk=2)
+    world = make_world(per_chunk=2)
     world.hear(3)
     assert world.append("s", 0, 1) == "expired"
     assert world.append("s", 1, 3) == "expired"

@@ -30,11 +30,12 @@ def test_the_bounds_of_the_run_are_shown(make_world: Any) -> None:
 def test_fragments_that_are_in_no_bucket_or_in_two_are_counted() -> None:
     ledger = Ledger()
     for bucket in BUCKETS:
-        ledger = ledger.added(bucket)
-    assert ledger.unaccounted == 0
-    assert ledger._replace(live=0).unaccounted == 1
-    assert ledger._replace(trained=3).unaccounted == -2
-    assert not ledger._replace(live=0).is_balanced
+        ledger = ledger.added(bucket, 1)
+    for account in ledger:
+        assert account.unaccounted == 0
+        assert account._replace(live=0).unaccounted == 1
+        assert account._replace(trained=3).unaccounted == -2
+    assert not ledger._replace(steps=ledger.steps._replace(live=0)).is_balanced
 
 
 def test_the_ledger_is_shown_with_what_it_does_not_account_for(make_world: Any) -> None:

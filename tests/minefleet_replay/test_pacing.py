@@ -1,58 +1,52 @@
-from fractions import Fraction
-from math import ceil
-
 import pytest
 
 from minefleet_replay.names import ChunkName
-from minefleet_replay.pacing import FIRST_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, Hint, Pacing, room_in_chunks
+from minefleet_replay.pacing import FIRST_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, Hint, Pacing
+
+STEPS = 8
 
 
 def pacing(room_chunks: int = 2, *, enabled: bool = True) -> Pacing:
-    return Pacing(room_chunks=room_chunks, grant_timeout_s=60.0, enabled=enabled)
+    return Pacing(room_steps=room_chunks * STEPS, grant_timeout_s=60.0, enabled=enabled)
 
 
 def name(number: int) -> ChunkName:
     return ChunkName("s", number)
 
 
-@pytest.mark.parametrize("max_reuse", range(1, 5))
-@pytest.mark.parametrize("max_staleness", range(5))
-@pytest.mark.parametrize("per_chunk", [1, 2, 4])
-def test_room_is_what_can_be_used_before_it_is_too_stale(max_reuse: int, max_staleness: int, per_chunk: int) -> None:
-    fragments = max(8, ceil(Fraction((max_staleness + 1) * 8, max_reuse)))
-    room = room_in_chunks(
-        fragments_per_iteration=8,
-        fragments_per_chunk=per_chunk,
-        max_reuse=max_reuse,
-        max_staleness=max_staleness,
-        max_chunks=1000,
-    )
-    assert (room - 1) * per_chunk < fragments <= room * per_chunk
-
-
-def test_room_never_exceeds_max_chunks() -> None:
-    room = room_in_chunks(fragments_per_iteration=8, fragments_per_chunk=1, max_reuse=1, max_staleness=9, max_chunks=10)
-    assert room == 10
-
-
 def test_grants_end_where_held_and_granted_chunks_fill_the_room() -> None:
     grants = pacing(room_chunks=3)
-    assert [grants.reserve(name(number), 1, now=0) for number in range(4)] == [True, True, False, False]
+    assert [grants.reserve(name(number), STEPS, STEPS, now=0) for number in range(4)] == [True, True, False, False]
     assert grants.granted_chunks == 2
+
+
+def test_any_room_that_is_left_grants_one_chunk() -> None:
+    grants = pacing(room_chunks=2)
+    assert [grants.reserve(name(number), STEPS, STEPS + 7, now=0) for number in range(2)] == [True, False]
+    assert (grants.coming_steps, grants.free_steps(0)) == (STEPS, STEPS)
+
+
+def test_an_incomplete_chunk_keeps_room_for_what_it_lacks() -> None:
+    grants = pacing(room_chunks=1)
+    grants.reserve(name(0), STEPS, 0, now=0)
+    grants.begin(name(0), 3, now=0)
+    assert (grants.coming_steps, grants.free_steps(5)) == (3, 0)
+    grants.settle(name(0))
+    assert (grants.coming_steps, grants.free_steps(5)) == (0, 3)
 
 
 def test_a_granted_chunk_is_granted_again_without_taking_more_room() -> None:
     grants = pacing(room_chunks=1)
-    assert grants.reserve(name(0), 0, now=0)
-    assert grants.reserve(name(0), 0, now=1)
-    assert not grants.reserve(name(1), 0, now=1)
+    assert grants.reserve(name(0), STEPS, 0, now=0)
+    assert grants.reserve(name(0), STEPS, 0, now=1)
+    assert not grants.reserve(name(1), STEPS, 0, now=1)
 
 
 def test_a_grant_expires_by_silence_and_is_kept_by_asking_again() -> None:
     grants = pacing()
-    grants.reserve(name(0), 0, now=0)
-    grants.reserve(name(1), 0, now=0)
-    grants.reserve(name(0), 0, now=50)
+    grants.reserve(name(0), STEPS, 0, now=0)
+    grants.reserve(name(1), STEPS, 0, now=0)
+    grants.reserve(name(0), STEPS, 0, now=50)
     assert grants.expire(now=61) == []
     assert grants.granted_chunks == 1
     grants.expire(now=110)
@@ -61,8 +55,8 @@ def test_a_grant_expires_by_silence_and_is_kept_by_asking_again() -> None:
 
 def test_an_incomplete_chunk_is_reported_once_nobody_works_on_it() -> None:
     grants = pacing()
-    grants.reserve(name(0), 0, now=0)
-    grants.begin(name(0), now=10)
+    grants.reserve(name(0), STEPS, 0, now=0)
+    grants.begin(name(0), 3, now=10)
     assert grants.granted_chunks == 0
     grants.renew(name(0), now=60)
     assert grants.expire(now=119) == []
@@ -73,7 +67,7 @@ def test_an_incomplete_chunk_is_reported_once_nobody_works_on_it() -> None:
 
 def test_without_pacing_everything_is_granted_and_nothing_is_kept() -> None:
     grants = pacing(room_chunks=1, enabled=False)
-    assert all(grants.reserve(name(number), 10, now=0) for number in range(5))
+    assert all(grants.reserve(name(number), STEPS, 10 * STEPS, now=0) for number in range(5))
     assert grants.granted_chunks == 0
 
 

@@ -38,7 +38,7 @@ class Actor:
     def __init__(self, world: Any, number: int, rng: Random) -> None:
         self.world = world
         self.rng = rng
-        self.per_chunk = world.limits.fragments_per_chunk
+        self.per_chunk = world.per_chunk
         self.streams = [Stream(number, slot) for slot in range(4)]
         self.version = 0
 
@@ -94,7 +94,7 @@ class Learner:
 
     def lease(self, use_version: int) -> int | None:
         number = self.leases + 1
-        chunks = FRAGMENTS_PER_ITERATION // self.world.limits.fragments_per_chunk
+        chunks = FRAGMENTS_PER_ITERATION // self.world.per_chunk
         lent = self.world.lease(number, chunks, use_version, "least_used")
         if not lent:
             return None
@@ -111,8 +111,8 @@ def test_every_setting_makes_progress(
 ) -> None:
     rng = Random(f"{max_reuse} {max_staleness} {per_chunk}")
     world = make_world(
-        fragments_per_iteration=FRAGMENTS_PER_ITERATION,
-        fragments_per_chunk=per_chunk,
+        steps_per_iteration=FRAGMENTS_PER_ITERATION,
+        per_chunk=per_chunk,
         max_reuse=max_reuse,
         max_staleness=max_staleness,
         grant_timeout_s=GRANT_TIMEOUT_S,

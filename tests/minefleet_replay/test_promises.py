@@ -17,9 +17,13 @@ PER_CHUNK = 2
 MAX_REUSE = 2
 MAX_STALENESS = 1
 MAX_CHUNKS = 5
+MAX_STEPS = MAX_CHUNKS * PER_CHUNK
+LONGEST = 3
+"""Steps of the longest fragment."""
 
 STREAMS = st.sampled_from("abc")
 AGES = st.sampled_from([0, 0, 0, 1, 2])
+OFTEN = st.sampled_from([False, False, True])
 RARELY = st.sampled_from([False] * 7 + [True])
 Name = tuple[str, int]
 
@@ -35,28 +39,40 @@ class Promises(RuleBasedStateMachine):
         self.versions: dict[Name, int] = {}
         self.lengths: Counter[str] = Counter()
         """Next sequence of each stream."""
+        self.chunks: dict[str, tuple[int, int]] = {}
+        """Number and first sequence of the chunk that each stream is in."""
         self.open: dict[int, list[Name]] = {}
         self.acked: dict[int, list[Name]] = {}
         self.uses: Counter[Any] = Counter()
         self.rotten: set[Name] = set()
         self.abandoned: set[int] = set()
+        self.steps = 0
         self.version = 1
         self.number = 0
         self.older: Any = None
 
-    @rule(stream=STREAMS, ages=st.lists(AGES, min_size=1, max_size=4), skips=RARELY, closes=RARELY)
-    def append(self, stream: str, ages: list[int], skips: bool, closes: bool) -> None:
+    @rule(
+        stream=STREAMS,
+        fragments=st.lists(st.tuples(AGES, st.integers(1, LONGEST), OFTEN), min_size=1, max_size=4),
+        skips=RARELY,
+    )
+    def append(self, stream: str, fragments: list[tuple[int, int, bool]], skips: bool) -> None:
         self.lengths[stream] += skips
-        for age in ages:
-            self.append_one(stream, max(0, self.version - age), closes)
+        for age, steps, closes in fragments:
+            self.append_one(stream, max(0, self.version - age), steps, closes)
 
-    def append_one(self, stream: str, version: int, closes: bool) -> None:
-        sequence = self.lengths[stream]
-        payload = f"{stream}/{sequence}".encode()
+    def append_one(self, stream: str, version: int, steps: int, closes: bool) -> None:
+        sequence, (number, start) = self.lengths[stream], self.chunks.setdefault(stream, (0, 0))
+        payload, closes = f"{stream}/{sequence}".encode(), closes or sequence >= start + PER_CHUNK - 1
         try:
-            outcome = self.world.append(stream, sequence, version, payload=payload, closes=closes)
+            outcome = self.world.append(
+                stream, sequence, version, payload=payload, closes=closes, chunk=(number, start), steps=steps
+            )
         except (OverloadedError, RejectedError):
             return
+        if closes:
+            self.chunks[stream] = number + 1, sequence + 1
+        self.steps += steps
         assert outcome == "expired" or (outcome == "stored" and self.is_fresh(version))
         self.payloads[stream, sequence], self.versions[stream, sequence] = payload, version
         self.lengths[stream] = sequence + 1
@@ -84,7 +100,9 @@ class Promises(RuleBasedStateMachine):
             assert len(self.open) == MAX_OPEN
             return
         names = [tuple(chunk.name) for chunk in lent]
-        assert len(set(names)) == len(names) in (0, chunks)
+        steps = [chunk.steps for chunk in lent]
+        assert len(set(names)) == len(names)
+        assert not lent or sum(steps) >= chunks * PER_CHUNK > sum(steps) - max(steps)
         for chunk in lent:
             self.check_lent(chunk, self.version + ahead)
         if lent:
@@ -94,8 +112,8 @@ class Promises(RuleBasedStateMachine):
 
     def check_lent(self, chunk: Any, use_version: int) -> None:
         sequences = [fragment.sequence for fragment in chunk.fragments]
-        first = chunk.name.number * PER_CHUNK
-        assert sequences == list(range(first, first + len(sequences)))
+        first = chunk.fragments[0].chunk_start
+        assert sequences == list(range(first, first + len(sequences))) and chunk.fragments[-1].closes_chunk
         for sequence, payload in zip(sequences, self.world.payloads([chunk]), strict=True):
             name = (chunk.name.stream, sequence)
             assert use_version - self.versions[name] <= MAX_STALENESS
@@ -159,7 +177,7 @@ class Promises(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, ahead=st.integers(0, 2))
     def reserve(self, stream: str, ahead: int) -> None:
-        self.world.reserve((stream, self.lengths[stream] // PER_CHUNK + ahead), version=self.version)
+        self.world.reserve((stream, self.chunks.get(stream, (0, 0))[0] + ahead), version=self.version)
 
     @rule(seconds=st.sampled_from([1.0, 61.0]))
     def tick(self, seconds: float) -> None:
@@ -180,6 +198,7 @@ class Promises(RuleBasedStateMachine):
     def every_fragment_is_in_one_bucket(self) -> None:
         assert self.world.faults() == []
         assert self.world.figure("appended_fragments") == len(self.payloads)
+        assert self.world.figure("appended_steps") == self.steps
 
     @invariant()
     def every_fragment_is_held_or_its_departure_is_explained(self) -> None:
@@ -201,7 +220,7 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def the_store_is_bounded(self) -> None:
-        assert self.world.figure("held_chunks") <= MAX_CHUNKS
+        assert self.world.figure("held_steps") <= MAX_STEPS
 
     def teardown(self) -> None:
         self.world.close()
@@ -211,7 +230,7 @@ def test_the_promises_hold_whatever_happens_in_whatever_order(make_world: Callab
     def machine() -> Promises:
         return Promises(
             make_world(
-                fragments_per_chunk=PER_CHUNK,
+                per_chunk=PER_CHUNK,
                 max_reuse=MAX_REUSE,
                 max_staleness=MAX_STALENESS,
                 max_chunks=MAX_CHUNKS,

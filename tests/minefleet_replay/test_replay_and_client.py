@@ -29,12 +29,12 @@ def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Server
         assert client.append([(server.header("s", 0, payload), payload)], progress=progress).outcomes == ["stored"]
         assert client.append([(server.header("s", 0, payload), payload)]).outcomes == ["duplicate"]
         assert client.append([(server.header("s", 1), b"payload")]).outcomes == ["stored"]
-        lease = client.lease(7, fragments=2, use_version=1, wait_s=5.0)
+        lease = client.lease(7, steps=2, use_version=1, wait_s=5.0)
         assert (lease.env_steps, lease.env_failures) == (64, 1)
         assert [(one.stream, one.chunk, one.fragments, one.uses) for one in lease.chunks] == [("s", 0, 2, 0)]
         assert [(header.name.sequence, body) for header, body in client.read(7)] == [(0, payload), (1, b"payload")]
         assert client.ack(7) == 64
-        assert client.lease(8, fragments=2, use_version=1, wait_s=0.0).chunks == []
+        assert client.lease(8, steps=2, use_version=1, wait_s=0.0).chunks == []
 
 
 def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:
@@ -56,7 +56,7 @@ def test_where_the_learner_stands_goes_along_with_every_call(make_server: Server
         assert replay.figures()["newest_version"] == 5
         assert newer.reserve(5, []).newest_version == 5
         for call in (
-            lambda: older.lease(1, fragments=2, use_version=1, wait_s=0.0),
+            lambda: older.lease(1, steps=2, use_version=1, wait_s=0.0),
             lambda: list(older.read(1)),
             lambda: older.ack(1),
             lambda: older.release(1),
@@ -86,7 +86,7 @@ def test_a_client_waits_for_replay_and_goes_on_where_it_stood(make_server: Serve
     with server.client(report=waits.append) as client:
         with server.serve():
             fill(server, client, ("s", 0), ("s", 1))
-            client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+            client.lease(1, steps=2, use_version=1, wait_s=5.0, order="oldest")
             reading = client.read(1)
             first, _ = next(reading)
         with server.serve():
@@ -103,7 +103,7 @@ def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> No
         with replay.keeper.payloads.path(place.file).open("r+b") as file:
             file.seek(place.offset)
             file.write(b"!")
-        client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        client.lease(1, steps=2, use_version=1, wait_s=5.0, order="oldest")
         for _ in range(2):
             assert [header.name.sequence for header, _ in client.read(1, missing=missing.append)] == [0]
         assert missing == [("s", 1), ("s", 1)]
@@ -116,7 +116,7 @@ def test_some_chunks_of_a_lease_are_read_alone(make_server: Servers) -> None:
     server = make_server()
     with server.serve(), server.client() as client:
         fill(server, client, ("s", 0), ("s", 1))
-        lease = client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        lease = client.lease(1, steps=2, use_version=1, wait_s=5.0, order="oldest")
         assert [header.name.sequence for header, _ in client.read(1, lease.chunks[1:])] == [1]
 
 

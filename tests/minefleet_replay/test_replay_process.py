@@ -31,7 +31,7 @@ Names = dict[tuple[str, int], bytes]
 @pytest.fixture
 def server(make_server: Callable[..., Any]) -> Any:
     """A run directory that is written, with an address of its own."""
-    server = make_server(max_chunks=5000, max_staleness=1, max_reuse=MAX_REUSE)
+    server = make_server(max_chunks=10_000, max_staleness=1, max_reuse=MAX_REUSE)
     server.address = free_address()
     services = ServicesConfig(replay=[EndpointConfig(address=server.address)], drain_s=5.0)
     server.run = replace(server.run, config=replace(server.run.config, services=services))
@@ -103,7 +103,7 @@ class Trainer(threading.Thread):
         with self.server.client(stopping=self.stopping) as client, suppress(StoppedError):
             while True:
                 if self.read is None:
-                    if not client.lease(self.number, fragments=8, use_version=1, wait_s=0.1).chunks:
+                    if not client.lease(self.number, steps=8, use_version=1, wait_s=0.1).chunks:
                         continue
                     self.read = names_of(client, self.number)
                 client.ack(self.number)
@@ -166,8 +166,8 @@ def read_all(
 ) -> Iterator[tuple[tuple[str, int], bytes]]:
     """Yields all that is stored, until it may not be used any more, and counts that."""
     numbers = count(first)
-    for fragments in (32, 1):
-        while client.lease(number := next(numbers), fragments=fragments, use_version=1, wait_s=0.0).chunks:
+    for steps in (32, 1):
+        while client.lease(number := next(numbers), steps=steps, use_version=1, wait_s=0.0).chunks:
             yield from (read := names_of(client, number)).items()
             client.ack(number)
             uses.update(read.keys())
@@ -177,14 +177,14 @@ def test_leases_and_uses_survive_kill_9(server: Any) -> None:
     with running(server), server.client(patience_s=30.0) as client:
         for sequence in range(2):
             client.append([(server.header("s", sequence), b"payload")])
-        client.lease(1, fragments=2, use_version=1, wait_s=5.0)
+        client.lease(1, steps=2, use_version=1, wait_s=5.0)
         client.ack(1)
-        client.lease(2, fragments=2, use_version=1, wait_s=5.0)
+        client.lease(2, steps=2, use_version=1, wait_s=5.0)
     with running(server), server.client(patience_s=30.0) as client:
-        assert client.lease(3, fragments=2, use_version=1, wait_s=0.0).chunks == []
-        assert [chunk.uses for chunk in client.lease(2, fragments=2, use_version=1, wait_s=0.0).chunks] == [1, 1]
+        assert client.lease(3, steps=2, use_version=1, wait_s=0.0).chunks == []
+        assert [chunk.uses for chunk in client.lease(2, steps=2, use_version=1, wait_s=0.0).chunks] == [1, 1]
         client.release(2)
-        assert len(client.lease(4, fragments=2, use_version=1, wait_s=0.0).chunks) == 2
+        assert len(client.lease(4, steps=2, use_version=1, wait_s=0.0).chunks) == 2
 
 
 def test_sigterm_ends_a_waiting_lease_and_replay_with_exit_code_0(server: Any) -> None:
@@ -193,7 +193,7 @@ def test_sigterm_ends_a_waiting_lease_and_replay_with_exit_code_0(server: Any) -
 
         def wait() -> None:
             with suppress(UnavailableError):
-                client.lease(1, fragments=2, use_version=1, wait_s=600.0)
+                client.lease(1, steps=2, use_version=1, wait_s=600.0)
 
         waiting = threading.Thread(target=wait)
         waiting.start()

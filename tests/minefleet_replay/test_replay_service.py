@@ -151,13 +151,13 @@ def test_an_upload_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> Non
 @pytest.mark.parametrize(
     "request_",
     [
-        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=3),
-        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=0),
-        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2**31),
-        replay_service_pb2.LeaseRequest(learner=learner(), lease=2**64 - 1, fragments=2),
-        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2, use_version=99),
-        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2, order=99),  # type: ignore[arg-type]
-        replay_service_pb2.LeaseRequest(learner=learner(epoch=0), lease=1, fragments=2),
+        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=2**40),
+        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=0),
+        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=2**31),
+        replay_service_pb2.LeaseRequest(learner=learner(), lease=2**64 - 1, steps=2),
+        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=2, use_version=99),
+        replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=2, order=99),  # type: ignore[arg-type]
+        replay_service_pb2.LeaseRequest(learner=learner(epoch=0), lease=1, steps=2),
     ],
 )
 def test_an_impossible_lease_is_refused(stub: Any, request_: replay_service_pb2.LeaseRequest) -> None:
@@ -179,7 +179,7 @@ def test_status_codes_of_learners_calls(stub: Any) -> None:
 
 
 def test_a_learner_that_goes_away_while_it_waits_charges_nothing(server: Any, stub: Any) -> None:
-    request = replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2, wait=Duration(seconds=600))
+    request = replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=2, wait=Duration(seconds=600))
     call = stub.Lease.future(request)
     call.cancel()
     for sequence in range(2):
@@ -193,7 +193,7 @@ def test_pieces_on_the_way_back_are_small_and_whole(server: Any, stub: Any) -> N
     pieces = [payload[start : start + 2**20] for start in range(0, len(payload), 2**20)]
     stub.Append(parts(server.header("s", 0, payload), *pieces, server.header("s", 1), b"payload"))
     order = replay_service_pb2.LEASE_ORDER_OLDEST
-    stub.Lease(replay_service_pb2.LeaseRequest(learner=learner(), lease=1, fragments=2, order=order))
+    stub.Lease(replay_service_pb2.LeaseRequest(learner=learner(), lease=1, steps=2, order=order))
     answers = list(stub.Read(replay_service_pb2.ReadRequest(learner=learner(), lease=1)))
     kinds = [[part.WhichOneof("part") for part in answer.parts] for answer in answers]
     assert kinds == [["header", "payload"], ["payload"], ["payload", "header", "payload"]]

@@ -20,7 +20,9 @@ NUMBERS = st.integers(0, 2**63 - 1)
 def test_what_a_fragment_is_survives_its_row(
     stream: str, sequence: int, number: int, version: int, flag: bool, header: bytes
 ) -> None:
-    fragment = Fragment(sequence, number, 7, version, version, flag, Place(7, number), not flag)
+    fragment = Fragment(
+        sequence, number, 7, version, version, 5, number, sequence, flag, Place(7, number), stream, not flag
+    )
     meta = Meta(stream, fragment, checksum=2**64 - 1, header=header)
     row = meta.to_row()
     fragment = fragment._replace(row_bytes=len(row))
@@ -46,7 +48,7 @@ def test_leases_survive_their_rows() -> None:
 
 
 def test_a_row_cut_short_is_noticed() -> None:
-    row = names_row(StreamNames().with_fragment(3, 4, 5))
+    row = names_row(StreamNames().with_fragment(3, 1, 4, 5))
     with pytest.raises(CorruptError):
         read_names(row[:-16])
     with pytest.raises(CorruptError):
@@ -62,7 +64,7 @@ def test_an_unreadable_identity_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_an_identity_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text('{"format": 1}')
-    with pytest.raises(ContractError, match="has format 1, this version reads format 3"):
+    with pytest.raises(ContractError, match="has format 1, this version reads format 4"):
         read_identity(tmp_path)
 
 

@@ -63,7 +63,7 @@ def test_an_append_is_refused_when_a_part_of_each_file_is_leased(make_world: Wor
 
 
 def test_chunks_that_lie_in_several_files_leave_with_the_first(make_world: Worlds) -> None:
-    world = make_world(max_bytes=2**20, max_chunks=10_000, fragments_per_chunk=2)
+    world = make_world(max_bytes=2**20, max_chunks=10_000, per_chunk=2)
     for number in range(40):
         world.append("s", number, payload=bytes(2**16))
     assert world.figure("live_fragments") >= 8

@@ -424,7 +424,7 @@ def test_a_caller_with_another_wire_version_is_refused(context: RoleContext) -> 
     with (
         serving(context, "127.0.0.1:0") as address,
         connect(address) as channel,
-        pytest.raises(ContractError, match="wire_version is 99 there and 4 here"),
+        pytest.raises(ContractError, match="wire_version is 99 there and 5 here"),
     ):
         shake_hands(channel, actor)
 

@@ -84,7 +84,7 @@ def test_a_disk_that_others_fill_to_the_last_byte_stops_writes_alone_and_for_as_
         with replay.running(), replay.client(patience_s=0.0) as client:
             for sequence in range(20):
                 append(replay, client, "s", sequence, PAYLOAD)
-            client.lease(1, fragments=2, use_version=1, wait_s=0.0, order="oldest")
+            client.lease(1, steps=2, use_version=1, wait_s=0.0, order="oldest")
             fill(disk / "ballast")
             with pytest.raises(OverloadedError):
                 for episode in range(1000):
@@ -148,7 +148,7 @@ def test_clocks_that_jump_change_nothing(replay: ReplayProcess, tmp_path: Path) 
         assert client.reserve(1, [("granted", 0)]).granted == [True]
         for sequence in range(4):
             append(replay, client, "s", sequence)
-        client.lease(1, fragments=2, use_version=1, wait_s=0.0)
+        client.lease(1, steps=2, use_version=1, wait_s=0.0)
         for jump in ("+1h", "-1h", "+0"):
             offset.write_text(jump)
             ticks = client.describe().uptime.ToTimedelta().total_seconds() + 3
@@ -157,4 +157,4 @@ def test_clocks_that_jump_change_nothing(replay: ReplayProcess, tmp_path: Path) 
             assert (figures["open_leases"], figures["live_fragments"], figures["granted_chunks"]) == (1, 2, 1)
             assert append(replay, client, "s", 0) == "duplicate"
         client.ack(1)
-        assert len(client.lease(2, fragments=2, use_version=1, wait_s=0.0).chunks) == 2
+        assert len(client.lease(2, steps=2, use_version=1, wait_s=0.0).chunks) == 2

@@ -21,7 +21,7 @@ def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_a
         figures = client.describe().figures
         assert figures["live_fragments"] == figures["appended_fragments"] == figures["held_chunks"] == FRAGMENTS
         for number in (1, 2):
-            lease = client.lease(number, fragments=64, use_version=1, wait_s=PATIENCE_S, order="oldest")
+            lease = client.lease(number, steps=64, use_version=1, wait_s=PATIENCE_S, order="oldest")
             first = 64 * (number - 1)
             assert [chunk.stream for chunk in lease.chunks] == [stream_of(place) for place in range(first, first + 64)]
             assert {chunk.chunk for chunk in lease.chunks} == {0}
@@ -29,12 +29,12 @@ def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_a
         client.ack(1)
         client.release(2)
     with running(run), client_of(run, version=9) as client:
-        lease = client.lease(3, fragments=1, use_version=9, wait_s=0.0)
+        lease = client.lease(3, steps=1, use_version=9, wait_s=0.0)
         assert lease.chunks == []
         while (figures := client.describe().figures)["held_chunks"]:
-            assert client.lease(3, fragments=1, use_version=9, wait_s=1.0).chunks == []
+            assert client.lease(3, steps=1, use_version=9, wait_s=1.0).chunks == []
         assert sum(figures[f"{bucket}_fragments"] for bucket in BUCKETS) == FRAGMENTS
         assert (figures["expired_fragments"], figures["trained_fragments"]) == (FRAGMENTS - 64, 64)
     store = open_store(run.replay, max_bytes=run.config.rollout_config.replay_buffer_config.max_bytes, fresh=False)
-    assert list(recount(store, 1).faults()) == []
+    assert list(recount(store).faults()) == []
     store.close()

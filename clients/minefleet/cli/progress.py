@@ -43,6 +43,7 @@ class Progress:
         self._rows: deque[Row] = deque(maxlen=WINDOW)
         before = self._tail.read()
         self._reached = {name for row in before for name in achievements(row)}
+        self._warned = set[str]()
         self._earlier_s = float(before[-1]["wall_s"]) if before else 0.0
         self._next_line_s = self._began_s
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -69,6 +70,7 @@ class Progress:
         is_first = bool(news) and not self._rows
         for row in news:
             self._rows.append(row)
+            self._warn(row.get("step_warnings", {}))
             for name in sorted(achievements(row) - self._reached):
                 self._reached.add(name)
                 self.say(f"first {name} after {row['env_steps']:,} env steps")
@@ -78,6 +80,12 @@ class Progress:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
             self.say(self.line(roles))
         return bool(news)
+
+    def _warn(self, warnings: Mapping[str, str]) -> None:
+        """Says what starves, once until it does no longer."""
+        for about in warnings.keys() - self._warned:
+            self.say(f"warning: {warnings[about]}")
+        self._warned = set(warnings)
 
     def line(self, roles: str) -> str:
         """The progress in one line."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import above, at_least, divides
+from minefleet.config.checks import above, at_least
 from minefleet.config.env import EnvConfig
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
@@ -132,6 +132,12 @@ class FleetConfig:
     stop: StopConfig = field(default_factory=StopConfig)
     services: ServicesConfig = field(default_factory=ServicesConfig)
 
+    @property
+    def least_steps(self) -> int:
+        """Steps that a fragment has at least when it is cut for its age: one of them is trained on."""
+        rollout = self.rollout_config
+        return min(rollout.fragment_length, max(rollout.min_fragment_length, self.train_config.burn_in + 1))
+
     def spent(self, iteration: int, env_steps: int) -> str:
         """Names the bound that a run has reached after so much training, or ""."""
         if self.stop.env_steps and env_steps >= self.stop.env_steps:
@@ -159,14 +165,8 @@ class FleetConfig:
                 "no step would be left to train on"
             )
         replay = self.rollout_config.replay_buffer_config
-        divides(
-            "train_config fragments per iteration (num_workers * batch_size_per_gpu * batches_per_iteration)",
-            self.train_config.fragments_per_iteration,
-            "rollout_config.replay_buffer_config.fragments_per_chunk",
-            replay.fragments_per_chunk,
-        )
         at_least(
             "rollout_config.replay_buffer_config.max_chunks",
             replay.max_chunks,
-            self.train_config.fragments_per_iteration // replay.fragments_per_chunk,
+            -(-self.train_config.fragments_per_iteration // replay.fragments_per_chunk),
         )

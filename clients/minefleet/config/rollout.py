@@ -46,8 +46,6 @@ class WorkerConfig:
     """Longest reset, seconds, > 0."""
     step_timeout_s: float = 60.0
     """Longest step, seconds, > 0."""
-    reset_cut_s: float = 5.0
-    """A reset slower than this closes the fragment early, so that its steps do not go stale, seconds, > 0."""
     restart_interval: float = 0.0
     """Make each environment anew between episodes every so many seconds, not all at once, >= 0; 0 never. Its process is
     started anew if it has that for itself. Seeds: 3600."""
@@ -78,7 +76,7 @@ class WorkerConfig:
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
         for key in ("batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
-        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "reset_cut_s", "rest_s"):
+        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "rest_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_spread_s"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
@@ -176,6 +174,9 @@ class RolloutConfig:
     together, and no GPU. Seeds: 1, a reservation in Ray's books there."""
     fragment_length: int = 64
     """Steps per fragment, >= 1. Seeds: 256."""
+    min_fragment_length: int = 8
+    """Steps that a fragment has at least when it is cut because its first step would become too stale, >= 1: in shorter
+    ones, estimates of long returns collapse into those of one step. The rest of an episode may be shorter."""
     state_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format in which a policy's recurrent state before the first step of a fragment travels and is stored; the
     others halve it. Actors act on from the state as it is stored, so that the learner starts from what was acted on."""
@@ -192,6 +193,7 @@ class RolloutConfig:
         whole_or_share("rollout_config.num_gpus_per_worker", self.num_gpus_per_worker)
         at_least("rollout_config.num_cpus_per_worker", self.num_cpus_per_worker, 0)
         at_least("rollout_config.fragment_length", self.fragment_length, 1)
+        at_least("rollout_config.min_fragment_length", self.min_fragment_length, 1)
         at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 0)
 
     @property

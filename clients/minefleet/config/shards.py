@@ -17,10 +17,8 @@ def share(total: int, shards: int, index: int) -> int:
 
 
 def fragments_per_iteration(config: FleetConfig, index: int) -> int:
-    """The fragments of an iteration that one shard provides, in whole chunks."""
-    per_chunk = config.rollout_config.replay_buffer_config.fragments_per_chunk
-    chunks = config.train_config.fragments_per_iteration // per_chunk
-    return share(chunks, len(config.services.replay), index) * per_chunk
+    """The fragments of an iteration that one shard provides."""
+    return share(config.train_config.fragments_per_iteration, len(config.services.replay), index)
 
 
 def spread(config: FleetConfig) -> FleetConfig:
@@ -55,13 +53,11 @@ def _endpoints(given: list[EndpointConfig], shards: int) -> list[EndpointConfig]
 
 
 def _check(config: FleetConfig, shards: int) -> None:
-    buffer = config.rollout_config.replay_buffer_config
-    chunks = config.train_config.fragments_per_iteration // buffer.fragments_per_chunk
-    if chunks < shards:
+    buffer, fragments = config.rollout_config.replay_buffer_config, config.train_config.fragments_per_iteration
+    if fragments < shards:
         raise ConfigError(
-            f"{NUM_SHARDS} must be <= the chunks of an iteration, so that every shard has one: {chunks} (train_config."
-            "num_workers * batch_size_per_gpu * batches_per_iteration / rollout_config.replay_buffer_config."
-            f"fragments_per_chunk), got {shards}"
+            f"{NUM_SHARDS} must be <= the fragments of an iteration, so that every shard has one: {fragments} "
+            f"(train_config.num_workers * batch_size_per_gpu * batches_per_iteration), got {shards}"
         )
     workers, envs = config.rollout_config.num_rollout_workers, config.rollout_config.worker_config.num_envs
     if workers and workers * envs < shards:

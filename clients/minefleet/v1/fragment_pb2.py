@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from minefleet.v1 import tensor_pb2 as minefleet_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bminefleet/v1/fragment.proto\x12\x0cminefleet.v1\x1a\x19minefleet/v1/tensor.proto\"0\n\x0c\x46ragmentName\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"*\n\tChunkName\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x04\"\xa4\x02\n\x0e\x46ragmentHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12(\n\x04name\x18\x02 \x01(\x0b\x32\x1a.minefleet.v1.FragmentName\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x16\n\x0eoldest_version\x18\x04 \x01(\x04\x12\x16\n\x0enewest_version\x18\x05 \x01(\x04\x12\x1a\n\x12schema_fingerprint\x18\x06 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x06\x12\x15\n\rpayload_bytes\x18\x08 \x01(\x04\x12\x11\n\traw_bytes\x18\t \x01(\x04\x12)\n\x07tensors\x18\n \x03(\x0b\x32\x18.minefleet.v1.TensorSpec\x12\x15\n\rcloses_stream\x18\x0b \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bminefleet/v1/fragment.proto\x12\x0cminefleet.v1\x1a\x19minefleet/v1/tensor.proto\"0\n\x0c\x46ragmentName\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"*\n\tChunkName\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x04\"\xd5\x02\n\x0e\x46ragmentHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12(\n\x04name\x18\x02 \x01(\x0b\x32\x1a.minefleet.v1.FragmentName\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x16\n\x0eoldest_version\x18\x04 \x01(\x04\x12\x16\n\x0enewest_version\x18\x05 \x01(\x04\x12\x1a\n\x12schema_fingerprint\x18\x06 \x01(\t\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x06\x12\x15\n\rpayload_bytes\x18\x08 \x01(\x04\x12\x11\n\traw_bytes\x18\t \x01(\x04\x12)\n\x07tensors\x18\n \x03(\x0b\x32\x18.minefleet.v1.TensorSpec\x12\r\n\x05\x63hunk\x18\x0b \x01(\x04\x12\x13\n\x0b\x63hunk_start\x18\x0c \x01(\x04\x12\x14\n\x0c\x63loses_chunk\x18\r \x01(\x08\x12\x0c\n\x04task\x18\x0e \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,5 +37,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNKNAME']._serialized_start=122
   _globals['_CHUNKNAME']._serialized_end=164
   _globals['_FRAGMENTHEADER']._serialized_start=167
-  _globals['_FRAGMENTHEADER']._serialized_end=459
+  _globals['_FRAGMENTHEADER']._serialized_end=508
 # @@protoc_insertion_point(module_scope)

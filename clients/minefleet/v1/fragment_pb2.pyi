@@ -47,8 +47,8 @@ Global___FragmentName: _TypeAlias = FragmentName  # noqa: Y015
 
 @_typing.final
 class ChunkName(_message.Message):
-    """ChunkName names `fragments_per_chunk` consecutive fragments of one stream, which are granted, sampled and dropped
-    together. Chunk k holds the sequences [k * fragments_per_chunk, (k + 1) * fragments_per_chunk).
+    """ChunkName names consecutive fragments of one stream, `fragments_per_chunk` at most, which are granted, sampled and
+    dropped together. The headers of its fragments say where it begins and ends.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -89,7 +89,10 @@ class FragmentHeader(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     RAW_BYTES_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
-    CLOSES_STREAM_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    CHUNK_START_FIELD_NUMBER: _builtins.int
+    CLOSES_CHUNK_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run that the fragment was made for."""
     length: _builtins.int
@@ -106,8 +109,14 @@ class FragmentHeader(_message.Message):
     """Bytes of the payload on the wire and on disk."""
     raw_bytes: _builtins.int
     """Bytes of the arrays before packing."""
-    closes_stream: _builtins.bool
-    """True for the last fragment of a stream: its chunk is whole although it may be short."""
+    chunk: _builtins.int
+    """The chunk that the fragment belongs to: 0 for the first chunk of the stream, then +1."""
+    chunk_start: _builtins.int
+    """Sequence of that chunk's first fragment."""
+    closes_chunk: _builtins.bool
+    """True for the last fragment of its chunk."""
+    task: _builtins.str
+    """Name of the task that most of its steps were played in; empty where the environment names none."""
     @_builtins.property
     def name(self) -> Global___FragmentName:
         """Its name."""
@@ -129,11 +138,14 @@ class FragmentHeader(_message.Message):
         payload_bytes: _builtins.int = ...,
         raw_bytes: _builtins.int = ...,
         tensors: _abc.Iterable[_tensor_pb2.TensorSpec] | None = ...,
-        closes_stream: _builtins.bool = ...,
+        chunk: _builtins.int = ...,
+        chunk_start: _builtins.int = ...,
+        closes_chunk: _builtins.bool = ...,
+        task: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "closes_stream", b"closes_stream", "length", b"length", "name", b"name", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "payload_bytes", b"payload_bytes", "raw_bytes", b"raw_bytes", "run_id", b"run_id", "schema_fingerprint", b"schema_fingerprint", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "chunk", b"chunk", "chunk_start", b"chunk_start", "closes_chunk", b"closes_chunk", "length", b"length", "name", b"name", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "payload_bytes", b"payload_bytes", "raw_bytes", b"raw_bytes", "run_id", b"run_id", "schema_fingerprint", b"schema_fingerprint", "task", b"task", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,11 +60,11 @@ class _LeaseOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LeaseOrder
     LEASE_ORDER_UNSPECIFIED: _LeaseOrder.ValueType  # 0
     """LEASE_ORDER_LEAST_USED."""
     LEASE_ORDER_LEAST_USED: _LeaseOrder.ValueType  # 1
-    """The fewest uses first, then the oldest; shuffled within the lease."""
+    """The fewest uses first, then the oldest version, then the first to arrive; shuffled within the lease."""
     LEASE_ORDER_UNIFORM: _LeaseOrder.ValueType  # 2
     """Uniform without replacement."""
     LEASE_ORDER_OLDEST: _LeaseOrder.ValueType  # 3
-    """The oldest first, in order."""
+    """The oldest version first, then the first to arrive, in order."""
 
 class LeaseOrder(_LeaseOrder, metaclass=_LeaseOrderEnumTypeWrapper):
     """LeaseOrder is the order in which chunks are chosen."""
@@ -72,11 +72,11 @@ class LeaseOrder(_LeaseOrder, metaclass=_LeaseOrderEnumTypeWrapper):
 LEASE_ORDER_UNSPECIFIED: LeaseOrder.ValueType  # 0
 """LEASE_ORDER_LEAST_USED."""
 LEASE_ORDER_LEAST_USED: LeaseOrder.ValueType  # 1
-"""The fewest uses first, then the oldest; shuffled within the lease."""
+"""The fewest uses first, then the oldest version, then the first to arrive; shuffled within the lease."""
 LEASE_ORDER_UNIFORM: LeaseOrder.ValueType  # 2
 """Uniform without replacement."""
 LEASE_ORDER_OLDEST: LeaseOrder.ValueType  # 3
-"""The oldest first, in order."""
+"""The oldest version first, then the first to arrive, in order."""
 Global___LeaseOrder: _TypeAlias = LeaseOrder  # noqa: Y015
 
 @_typing.final
@@ -158,6 +158,7 @@ class ReserveRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The actor's run."""
     policy_version: _builtins.int
@@ -166,20 +167,103 @@ class ReserveRequest(_message.Message):
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_fragment_pb2.ChunkName]:
         """The chunks that the actor wants to make."""
 
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamState]:
+        """The streams of those chunks, and others that have begun one."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         policy_version: _builtins.int = ...,
         chunks: _abc.Iterable[_fragment_pb2.ChunkName] | None = ...,
+        streams: _abc.Iterable[Global___StreamState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "policy_version", b"policy_version", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "policy_version", b"policy_version", "run_id", b"run_id", "streams", b"streams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReserveRequest: _TypeAlias = ReserveRequest  # noqa: Y015
+
+@_typing.final
+class StreamState(_message.Message):
+    """StreamState says what a stream is doing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    OLDEST_VERSION_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """The stream."""
+    chunk: _builtins.int
+    """The chunk that it is making, or is to make next."""
+    oldest_version: _builtins.int
+    """The oldest policy version that has acted in it; absent where it has not begun."""
+    @_builtins.property
+    def step_time(self) -> _duration_pb2.Duration:
+        """How long a step takes; absent where that is not known."""
+
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        chunk: _builtins.int = ...,
+        oldest_version: _builtins.int | None = ...,
+        step_time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "oldest_version", b"oldest_version", "step_time", b"step_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "chunk", b"chunk", "oldest_version", b"oldest_version", "step_time", b"step_time", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__oldest_version: _TypeAlias = _typing.Literal["oldest_version"]  # noqa: Y015
+    _WhichOneofArgType__oldest_version: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_version) -> _WhichOneofReturnType__oldest_version | None: ...
+
+Global___StreamState: _TypeAlias = StreamState  # noqa: Y015
+
+@_typing.final
+class Closing(_message.Message):
+    """Closing says until when a lease takes what is made for it, as replay expects it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USE_VERSION_FIELD_NUMBER: _builtins.int
+    CLOSES_IN_FIELD_NUMBER: _builtins.int
+    AT_MOST_IN_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    use_version: _builtins.int
+    """The version that the lease is for: that which is being filled, or will be next."""
+    @_builtins.property
+    def closes_in(self) -> _duration_pb2.Duration:
+        """Fragments that are long enough should have come by then."""
+
+    @_builtins.property
+    def at_most_in(self) -> _duration_pb2.Duration:
+        """For those that are not, and that would be too stale for the next lease, it waits as long at most."""
+
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """Between the ends of two leases that wait for nothing."""
+
+    def __init__(
+        self,
+        *,
+        use_version: _builtins.int = ...,
+        closes_in: _duration_pb2.Duration | None = ...,
+        at_most_in: _duration_pb2.Duration | None = ...,
+        interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at_most_in", b"at_most_in", "closes_in", b"closes_in", "interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_in", b"at_most_in", "closes_in", b"closes_in", "interval", b"interval", "use_version", b"use_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Closing: _TypeAlias = Closing  # noqa: Y015
 
 @_typing.final
 class ReserveResponse(_message.Message):
@@ -191,6 +275,9 @@ class ReserveResponse(_message.Message):
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
     WANTS_NEWER_WEIGHTS_FIELD_NUMBER: _builtins.int
+    TOO_SLOW_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
     wants_newer_weights: _builtins.bool
@@ -203,6 +290,18 @@ class ReserveResponse(_message.Message):
     def retry_after(self) -> _duration_pb2.Duration:
         """When to ask again for what was not granted."""
 
+    @_builtins.property
+    def too_slow(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """One per requested chunk, in its order: whether it is refused because its stream is too slow."""
+
+    @_builtins.property
+    def closing(self) -> Global___Closing:
+        """Absent while too little is known."""
+
+    @_builtins.property
+    def cut(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """One per requested chunk, in its order: whether it is to be cut in time, since a full one would be too stale."""
+
     def __init__(
         self,
         *,
@@ -210,10 +309,13 @@ class ReserveResponse(_message.Message):
         retry_after: _duration_pb2.Duration | None = ...,
         newest_version: _builtins.int = ...,
         wants_newer_weights: _builtins.bool = ...,
+        too_slow: _abc.Iterable[_builtins.bool] | None = ...,
+        closing: Global___Closing | None = ...,
+        cut: _abc.Iterable[_builtins.bool] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "cut", b"cut", "granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -293,21 +395,27 @@ class AppendResponse(_message.Message):
 
     OUTCOMES_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedScalarFieldContainer[Global___AppendOutcome.ValueType]:
         """What became of the fragments, in their order."""
 
+    @_builtins.property
+    def closing(self) -> Global___Closing:
+        """Absent while too little is known."""
+
     def __init__(
         self,
         *,
         outcomes: _abc.Iterable[Global___AppendOutcome.ValueType] | None = ...,
         newest_version: _builtins.int = ...,
+        closing: Global___Closing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_version", b"newest_version", "outcomes", b"outcomes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "newest_version", b"newest_version", "outcomes", b"outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,14 +429,14 @@ class LeaseRequest(_message.Message):
 
     LEARNER_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
-    FRAGMENTS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     USE_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """Number of the lease, chosen by the learner, unique in its epoch."""
-    fragments: _builtins.int
-    """Fragments wanted; a multiple of `fragments_per_chunk`."""
+    steps: _builtins.int
+    """Steps wanted, >= 1."""
     use_version: _builtins.int
     """The version that the learner will have published when it uses the chunks. Staleness is checked against it."""
     order: Global___LeaseOrder.ValueType
@@ -346,14 +454,14 @@ class LeaseRequest(_message.Message):
         *,
         learner: Global___Learner | None = ...,
         lease: _builtins.int = ...,
-        fragments: _builtins.int = ...,
+        steps: _builtins.int = ...,
         use_version: _builtins.int = ...,
         wait: _duration_pb2.Duration | None = ...,
         order: Global___LeaseOrder.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["learner", b"learner", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragments", b"fragments", "learner", b"learner", "lease", b"lease", "order", b"order", "use_version", b"use_version", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["learner", b"learner", "lease", b"lease", "order", b"order", "steps", b"steps", "use_version", b"use_version", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -370,6 +478,7 @@ class LeasedChunk(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     fragments: _builtins.int
     """Fragments in it."""
     payload_bytes: _builtins.int
@@ -378,6 +487,8 @@ class LeasedChunk(_message.Message):
     """Uses acked before this lease."""
     oldest_version: _builtins.int
     """The oldest policy version in it."""
+    steps: _builtins.int
+    """Environment steps in it."""
     @_builtins.property
     def name(self) -> _fragment_pb2.ChunkName:
         """Its name."""
@@ -390,10 +501,11 @@ class LeasedChunk(_message.Message):
         payload_bytes: _builtins.int = ...,
         uses: _builtins.int = ...,
         oldest_version: _builtins.int = ...,
+        steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragments", b"fragments", "name", b"name", "oldest_version", b"oldest_version", "payload_bytes", b"payload_bytes", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragments", b"fragments", "name", b"name", "oldest_version", b"oldest_version", "payload_bytes", b"payload_bytes", "steps", b"steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -408,6 +520,10 @@ class LeaseResponse(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     ENV_STEPS_FIELD_NUMBER: _builtins.int
     ENV_FAILURES_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    STARVED_STREAMS_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps that actors have reported, in total."""
     env_failures: _builtins.int
@@ -416,20 +532,108 @@ class LeaseResponse(_message.Message):
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedChunk]:
         """Empty when the wait ran out."""
 
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepAccount]:
+        """What has become of the steps of each task since replay started."""
+
+    @_builtins.property
+    def starved_streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepAccount]:
+        """The streams of which less than half of the steps are trained on, those with the fewest first; a few of them."""
+
+    @_builtins.property
+    def window(self) -> _duration_pb2.Duration:
+        """That window, as it is. Absent while too little is known."""
+
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """Between the ends of two leases."""
+
     def __init__(
         self,
         *,
         chunks: _abc.Iterable[Global___LeasedChunk] | None = ...,
         env_steps: _builtins.int = ...,
         env_failures: _builtins.int = ...,
+        tasks: _abc.Iterable[Global___StepAccount] | None = ...,
+        starved_streams: _abc.Iterable[Global___StepAccount] | None = ...,
+        window: _duration_pb2.Duration | None = ...,
+        interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "env_failures", b"env_failures", "env_steps", b"env_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "env_failures", b"env_failures", "env_steps", b"env_steps", "interval", b"interval", "starved_streams", b"starved_streams", "tasks", b"tasks", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseResponse: _TypeAlias = LeaseResponse  # noqa: Y015
+
+@_typing.final
+class StepAccount(_message.Message):
+    """StepAccount says what has become of the steps of a task, or of a stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DroppedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PLAYED_FIELD_NUMBER: _builtins.int
+    TRAINED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    TOO_SLOW_FIELD_NUMBER: _builtins.int
+    NEEDED_WINDOW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The task's name, empty where environments name none; or the stream's."""
+    played: _builtins.int
+    """Steps that have come to replay."""
+    trained: _builtins.int
+    """Steps that were acked as trained on, each counted once."""
+    too_slow: _builtins.int
+    """Streams that are refused now since they are too slow; of a stream 0 or 1."""
+    @_builtins.property
+    def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Steps that left without, by reason; see Departure."""
+
+    @_builtins.property
+    def needed_window(self) -> _duration_pb2.Duration:
+        """The window that the slowest of those needs: the time from a version to the end of the last lease that may hold what
+        it acted. Absent where none is too slow.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        played: _builtins.int = ...,
+        trained: _builtins.int = ...,
+        dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        too_slow: _builtins.int = ...,
+        needed_window: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["needed_window", b"needed_window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "name", b"name", "needed_window", b"needed_window", "played", b"played", "too_slow", b"too_slow", "trained", b"trained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepAccount: _TypeAlias = StepAccount  # noqa: Y015
 
 @_typing.final
 class ReadRequest(_message.Message):
@@ -718,12 +922,15 @@ class Departure(_message.Message):
     USES_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     LEFT_AT_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Why: "trained", "stale", "abandoned", "incomplete", "late", "evicted" or "corrupt"."""
     uses: _builtins.int
     """Uses acked before they left."""
     oldest_version: _builtins.int
     """The oldest policy version in them."""
+    steps: _builtins.int
+    """Environment steps in them."""
     @_builtins.property
     def chunk(self) -> _fragment_pb2.ChunkName:
         """The chunk."""
@@ -745,10 +952,11 @@ class Departure(_message.Message):
         uses: _builtins.int = ...,
         oldest_version: _builtins.int = ...,
         left_at: _timestamp_pb2.Timestamp | None = ...,
+        steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "left_at", b"left_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "left_at", b"left_at", "oldest_version", b"oldest_version", "reason", b"reason", "sequences", b"sequences", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "left_at", b"left_at", "oldest_version", b"oldest_version", "reason", b"reason", "sequences", b"sequences", "steps", b"steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

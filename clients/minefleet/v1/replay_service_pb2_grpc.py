@@ -92,12 +92,13 @@ class ReplayServiceServicer:
     """
 
     def Reserve(self, request, context):
-        """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
-        its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-        grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
+        """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
+        chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
+        expires when its stream falls silent.
 
-        Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
-        to be used; `retry_after` says when to ask again.
+        Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
+        to be used, or when its stream is too slow: the shortest fragment would be too stale for every lease. `retry_after`
+        says when to ask again. Takes what the actor says of its streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,10 +121,11 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
-        whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
-        the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
-        answer without chunks means that the wait ran out, and nothing was charged.
+        """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
+        and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+        answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
+        leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
+        chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
         closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or

@@ -40,12 +40,13 @@ class ReplayServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplayServiceAsyncStub: ...
     Reserve: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.ReserveRequest, _replay_service_pb2.ReserveResponse]
-    """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
-    its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-    grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
+    """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
+    chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
+    expires when its stream falls silent.
 
-    Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
-    to be used; `retry_after` says when to ask again.
+    Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
+    to be used, or when its stream is too slow: the shortest fragment would be too stale for every lease. `retry_after`
+    says when to ask again. Takes what the actor says of its streams.
     """
     Append: _grpc.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]
     """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
@@ -60,10 +61,11 @@ class ReplayServiceStub:
     stall; google.rpc.RetryInfo says when to try again.
     """
     Lease: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]
-    """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
-    whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
-    the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
-    answer without chunks means that the wait ran out, and nothing was charged.
+    """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
+    and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+    answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
+    leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
+    chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
     closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
@@ -107,12 +109,13 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Reserve: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.ReserveRequest, _replay_service_pb2.ReserveResponse]  # type: ignore[assignment]
-    """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
-    its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-    grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
+    """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
+    chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
+    expires when its stream falls silent.
 
-    Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
-    to be used; `retry_after` says when to ask again.
+    Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
+    to be used, or when its stream is too slow: the shortest fragment would be too stale for every lease. `retry_after`
+    says when to ask again. Takes what the actor says of its streams.
     """
     Append: _aio.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]  # type: ignore[assignment]
     """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
@@ -127,10 +130,11 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     stall; google.rpc.RetryInfo says when to try again.
     """
     Lease: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]  # type: ignore[assignment]
-    """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
-    whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
-    the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
-    answer without chunks means that the wait ran out, and nothing was charged.
+    """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
+    and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+    answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
+    leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
+    chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
     closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
@@ -177,12 +181,13 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replay_service_pb2.ReserveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.ReserveResponse, _abc.Awaitable[_replay_service_pb2.ReserveResponse]]:
-        """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed fragments until
-        its chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A
-        grant expires when its stream falls silent. Also takes what the actor's slots have spent their time on.
+        """May these streams make these chunks? Answers at once. A grant counts against the room for unconsumed steps until its
+        chunk is appended whole; asking again for a granted chunk renews the grant and is how a slow stream keeps it. A grant
+        expires when its stream falls silent.
 
-        Idempotent. A chunk is not granted when there is no room or when `policy_version` is too old for anything made with it
-        to be used; `retry_after` says when to ask again.
+        Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
+        to be used, or when its stream is too slow: the shortest fragment would be too stale for every lease. `retry_after`
+        says when to ask again. Takes what the actor says of its streams.
         """
 
     @_abc_1.abstractmethod
@@ -209,10 +214,11 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replay_service_pb2.LeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.LeaseResponse, _abc.Awaitable[_replay_service_pb2.LeaseResponse]]:
-        """Leases whole chunks worth exactly `fragments` fragments for one use; a short chunk of a closed stream counts as a
-        whole one. What would be too stale at `use_version` is expired. A use is charged durably before this answers, so
-        the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be leased; an
-        answer without chunks means that the wait ran out, and nothing was charged.
+        """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
+        and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+        answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
+        leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
+        chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
         closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or

@@ -40,6 +40,8 @@ class Ready:
     """[n] bool; false unless a step was done."""
     endings: Mapping[int, Ending]
     """For each slot whose episode has ended or failed; of one that failed, its task."""
+    tasks: Mapping[int, str]
+    """For each slot whose episode has begun, its task, if it has one."""
     failures: Mapping[int, Failure]
     """For each slot that failed, why; told once, and only when nothing can change the slot's rows any more."""
     idle_s: float = 0.0

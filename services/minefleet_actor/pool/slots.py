@@ -122,6 +122,7 @@ class SlotBook:
         self.breaker.succeed(over)
         failures, self._failures = self._failures, {}
         endings = {slot: self._endings.pop(slot, Ending()) for slot in (*over.tolist(), *failures)}
+        begun = slots[kind == Kind.RESET].tolist()
         return Ready(
             slots=slots,
             kind=kind,
@@ -129,6 +130,7 @@ class SlotBook:
             terminated=terminated,
             truncated=truncated,
             endings=endings,
+            tasks={slot: self._endings[slot].task for slot in begun if slot in self._endings},
             failures=failures,
             idle_s=idle_s,
         )

@@ -14,7 +14,7 @@ from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.departures import read_drop
 from minefleet_replay.index import Fragment
 from minefleet_replay.leases import Leases, read_rows
-from minefleet_replay.ledger import Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.names import ChunkName, StreamNames
 from minefleet_replay.payloads import PayloadLog
 from minefleet_replay.progress import Counts
@@ -76,9 +76,9 @@ class Held:
     fragments: list[Fragment] = field(default_factory=list)
 
     @property
-    def sound(self) -> int:
-        """Fragments that are not quarantined."""
-        return sum(not fragment.corrupt for fragment in self.fragments)
+    def sound(self) -> list[int]:
+        """The steps of the fragments that are not quarantined."""
+        return [fragment.steps for fragment in self.fragments if not fragment.corrupt]
 
 
 @dataclass(slots=True)
@@ -86,7 +86,6 @@ class Contents:
     """The rows, parsed."""
 
     store: Store
-    fragments_per_chunk: int
     faults: Faults = field(default_factory=Faults)
     metas: dict[int, Meta] = field(default_factory=dict)
     """By append number; without headers."""
@@ -101,6 +100,8 @@ class Contents:
     """The highest episode of each stream in the episode log."""
     explained: Counter[Bucket] = field(default_factory=Counter)
     """Fragments that left, by the records of why."""
+    explained_steps: Counter[Bucket] = field(default_factory=Counter)
+    """Their steps."""
     last_number: int = -1
     """The highest append number in any row."""
     ledger: Ledger | None = None
@@ -115,12 +116,10 @@ class Contents:
         return Counter(chunk_id for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
 
 
-def read_contents(store: Store, payloads: PayloadLog, fragments_per_chunk: int) -> Contents:
+def read_contents(store: Store, payloads: PayloadLog) -> Contents:
     """Reads and parses every row, and checks every payload."""
-    contents = Contents(store, fragments_per_chunk)
+    contents = Contents(store)
     _read_system(contents)
-    if contents.standing is not None and contents.standing.fragments_per_chunk:
-        contents.fragments_per_chunk = contents.standing.fragments_per_chunk
     _read_fragments(contents)
     _read_payloads(contents, payloads)
     contents.uses = {number_of(key): uses for key, uses in _parsed(contents, "uses", lambda _, row: read_uses(row))}
@@ -153,7 +152,7 @@ def _read_fragments(contents: Contents) -> None:
     by_name: dict[ChunkName, Held] = {}
     for _, meta in _parsed(contents, "meta", _read_meta):
         number = meta.fragment.number
-        name = ChunkName(meta.stream, meta.fragment.sequence // contents.fragments_per_chunk)
+        name = ChunkName(meta.stream, meta.fragment.chunk)
         if name not in by_name:
             by_name[name] = contents.chunks[number] = Held(name, number)
         by_name[name].fragments.append(meta.fragment)
@@ -211,15 +210,16 @@ def _read_leases(contents: Contents) -> None:
 def _read_records(contents: Contents) -> None:
     for _, record in _parsed(contents, "episodes", lambda _, row: episode_pb2.EpisodeRecord.FromString(row)):
         contents.episodes[record.stream] = max(record.episode, contents.episodes.get(record.stream, 0))
-    for key, (bucket, fragments) in _parsed(contents, "drops", _read_drop):
-        contents.explained[bucket] += fragments
+    for key, (bucket, amount) in _parsed(contents, "drops", _read_drop):
+        contents.explained[bucket] += amount.fragments
+        contents.explained_steps[bucket] += amount.steps
         contents.last_number = max(contents.last_number, number_of(key))
 
 
-def _read_drop(_: bytes, row: bytes) -> tuple[Bucket, int]:
-    """The bucket that a departure went to, and its fragments."""
+def _read_drop(_: bytes, row: bytes) -> tuple[Bucket, Amount]:
+    """The bucket that a departure went to, and what left."""
     departure = read_drop(row)
-    return bucket_of(cast(Reason, departure.reason), departure.uses), len(departure.sequences)
+    return bucket_of(cast(Reason, departure.reason), departure.uses), Amount(len(departure.sequences), departure.steps)
 
 
 def _read_system(contents: Contents) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from minefleet.errors import CorruptError
 from minefleet_replay.audit import Recount
 from minefleet_replay.identity import FILE, Identity, read_identity
-from minefleet_replay.ledger import Bucket, Ledger
+from minefleet_replay.ledger import Amount, Bucket, Ledger
 from minefleet_replay.limits import Limits
 from minefleet_replay.names import MAX_STREAMS, NOTHING
 from minefleet_replay.opening import PAYLOADS, identity_of
@@ -17,6 +17,7 @@ from minefleet_replay.tools.contents import Contents, Faults, Held, read_content
 from minefleet_replay.tools.opening import looking, payloads_in
 
 DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")
+GONE: tuple[Bucket, ...] = (*DEPARTED, "corrupt")
 
 
 def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
     faults = Faults()
     try:
         with looking(directory / DATABASE, limits.max_bytes) as store:
-            contents = read_contents(store, payloads_in(directory), limits.fragments_per_chunk)
+            contents = read_contents(store, payloads_in(directory))
     except CorruptError as error:
         known_identity(directory, limits, faults)
         faults.add("database", f"it does not open: {error}")
@@ -36,7 +37,7 @@ def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
     return {
         "faults": contents.faults.lines(),
         "ledger": ledger.figures() if ledger is not None else None,
-        "recount": recount | {"departed": dict(contents.explained)},
+        "recount": recount | {"departed": dict(contents.explained), "departed_steps": dict(contents.explained_steps)},
         "unnamed_payload_files": unnamed(contents, directory),
     }
 
@@ -82,25 +83,23 @@ def chunk_faults(contents: Contents, chunk: Held, limits: Limits) -> Iterator[st
     sequences = [fragment.sequence for fragment in chunk.fragments]
     if len(set(sequences)) < len(sequences):
         yield f"it holds fragments twice: {sequences}"
-    missing = arrived(contents, chunk) - set(sequences)
+    if len({fragment.chunk_start for fragment in chunk.fragments}) > 1:
+        yield "its fragments do not agree where it begins"
+    names = contents.names.get(chunk.name.stream, NOTHING)
+    last = max(chunk.fragments)
+    expected = range(last.chunk_start, last.sequence + 1 + (not last.closes_chunk))
+    missing = [one for one in expected if one not in sequences and names.knows_sequence(one)]
     if missing:
-        yield f"fragments {sorted(missing)} of it are missing"
+        yield f"fragments {missing} of it are missing"
 
 
 def name_faults(contents: Contents, chunk: Held) -> Iterator[str]:
     """What the names of a chunk's stream lack."""
-    unknown = {fragment.sequence for fragment in chunk.fragments} - arrived(contents, chunk)
+    names = contents.names.get(chunk.name.stream, NOTHING)
+    unknown = [one.sequence for one in chunk.fragments if not names.knows_sequence(one.sequence)]
     is_forgotten = chunk.name.stream not in contents.names and len(contents.names) >= MAX_STREAMS
     if unknown and not is_forgotten:
-        yield f"its stream does not know its fragments {sorted(unknown)}"
-
-
-def arrived(contents: Contents, chunk: Held) -> set[int]:
-    """Sequences of a chunk that its stream knows."""
-    names = contents.names.get(chunk.name.stream, NOTHING)
-    first = chunk.name.number * contents.fragments_per_chunk
-    sequences = range(first, first + contents.fragments_per_chunk)
-    return {sequence for sequence in sequences if names.knows_any(sequence, sequence + 1)}
+        yield f"its stream does not know its fragments {unknown}"
 
 
 def ledger_faults(contents: Contents, identity: Identity, limits: Limits) -> Iterator[str]:
@@ -118,30 +117,34 @@ def ledger_faults(contents: Contents, identity: Identity, limits: Limits) -> Ite
         yield f"the row that says where run {identity.run_id} stands is missing"
     yield from recount_of(contents, ledger).faults()
     if remembers_all(contents, ledger, limits):
-        left = sum(getattr(ledger, bucket) for bucket in (*DEPARTED, "corrupt")) - quarantined_of(contents)
+        left = sum(getattr(ledger.fragments, bucket) for bucket in GONE) - quarantined_of(contents).fragments
         explained = contents.explained.total() + contents.unexplained
         if left != explained:
             yield f"it counts {left} fragments that left, there are records of {explained}"
+        left_steps = sum(getattr(ledger.steps, bucket) for bucket in GONE) - quarantined_of(contents).steps
+        if left_steps != contents.explained_steps.total() and not contents.unexplained:
+            yield f"it counts {left_steps} steps that left, there are records of {contents.explained_steps.total()}"
     yield from overcounted(contents, ledger, limits)
 
 
 def recount_of(contents: Contents, ledger: Ledger) -> Recount:
     """The buckets, counted by the rows."""
     leased = contents.leased
-    held = sum(chunk.sound for chunk in contents.chunks.values())
-    lent = sum(chunk.sound for chunk in contents.chunks.values() if leased[chunk.id])
+    lent = [steps for chunk in contents.chunks.values() if leased[chunk.id] for steps in chunk.sound]
+    live = [steps for chunk in contents.chunks.values() if not leased[chunk.id] for steps in chunk.sound]
     return Recount(
         ledger=ledger,
         named=sum(high - low for names in contents.names.values() for low, high in names.fragments),
-        live=held - lent,
-        leased=lent,
+        live=Amount(len(live), sum(live)),
+        leased=Amount(len(lent), sum(lent)),
         quarantined=quarantined_of(contents),
     )
 
 
-def quarantined_of(contents: Contents) -> int:
-    """Fragments that are corrupt and still stored."""
-    return sum(meta.fragment.corrupt for meta in contents.metas.values())
+def quarantined_of(contents: Contents) -> Amount:
+    """What is corrupt and still stored."""
+    steps = [meta.fragment.steps for meta in contents.metas.values() if meta.fragment.corrupt]
+    return Amount(len(steps), sum(steps))
 
 
 def remembers_all(contents: Contents, ledger: Ledger, limits: Limits) -> bool:
@@ -155,6 +158,6 @@ def overcounted(contents: Contents, ledger: Ledger, limits: Limits) -> Iterator[
     Records may say more: a quarantined fragment leaves with its chunk and for its reason, and is counted as corrupt.
     """
     for bucket in DEPARTED if remembers_all(contents, ledger, limits) else ():
-        counted, recorded = getattr(ledger, bucket), contents.explained[bucket]
+        counted, recorded = getattr(ledger.fragments, bucket), contents.explained[bucket]
         if counted > recorded + contents.unexplained:
             yield f"it counts {counted} fragments as {bucket}, there are records of {recorded}"

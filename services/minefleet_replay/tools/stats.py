@@ -6,7 +6,6 @@ from typing import Any
 
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.books import Books, read_books
-from minefleet_replay.ledger import BUCKETS
 from minefleet_replay.limits import Limits
 from minefleet_replay.rows import Meta, number_of
 from minefleet_replay.store import DATABASE, Store
@@ -30,8 +29,7 @@ def figures(books: Books, raw_bytes: int) -> dict[str, Any]:
     newest = books.standing.newest_version
     staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in books.index)
     return {
-        "appended_fragments": books.ledger.appended,
-        **{f"{bucket}_fragments": getattr(books.ledger, bucket) for bucket in BUCKETS},
+        **books.ledger.figures(),
         "held_chunks": len(books.index),
         "held_payload_bytes": books.index.payload_bytes,
         "stored_bytes": books.index.payload_bytes,

@@ -90,7 +90,7 @@ def append(world: Any, stream: str, sequence: int, version: int) -> None:
 @pytest.fixture
 def stopped(make_world: Callable[..., Any]) -> Stopped:
     """A store that was closed in order: its rows lie in tables."""
-    world = make_world(fragments_per_chunk=2, max_reuse=2, max_staleness=2)
+    world = make_world(per_chunk=2, max_reuse=2, max_staleness=2)
     fill(world)
     world.replay.close()
     world.closed = True
@@ -117,4 +117,4 @@ def kill(make_world: Callable[..., Any], tmp_path: Path) -> Callable[..., Stoppe
 @pytest.fixture
 def killed(kill: Callable[..., Stopped]) -> Stopped:
     """The same store, that was never closed."""
-    return kill(fill, fragments_per_chunk=2, max_reuse=2, max_staleness=2)
+    return kill(fill, per_chunk=2, max_reuse=2, max_staleness=2)

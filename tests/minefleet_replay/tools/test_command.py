@@ -53,7 +53,7 @@ def server(make_server: Callable[..., Any]) -> Any:
 def use(server: Any) -> None:
     with server.client() as client:
         client.append([(server.header("s", sequence), b"payload") for sequence in range(3)])
-        client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        client.lease(1, steps=2, use_version=1, wait_s=5.0, order="oldest")
         client.ack(1)
 
 

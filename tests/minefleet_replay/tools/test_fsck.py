@@ -10,7 +10,7 @@ import pytest
 from minefleet.errors import ConflictError
 from minefleet_replay.identity import Identity, write_identity
 from minefleet_replay.leases import Lease
-from minefleet_replay.ledger import Ledger
+from minefleet_replay.ledger import Amount, Ledger
 from minefleet_replay.rows import LEDGER, STANDING, number_key, uses_row
 from minefleet_replay.store import Batch, Family
 from minefleet_replay.tools.fsck import fsck
@@ -144,18 +144,19 @@ def garble_rows(stopped: Any) -> None:
     stopped.change(garble)
 
 
-def count_one_more(bucket: str) -> Damage:
+def count_one_more(bucket: str, unit: str = "fragments") -> Damage:
     def miscount(stopped: Any) -> None:
         ledger = Ledger.from_row(stopped.rows("system")[LEDGER])
-        wrong = ledger._replace(**{bucket: getattr(ledger, bucket) + 1})
+        account = getattr(ledger, unit)
+        wrong = ledger._replace(**{unit: account._replace(**{bucket: getattr(account, bucket) + 1})})
         stopped.change(lambda batch: batch.put("system", LEDGER, wrong.to_row()))
 
-    miscount.__name__ = f"count_one_more_{bucket}"
+    miscount.__name__ = f"count_one_more_{bucket}_{unit}"
     return miscount
 
 
 def move_one(stopped: Any) -> None:
-    ledger = Ledger.from_row(stopped.rows("system")[LEDGER]).moved("expired", "trained", 1)
+    ledger = Ledger.from_row(stopped.rows("system")[LEDGER]).moved("expired", "trained", Amount(1, 1))
     stopped.change(lambda batch: batch.put("system", LEDGER, ledger.to_row()))
 
 
@@ -193,6 +194,8 @@ BEFALLS = [
     (garble_rows, "unreadable row: family names"),
     (count_one_more("live"), "as live"),
     (count_one_more("leased"), "as leased"),
+    (count_one_more("live", "steps"), "steps as live"),
+    (count_one_more("trained", "steps"), "do not add up"),
     (count_one_more("trained"), "do not add up"),
     (count_one_more("corrupt"), "do not add up"),
     (count_one_more("appended"), "do not add up"),
@@ -251,8 +254,8 @@ def test_fsck_of_a_store_that_goes_on_after_another_was_set_aside_finds_nothing(
     damage(stopped)
     world = stopped.open()
     assert world.faults() == []
-    assert world.replay.keeper.books.ledger == ledger._replace(
-        live=0, leased=0, corrupt=ledger.corrupt + ledger.live + ledger.leased
+    assert world.replay.keeper.books.ledger == Ledger(
+        *(one._replace(live=0, leased=0, corrupt=one.corrupt + one.live + one.leased) for one in ledger)
     )
     assert [world.append("new", sequence, version=4) for sequence in (0, 1)] == ["stored", "stored"]
     world.lease(3, 1)

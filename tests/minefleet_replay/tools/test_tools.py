@@ -89,7 +89,7 @@ def stopped_run(make_server: Callable[..., Any]) -> Any:
     server.run.write()
     with server.serve(), server.client() as client:
         client.append([packed(server, stream, sequence) for stream in ("a", "b") for sequence in range(4)])
-        client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        client.lease(1, steps=2 * STEPS, use_version=1, wait_s=5.0, order="oldest")
         client.ack(1)
     return server.run
 
@@ -118,7 +118,7 @@ def test_replay_itself_says_why_fragments_left(make_server: Callable[..., Any]) 
     server = make_server(max_reuse=1)
     with server.serve(), server.client() as client:
         client.append([(server.header("s", sequence), b"payload") for sequence in range(3)])
-        client.lease(1, fragments=2, use_version=1, wait_s=5.0, order="oldest")
+        client.lease(1, steps=2, use_version=1, wait_s=5.0, order="oldest")
         client.ack(1)
         departures = client.why_dropped(limit=5)
         assert sorted((one.stream, *one.sequences, one.reason, one.uses) for one in departures) == [

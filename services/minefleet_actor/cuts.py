@@ -1,0 +1,144 @@
+"""Decides when fragments end before they are full: so that replay gets them while they may still be used.
+
+For each slot there is a deadline, from what replay forecasts for the version that began its chunk. Where replay says
+that a full chunk of the slot would be too stale, a fragment is due when its next step would pass the deadline: by how
+long the slot's steps take, and `MARGIN_S` for the way to replay. Elsewhere what is made fills the leases itself, and
+only a step or a reset that takes much longer than steps do makes it due. It is cut where it has `least_steps`, or where
+its episode has ended. Where it is shorter, it goes on: its lease waits a while.
+
+A fragment starts only where its shortest form has time; else the slot waits for newer weights, no longer than they
+take.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet_actor.lanes import Lanes
+from minefleet_actor.recorder import Recorder
+
+MARGIN_S = 0.03
+"""From when a fragment is cut until replay has it."""
+SHARE, OUTLIER = 0.25, 4.0
+"""What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
+SLACK = 1.2
+"""Steps are expected to take so much longer than they did."""
+
+Slots = NDArray[np.intp]
+
+
+class Cuts:
+    """Deadlines of all slots. Not thread-safe: the loop's."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        slots: int,
+        *,
+        least_steps: int,
+        enabled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Stores its arguments.
+
+        Args:
+            lanes: Know what replay forecasts, by the same clock.
+            slots: How many there are.
+            least_steps: In the shortest fragment that is cut.
+            enabled: Otherwise fragments end when they are full, and start when replay grants their chunk.
+            clock: Seconds, monotonic.
+        """
+        self._lanes = lanes
+        self._least_steps = least_steps
+        self._enabled = enabled
+        self._clock = clock
+        self._is_open = np.zeros(slots, np.bool_)
+        self._deadline = np.full(slots, np.inf)
+        self._must_cut = np.zeros(slots, np.bool_)
+        self._asked_at = np.full(slots, np.inf)
+        self._step_s = np.zeros(slots)
+        self._waits_until = np.full(slots, np.inf)
+        self._waits_with = np.zeros(slots, np.int64)
+        self._forecasts = 0
+        self.waits = np.zeros(slots, np.bool_)
+        """[S] bool: slots that may not start since there is no time."""
+
+    def stepped(self, slots: Slots, seconds: NDArray[np.float64]) -> None:
+        """Takes how long steps have taken, [n] each."""
+        known = self._step_s[slots]
+        seconds = np.where(known > 0, np.minimum(seconds, OUTLIER * known), seconds)
+        self._step_s[slots] = np.where(known > 0, known + SHARE * (seconds - known), seconds)
+
+    def step_s(self, slot: int) -> float:
+        """How long a step of the slot takes, seconds; 0 where that is not known yet."""
+        return float(self._step_s[slot])
+
+    def began(self, slot: int) -> None:
+        """The slot has begun a fragment."""
+        self._is_open[slot] = self._enabled
+        if self._enabled:
+            self._foresee(slot)
+        self._waits_until[slot] = math.inf
+        self.waits[slot] = False
+
+    def ended(self, slot: int) -> None:
+        """The slot has no open fragment."""
+        self._is_open[slot], self._deadline[slot] = False, math.inf
+
+    def has_time(self, slot: int) -> bool:
+        """Whether another fragment fits into the chunk that the slot is making."""
+        return bool(self._clock() + SLACK * self._least_steps * self._step_s[slot] + MARGIN_S <= self._deadline[slot])
+
+    def due(self, slots: Slots, recorder: Recorder) -> NDArray[np.bool_]:
+        """[n] bool: the open fragments of which slots are to end before the next step."""
+        self._update()
+        after = self._clock() + SLACK * self._step_s[slots] + MARGIN_S
+        is_due: NDArray[np.bool_] = self._must_cut[slots] & (after > self._deadline[slots])
+        for at in np.flatnonzero(is_due):
+            is_due[at] = self._may_be_cut(int(slots[at]), recorder)
+        return is_due
+
+    def asked(self, slots: Slots) -> None:
+        """The environments of slots were given something to do."""
+        self._asked_at[slots] = self._clock()
+
+    def overdue(self, working: NDArray[np.bool_], recorder: Recorder) -> list[int]:
+        """The slots, among those that are `working` [S], whose open fragment cannot wait for their environment."""
+        self._update()
+        now = self._clock()
+        is_late = self._must_cut | (now - self._asked_at > OUTLIER * np.maximum(self._step_s, MARGIN_S))
+        is_due = working & is_late & (now + MARGIN_S > self._deadline)
+        return [slot for slot in np.flatnonzero(is_due).tolist() if self._may_be_cut(slot, recorder)]
+
+    def may_start(self, slot: int, version: int, *, is_granted: bool) -> bool:
+        """Whether the slot may begin a fragment with this version; waits for a newer one where it has no time."""
+        if not is_granted or not self._enabled:
+            self.waits[slot] = self._lanes.is_too_slow(slot)
+            return is_granted
+        now = self._clock()
+        if SLACK * self._least_steps * self.step_s(slot) + MARGIN_S <= self._lanes.left_s(slot, version, now):
+            return True
+        if math.isinf(self._waits_until[slot]):
+            self._waits_until[slot] = now + self._lanes.interval_s(slot)
+            self._waits_with[slot] = version
+        may_start = bool(now >= self._waits_until[slot] or version > self._waits_with[slot])
+        self.waits[slot] = not may_start
+        return may_start
+
+    def _may_be_cut(self, slot: int, recorder: Recorder) -> bool:
+        steps = recorder.length[slot]
+        return bool(steps >= self._least_steps or (steps > 0 and recorder.is_done(slot)))
+
+    def _update(self) -> None:
+        """Takes what replay has forecast since."""
+        forecasts = self._lanes.forecasts
+        if forecasts != self._forecasts:
+            self._forecasts = forecasts
+            for slot in np.flatnonzero(self._is_open).tolist():
+                self._foresee(slot)
+
+    def _foresee(self, slot: int) -> None:
+        self._deadline[slot], self._must_cut[slot] = self._lanes.deadline(slot), self._lanes.must_cut(slot)

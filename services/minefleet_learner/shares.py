@@ -1,0 +1,133 @@
+"""What share of the steps that are played, and of those that are trained on, each task has; and what starves."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from minefleet.config import FleetConfig
+from minefleet.replay import Lease, StepAccount
+from minefleet_learner.tally import OTHER
+
+WINDOW = 20
+"""Iterations that shares are taken over."""
+STARVED_SHARE = 0.5
+"""A task starves whose share of the trained steps is less than so much of its share of the played ones."""
+PLAYED, TRAINED = "played", "trained"
+
+Counts = dict[str, Counter[str]]
+
+
+class StepShares:
+    """Follows what replay counts."""
+
+    def __init__(self, config: FleetConfig) -> None:
+        self._config = config
+        self._marks: deque[Counts] = deque(maxlen=WINDOW + 1)
+
+    def summary(self, answers: Sequence[Lease]) -> dict[str, Any]:
+        """What is said of an iteration, from the latest answers of all shards."""
+        counts = self._counts(answers)
+        if self._marks and _went_back(self._marks[-1], counts):
+            self._marks.clear()
+        self._marks.append(counts)
+        slow = _slow(answers)
+        shares = shares_of(_grown(self._marks[0], counts), {name: len(needed) for name, needed in slow.items()})
+        streams = [_described(account) for answer in answers for account in answer.starved_streams]
+        warnings = {f"too slow: {task}": self._advice(task, needed, answers) for task, needed in sorted(slow.items())}
+        if len(self._marks) > WINDOW // 2:
+            warnings |= {
+                f"starved: {task}": said for task, said in starved(shares) if f"too slow: {task}" not in warnings
+            }
+        return {"step_shares": shares, "starved_streams": streams, "step_warnings": warnings}
+
+    def _counts(self, answers: Sequence[Lease]) -> Counts:
+        counts: Counts = {}
+        most = self._config.rollout_config.episode_statistics_config.max_tasks
+        for answer in answers:
+            for account in answer.tasks:
+                name = account.name if account.name in counts or len(counts) <= most else OTHER
+                counts.setdefault(name, Counter()).update(
+                    {PLAYED: account.played, TRAINED: account.trained, **account.dropped}
+                )
+        return counts
+
+    def _advice(self, task: str, needed: Sequence[float], answers: Sequence[Lease]) -> str:
+        """Which values would let the streams of a task be trained on."""
+        buffer, train = self._config.rollout_config.replay_buffer_config, self._config.train_config
+        window_s = min((answer.window_s for answer in answers if answer.window_s), default=0.0)
+        interval_s = max((answer.interval_s for answer in answers), default=0.0)
+        more = math.ceil((max(needed) - window_s) / interval_s) if interval_s else 1
+        times = max(needed) / window_s if window_s else 2.0
+        return (
+            f"{_plural(len(needed), 'environment')} of {_quoted(task)} cannot be trained on: the shortest fragment "
+            f"(min_fragment_length={self._config.least_steps} steps) takes up to {max(needed):.1f} s, and is too stale "
+            f"after {window_s:.1f} s. rollout_config.replay_buffer_config.max_staleness={buffer.max_staleness + more} "
+            f"lets it be, or train_config.batches_per_iteration={math.ceil(times * train.batches_per_iteration)}"
+        )
+
+
+def shares_of(grown: Counts, too_slow: Mapping[str, int]) -> dict[str, Any]:
+    """The shares of tasks, from their counts."""
+    played, trained = (sum(counts[what] for counts in grown.values()) for what in (PLAYED, TRAINED))
+    return {
+        task: {
+            "played_steps": counts[PLAYED],
+            "trained_steps": counts[TRAINED],
+            "played_share": counts[PLAYED] / played if played else 0.0,
+            "trained_share": counts[TRAINED] / trained if trained else 0.0,
+            "dropped_steps": {
+                why: steps for why, steps in sorted(counts.items()) if why not in (PLAYED, TRAINED) and steps
+            },
+            "too_slow": too_slow.get(task, 0),
+        }
+        for task, counts in sorted(grown.items())
+    }
+
+
+def starved(shares: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The tasks of which much less is trained on than is played, and what is to be said of each."""
+    for task, share in shares.items():
+        if share["trained_share"] < STARVED_SHARE * share["played_share"]:
+            why = ", ".join(f"{steps:,} {reason}" for reason, steps in share["dropped_steps"].items())
+            yield (
+                task,
+                f"{_quoted(task)} is {share['played_share']:.0%} of the steps that were played lately and "
+                f"{share['trained_share']:.0%} of those that were trained on" + (f" (dropped: {why})" if why else ""),
+            )
+
+
+def _went_back(before: Counts, now: Counts) -> bool:
+    """Whether replay has begun to count anew."""
+    return any(now.get(task, Counter())[PLAYED] < counts[PLAYED] for task, counts in before.items())
+
+
+def _grown(before: Counts, now: Counts) -> Counts:
+    return {task: counts - before.get(task, Counter()) for task, counts in now.items()}
+
+
+def _slow(answers: Sequence[Lease]) -> dict[str, list[float]]:
+    """By task, the windows that its streams need which are too slow, seconds; of one shard all like the longest."""
+    slow: dict[str, list[float]] = {}
+    for answer in answers:
+        for account in answer.tasks:
+            if account.too_slow:
+                slow.setdefault(account.name, []).extend([account.needed_s] * account.too_slow)
+    return slow
+
+
+def _described(account: StepAccount) -> dict[str, Any]:
+    return {
+        "stream": account.name,
+        "played_steps": account.played,
+        "trained_steps": account.trained,
+        "dropped_steps": dict(sorted(account.dropped.items())),
+    }
+
+
+def _quoted(task: str) -> str:
+    return f"task {task!r}" if task else "the run"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count > 1 else "")

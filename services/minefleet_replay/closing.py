@@ -1,0 +1,108 @@
+"""Forecasts until when a lease takes what is made for it, from how long the last ones took. Pure: time is passed in.
+
+A lease for use at version u can be filled from the moment at which that for u - 1 was answered. Once there are enough
+steps it is answered; only for chunks that would be too stale for the next one it waits, while they may still come:
+
+    answer(u - 1) ──────────── enough steps ─── answer(u)
+                  ◀── fill ──▶
+                  ◀─ EARLY · fill ─▶            closes: what is long enough is cut and sent by then
+                  ◀─── (1 + patience) · fill ───▶ at the latest, for what is not
+
+What acts with version v may be used for v + max_staleness at the latest. So its window is the time from when v is heard
+of until there is enough for that lease: a fragment that takes longer can never be used.
+"""
+
+from collections import deque
+from statistics import median
+from typing import NamedTuple
+
+LEAST_PATIENCE, MOST_PATIENCE, PATIENCE_PER_SHARE = 0.1, 1.0, 2.0
+"""How much longer than it takes to fill it a lease waits, as a share of that: the more, the larger the share of the
+streams that would not fit into their window otherwise, so that few slow ones do not slow many others down."""
+SLACK, WAYS_S = 1.2, 0.06
+"""Steps may take so much longer than they did; and so long takes the way of weights and of fragments."""
+EARLY = 0.9
+"""A forecast names so much of the expected time, since what comes late is lost."""
+SAMPLES = 8
+FEW_SAMPLES = 4
+"""Of windows, of which the shortest counts."""
+LEAST_SAMPLES = 1
+
+
+class Closing(NamedTuple):
+    """When the lease that is being filled closes, and how long those after it take."""
+
+    use_version: int
+    """That the lease is for."""
+    closes_in_s: float
+    """Until what is long enough shall be sent; 0 where that is over."""
+    at_most_in_s: float
+    """Until the lease waits at most for what is not."""
+    interval_s: float
+    """Between the ends of two leases that wait for nothing."""
+    window_s: float
+    """From a version until there is enough for the last lease that may hold what it has acted."""
+    longest_s: float
+    """The same, with what that lease waits at most."""
+
+
+FITS = 1.1
+"""What takes so much longer than the window may fit: where all streams are alike, what they make fills the leases."""
+
+
+def needed_s(steps: int, step_s: float) -> float:
+    """The window that a fragment needs whose steps take so long."""
+    return SLACK * steps * step_s + WAYS_S
+
+
+class LeaseClock:
+    """The forecast."""
+
+    def __init__(self, max_staleness: int) -> None:
+        self._max_staleness = max_staleness
+        self._fills = deque[float](maxlen=SAMPLES)
+        self._windows = deque[float](maxlen=FEW_SAMPLES)
+        self._answered: tuple[int, float] | None = None
+        self._enough_at: float | None = None
+        self._published: dict[int, float] = {}
+        self._patience = LEAST_PATIENCE
+
+    def be_patient(self, slow: int, streams: int) -> None:
+        """Says how many streams of all would not fit into their window."""
+        share = slow / streams if streams else 0.0
+        self._patience = min(LEAST_PATIENCE + PATIENCE_PER_SHARE * share, MOST_PATIENCE)
+
+    def published(self, version: int, now: float) -> None:
+        """A version was heard of."""
+        self._published[version] = now
+        for old in [one for one in self._published if one < version - self._max_staleness - SAMPLES]:
+            del self._published[old]
+
+    def enough(self, now: float) -> None:
+        """The lease that is asked for could be answered."""
+        self._enough_at = now if self._enough_at is None else self._enough_at
+
+    def answered(self, use_version: int, now: float) -> None:
+        """A lease was answered."""
+        enough_at = now if self._enough_at is None else self._enough_at
+        if self._answered is not None and use_version == self._answered[0] + 1:
+            self._fills.append(enough_at - self._answered[1])
+        published = self._published.get(use_version - self._max_staleness)
+        if published is not None:
+            self._windows.append(enough_at - published)
+        self._answered, self._enough_at = (use_version, now), None
+
+    def forecast(self, now: float) -> Closing | None:
+        """When the next lease closes; None while too little is known."""
+        if self._answered is None or min(map(len, (self._fills, self._windows))) < LEAST_SAMPLES:
+            return None
+        version, since = self._answered
+        fill_s = median(self._fills)
+        return Closing(
+            use_version=version + 1,
+            closes_in_s=max(0.0, since + EARLY * fill_s - now),
+            at_most_in_s=max(0.0, since + (1 + self._patience) * fill_s - now),
+            interval_s=fill_s,
+            window_s=(window_s := min(self._windows)),
+            longest_s=window_s + self._patience * fill_s,
+        )

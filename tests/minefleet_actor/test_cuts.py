@@ -1,0 +1,164 @@
+"""When fragments end before they are full, and when they may start."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minefleet_actor.cuts import MARGIN_S, OUTLIER, SLACK, Cuts
+
+LEAST = 4
+STEP_S = 0.5
+
+
+class Lanes:
+    """What replay forecasts, as it is told."""
+
+    def __init__(self) -> None:
+        self.forecasts = 0
+        self.at = math.inf
+        self.left = math.inf
+        self.interval = 3.0
+        self.too_slow = False
+        self.cut = True
+
+    def deadline(self, slot: int) -> float:
+        return self.at
+
+    def left_s(self, slot: int, version: int, now: float) -> float:
+        return self.left
+
+    def interval_s(self, slot: int) -> float:
+        return self.interval
+
+    def must_cut(self, slot: int) -> bool:
+        return self.cut
+
+    def is_too_slow(self, slot: int) -> bool:
+        return self.too_slow
+
+    def foresee(self, at: float) -> None:
+        self.at, self.forecasts = at, self.forecasts + 1
+
+
+class World:
+    """One slot, whose steps take `STEP_S`."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now, self.done = 100.0, False
+        self.lanes = Lanes()
+        lanes: Any = self.lanes
+        self.cuts = Cuts(lanes, 1, least_steps=LEAST, clock=lambda: self.now, **options)
+        self.cuts.stepped(np.array([0]), np.array([STEP_S]))
+        self.recorder: Any = SimpleNamespace(length=np.array([LEAST]), is_done=lambda slot: self.done)
+        self.cuts.began(0)
+
+    def is_due(self) -> bool:
+        return bool(self.cuts.due(np.array([0]), self.recorder)[0])
+
+    def is_overdue(self) -> bool:
+        return self.cuts.overdue(np.array([True]), self.recorder) == [0]
+
+    def may_start(self, version: int = 1, *, is_granted: bool = True) -> bool:
+        return self.cuts.may_start(0, version, is_granted=is_granted)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_fragment_is_due_when_the_next_step_would_pass_its_deadline(world: World) -> None:
+    assert not world.is_due()
+    world.lanes.foresee(110.0)
+    world.now = 110.0 - SLACK * STEP_S - MARGIN_S - 0.01
+    assert not world.is_due()
+    world.now += 0.02
+    assert world.is_due()
+    assert not world.is_overdue()
+
+
+def test_a_fragment_whose_step_takes_long_is_overdue_at_its_deadline(world: World) -> None:
+    world.lanes.foresee(110.0)
+    world.now = 110.0 - MARGIN_S + 0.01
+    assert world.is_overdue()
+    assert world.cuts.overdue(np.array([False]), world.recorder) == []
+    world.cuts.ended(0)
+    assert not world.is_overdue()
+
+
+def test_a_fragment_that_is_too_short_goes_on_unless_its_episode_has_ended(world: World) -> None:
+    world.lanes.foresee(0.0)
+    world.recorder.length[0] = LEAST - 1
+    assert not world.is_due() and not world.is_overdue()
+    world.done = True
+    assert world.is_due() and world.is_overdue()
+    world.recorder.length[0] = 0
+    assert not world.is_due() and not world.is_overdue()
+
+
+def test_a_slot_without_time_waits_for_newer_weights_but_no_longer_than_they_take(world: World) -> None:
+    assert world.may_start()
+    world.lanes.left = SLACK * LEAST * STEP_S
+    assert not world.may_start(1)
+    assert world.cuts.waits[0]
+    assert world.may_start(2)
+    assert not world.cuts.waits[0]
+    world.cuts.began(0)
+    assert not world.may_start(2)
+    world.now += world.lanes.interval
+    assert world.may_start(2)
+    world.lanes.left += MARGIN_S
+    world.cuts.began(0)
+    assert world.may_start(2)
+
+
+def test_a_slot_that_is_refused_waits_for_its_pace_only_where_it_is_too_slow(world: World) -> None:
+    assert not world.may_start(is_granted=False)
+    assert not world.cuts.waits[0]
+    world.lanes.too_slow = True
+    assert not world.may_start(is_granted=False)
+    assert world.cuts.waits[0]
+
+
+def test_another_fragment_fits_into_a_chunk_while_its_shortest_form_has_time(world: World) -> None:
+    world.lanes.foresee(110.0)
+    world.is_due()
+    world.now = 110.0 - SLACK * LEAST * STEP_S - MARGIN_S - 0.01
+    assert world.cuts.has_time(0)
+    world.now += 0.02
+    assert not world.cuts.has_time(0)
+
+
+def test_without_cuts_fragments_start_when_they_are_granted_and_end_when_they_are_full() -> None:
+    world = World(enabled=False)
+    world.lanes.left = 0.0
+    world.lanes.foresee(0.0)
+    assert not world.is_due() and not world.is_overdue()
+    assert world.may_start()
+    assert not world.may_start(is_granted=False)
+    assert world.cuts.has_time(0)
+
+
+def test_what_fills_the_leases_itself_is_cut_only_where_a_step_or_a_reset_takes_much_longer_than_steps_do(
+    world: World,
+) -> None:
+    world.lanes.cut = False
+    world.lanes.foresee(110.0)
+    world.now = 115.0
+    world.cuts.asked(np.array([0]))
+    assert not world.is_due() and not world.is_overdue()
+    world.now += OUTLIER * STEP_S - 0.01
+    assert not world.is_overdue()
+    world.now += 0.02
+    assert world.is_overdue()
+
+
+def test_how_long_steps_take_follows_them_slowly(world: World) -> None:
+    for _ in range(30):
+        world.cuts.stepped(np.array([0]), np.array([2.0]))
+    assert world.cuts.step_s(0) == pytest.approx(2.0, rel=0.01)
+    world.cuts.stepped(np.array([0]), np.array([50.0]))
+    assert world.cuts.step_s(0) < 4

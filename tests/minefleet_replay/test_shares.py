@@ -1,0 +1,53 @@
+"""What becomes of the steps of tasks and streams, as replay counts it."""
+
+from typing import Any
+
+from minefleet_replay.index import NOWHERE, Fragment
+from minefleet_replay.shares import MAX_TASKS, OTHER, Shares
+
+
+def fragment(task: str, steps: int) -> Fragment:
+    return Fragment(0, 0, 1, 1, 1, steps, 0, 0, True, NOWHERE, task)
+
+
+def test_steps_are_counted_by_task_and_stream() -> None:
+    shares = Shares()
+    shares.count("s", [fragment("a", 5), fragment("b", 3)], "played")
+    shares.count("s", [fragment("a", 5)], "trained")
+    shares.count("t", [fragment("a", 2)], "played")
+    shares.count("t", [fragment("a", 2)], "stale")
+    slow = {"t": 7.0}
+    tasks = {one.name: one for one in shares.tasks(slow)}
+    assert tasks["a"].counts == {"played": 7, "trained": 5, "stale": 2}
+    assert (tasks["a"].too_slow, tasks["a"].needed_s, tasks["b"].too_slow) == (1, 7.0, 0)
+    (starved,) = shares.starved(slow)
+    assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
+
+
+def test_what_is_still_held_does_not_starve() -> None:
+    shares = Shares()
+    shares.count("s", [fragment("a", 5)], "played")
+    assert shares.starved({}) == []
+
+
+def test_tasks_beyond_a_bound_are_counted_together() -> None:
+    shares = Shares()
+    for number in range(MAX_TASKS + 5):
+        shares.count("s", [fragment(f"task {number}", 1)], "played")
+    counted = {one.name: one.counts["played"] for one in shares.tasks({})}
+    assert len(counted) == MAX_TASKS + 1
+    assert counted[OTHER] == 5
+
+
+def test_replay_counts_what_is_played_trained_and_dropped_once(world: Any) -> None:
+    for number in range(4):
+        world.append("s", number, 1)
+        assert world.append("s", number, 1) == "duplicate"
+    world.lease(1, 2)
+    world.ack(1)
+    world.ack(1)
+    world.hear(9)
+    world.append("s", 4, 1)
+    world.replay.tick()
+    (task,), _, _ = world.replay.shares()
+    assert task.counts == {"played": 5, "trained": 2, "stale": 3}
