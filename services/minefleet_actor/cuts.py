@@ -24,6 +24,8 @@ MARGIN_S = 0.03
 """From when a fragment is cut until replay has it."""
 SHARE, OUTLIER = 0.25, 4.0
 """What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
+TOLD = 2.0
+"""Replay is told anew where steps take so many times as long as it was told, or the inverse."""
 SLACK = 1.2
 """Steps are expected to take so much longer than they did."""
 
@@ -59,7 +61,7 @@ class Cuts:
         self._deadline = np.full(slots, np.inf)
         self._must_cut = np.zeros(slots, np.bool_)
         self._asked_at = np.full(slots, np.inf)
-        self._step_s = np.zeros(slots)
+        self._step_s, self._told_s = np.zeros(slots), np.zeros(slots)
         self._waits_until = np.full(slots, np.inf)
         self._waits_with = np.zeros(slots, np.int64)
         self._forecasts = 0
@@ -70,7 +72,12 @@ class Cuts:
         """Takes how long steps have taken, [n] each."""
         known = self._step_s[slots]
         seconds = np.where(known > 0, np.minimum(seconds, OUTLIER * known), seconds)
-        self._step_s[slots] = np.where(known > 0, known + SHARE * (seconds - known), seconds)
+        step_s = np.where(known > 0, known + SHARE * (seconds - known), seconds)
+        self._step_s[slots] = step_s
+        told_s = self._told_s[slots]
+        for slot in slots[(step_s > TOLD * told_s) | (TOLD * step_s < told_s)].tolist():
+            self._told_s[slot] = self._step_s[slot]
+            self._lanes.pace(slot, self.step_s(slot))
 
     def step_s(self, slot: int) -> float:
         """How long a step of the slot takes, seconds; 0 where that is not known yet."""

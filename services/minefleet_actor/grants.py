@@ -98,6 +98,15 @@ class Grants:
             self._unsaid.add(stream)
             self._wake(urgent=False)
 
+    def pace(self, stream: str, step_s: float) -> None:
+        """A stream's steps take so long now."""
+        with self._changed:
+            state = self._open.get(stream)
+            if state is not None:
+                state.step_time.CopyFrom(duration(step_s))
+                self._unsaid.add(stream)
+                self._wake(urgent=False)
+
     def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
         """Until when replay should have what such a version has begun, by this object's clock; infinite where unknown.
 
@@ -149,7 +158,8 @@ class Grants:
         """Asks once for all wishes and for due renewals. Returns when to ask again, in seconds; None when a wish."""
         with self._changed:
             self._news = self._urgent = False
-            due = [chunk for chunk, since in self._grants.items() if self._clock() - since >= self._renew_s]
+            renewed_s = self._clock() - self._renew_s
+            due = [chunk for chunk, since in self._grants.items() if since <= renewed_s or self._is_news(chunk)]
             asked = [*self._wishes, *due]
             streams = [
                 self._open[stream] for stream in sorted(self._unsaid | {stream for stream, _ in due} & set(self._open))
@@ -193,6 +203,10 @@ class Grants:
         with self._changed:
             self._closed = True
             self._wake()
+
+    def _is_news(self, chunk: Chunk) -> bool:
+        """Whether replay does not know yet how the chunk is being made."""
+        return chunk[0] in self._unsaid and self._open[chunk[0]].chunk == chunk[1]
 
     def _learn(self, closing: Closing | None) -> None:
         if closing is not None:

@@ -107,6 +107,10 @@ class Lanes:
             self._lane(slot).grants.begin(self._chunk_of(slot, after_another=False), version, step_s)
         self.wish(slot, after_another=True)
 
+    def pace(self, slot: int, step_s: float) -> None:
+        """The slot's steps take so long now."""
+        self._lane(slot).grants.pace(self.stream(slot), step_s)
+
     @property
     def forecasts(self) -> int:
         """How many times deadlines have changed."""

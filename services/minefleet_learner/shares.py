@@ -92,8 +92,8 @@ def starved(shares: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]
             why = ", ".join(f"{steps:,} {reason}" for reason, steps in share["dropped_steps"].items())
             yield (
                 task,
-                f"{_quoted(task)} is {share['played_share']:.0%} of the steps that were played lately and "
-                f"{share['trained_share']:.0%} of those that were trained on" + (f" (dropped: {why})" if why else ""),
+                f"{_quoted(task)} is {share['played_share']:.2%} of the steps that were played lately and "
+                f"{share['trained_share']:.2%} of those that were trained on" + (f" (dropped: {why})" if why else ""),
             )
 
 

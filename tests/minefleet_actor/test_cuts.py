@@ -23,6 +23,7 @@ class Lanes:
         self.interval = 3.0
         self.too_slow = False
         self.cut = True
+        self.told = list[float]()
 
     def deadline(self, slot: int) -> float:
         return self.at
@@ -32,6 +33,9 @@ class Lanes:
 
     def interval_s(self, slot: int) -> float:
         return self.interval
+
+    def pace(self, slot: int, step_s: float) -> None:
+        self.told.append(step_s)
 
     def must_cut(self, slot: int) -> bool:
         return self.cut
@@ -162,3 +166,4 @@ def test_how_long_steps_take_follows_them_slowly(world: World) -> None:
     assert world.cuts.step_s(0) == pytest.approx(2.0, rel=0.01)
     world.cuts.stepped(np.array([0]), np.array([50.0]))
     assert world.cuts.step_s(0) < 4
+    assert len(world.lanes.told) == 3

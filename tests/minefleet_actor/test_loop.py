@@ -200,6 +200,8 @@ class Post:
 
     def begin(self, chunk: tuple[str, int], oldest_version: int, step_s: float) -> None: ...
 
+    def pace(self, stream: str, step_s: float) -> None: ...
+
     def must_cut(self, chunk: tuple[str, int]) -> bool:
         return True
 
