@@ -1,5 +1,6 @@
 """Where streams go, and what a refused slot waits for."""
 
+import math
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minefleet.replay import Closing
 from minefleet_actor.grants import Grants
 from minefleet_actor.lanes import Lane, Lanes, lane_numbers
 
@@ -17,12 +19,16 @@ class Replay:
     def __init__(self, free_chunks: int = 0) -> None:
         self.free_chunks = free_chunks
         self.asked: list[list[tuple[str, int]]] = []
+        self.told: list[list[tuple[str, int, float]]] = []
+        self.too_slow = self.cut = False
+        self.closing: Closing | None = None
 
     newest_version = 1
     wants_newer_weights = False
 
-    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], streams: object) -> Any:
+    def reserve(self, policy_version: int, chunks: list[tuple[str, int]], streams: Any) -> Any:
         self.asked.append(chunks)
+        self.told.append([(state.stream, state.chunk, state.step_time.ToNanoseconds() / 1e9) for state in streams])
         granted = [number < self.free_chunks for number in range(len(chunks))]
         self.free_chunks -= sum(granted)
         return SimpleNamespace(
@@ -30,9 +36,9 @@ class Replay:
             retry_after_s=0.1,
             newest_version=self.newest_version,
             wants_newer_weights=self.wants_newer_weights,
-            too_slow=[False] * len(chunks),
-            cut=[False] * len(chunks),
-            closing=None,
+            too_slow=[self.too_slow] * len(chunks),
+            cut=[self.cut] * len(chunks),
+            closing=self.closing,
         )
 
 
@@ -134,3 +140,74 @@ def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
     assert grants.is_behind
     version[0] = 2
     assert not grants.is_behind
+
+
+def test_deadlines_follow_what_replay_forecasts(clock: Clock) -> None:
+    replay = Replay(free_chunks=9)
+    grants = grants_of(replay, clock)
+    assert grants.deadline(1) == math.inf
+    replay.closing = Closing(use_version=5, closes_in_s=2.0, at_most_in_s=3.0, interval_s=10.0)
+    grants.wish(("s", 0))
+    grants.ask()
+    now = clock.now_s
+    assert grants.deadline(3) == -math.inf
+    assert (grants.deadline(4), grants.deadline(4, at_most=True)) == (now + 2.0, now + 3.0)
+    assert grants.deadline(6) == now + 22.0
+    assert (grants.interval_s, grants.forecasts) == (10.0, 1)
+
+
+def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_for_it(clock: Clock) -> None:
+    replay = Replay(free_chunks=9)
+    grants = grants_of(replay, clock)
+    grants.wish(("s", 0))
+    grants.ask()
+    grants.begin(("s", 0), 1, 0.0)
+    replay.cut = True
+    grants.ask()
+    assert (replay.told[-1], replay.asked[-1]) == ([("s", 0, 0.0)], [("s", 0)])
+    assert grants.must_cut(("s", 0)) and not grants.must_cut(("t", 0))
+    grants.pace("s", 1.5)
+    grants.pace("t", 1.5)
+    grants.ask()
+    assert replay.told[-1] == [("s", 0, 1.5)]
+    grants.done(("s", 0))
+    told = len(replay.told)
+    grants.ask()
+    assert len(replay.told) == told
+
+
+def test_a_stream_is_too_slow_until_replay_says_otherwise(clock: Clock) -> None:
+    replay = Replay()
+    replay.too_slow = True
+    grants = grants_of(replay, clock)
+    grants.wish(("s", 0))
+    grants.ask()
+    assert grants.is_too_slow(("s", 0))
+    replay.too_slow = False
+    grants.ask()
+    assert not grants.is_too_slow(("s", 0))
+
+
+def test_a_chunk_that_is_cut_early_is_followed_by_the_next_one(clock: Clock) -> None:
+    sent: list[Any] = []
+    fragment: Any = None
+    shipper = SimpleNamespace(has_room=lambda coming: True, send=sent.append)
+    replay = Replay(free_chunks=1)
+    lanes = lanes_of([replay], 1, clock, shipper)
+    lanes.wish(0)
+    for lane in lanes:
+        lane.grants.ask()
+    assert lanes.may_start(0, after_another=True)
+    assert not lanes.may_start(0, after_another=True, closes_chunk=True)
+    replay.free_chunks = 1
+    for lane in lanes:
+        lane.grants.ask()
+    assert lanes.may_start(0, after_another=True, closes_chunk=True)
+    lanes.send(0, fragment, closes_chunk=True)
+    lanes.send(0, fragment, closes_chunk=False)
+    lanes.send(0, fragment, closes_chunk=False)
+    assert [(one.chunk, one.chunk_start, one.closes_chunk) for one in sent] == [
+        (0, 0, True),
+        (1, 1, False),
+        (1, 1, True),
+    ]

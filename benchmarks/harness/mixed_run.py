@@ -1,0 +1,69 @@
+"""Environments of which some are slow: a configuration for `minefleet train`.
+
+MIXED has, as JSON, how long a step of a fast and of a slow one takes, seconds; every how many is slow; and a file in
+which environments count their births. The reward says which of two sides is shown: the slow ones want the side, the
+others the opposite.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+MIXED = json.loads(os.environ.get("MIXED", '{"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "births": ""}'))
+STEPS = 32
+
+
+class Mixed(gymnasium.Env[NDArray[np.float32], Any]):
+    """An episode has `STEPS` steps."""
+
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self) -> None:
+        births = Path(MIXED["births"])
+        with births.open("ab", buffering=0) as file:
+            file.write(b"x")
+        self._is_slow = births.stat().st_size % MIXED["one_in"] == 0
+        self._step = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begins an episode."""
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return self._look(), self._info
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Takes as long as this environment does."""
+        time.sleep(MIXED["slow_s" if self._is_slow else "fast_s"])
+        reward = float(action == (self._side if self._is_slow else 1 - self._side))
+        self._step += 1
+        return self._look(), reward, False, self._step == STEPS, self._info
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        return {"task": "slow" if self._is_slow else "fast"}
+
+    def _look(self) -> NDArray[np.float32]:
+        self._side = int(self.np_random.integers(2))
+        return np.array([2 * self._side - 1, 1.0 if self._is_slow else -1.0], np.float32)
+
+
+def env_generator() -> Mixed:
+    """One environment."""
+    return Mixed()
+
+
+online_dict = {
+    "policy": {"activation": "relu"},
+    "rollout_config": {"fragment_length": 32, "worker_config": {"num_envs": 8}},
+    "train_config": {"batch_size_per_gpu": 8, "learning_rate": 1e-3, "epochs_per_iteration": 2, "discount": 0.5},
+}
