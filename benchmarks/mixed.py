@@ -73,7 +73,7 @@ def measure(case: str, minutes: float) -> None:
 
 def trained_share(rows: list[dict[str, Any]]) -> float:
     """Steps of slow environments that were trained on, of those that were settled, from the first iteration on."""
-    shares = [row["step_shares"].get("slow", {}) for row in rows[WINDOW::WINDOW]]
+    shares = [row["step_shares"].get("slow", {}) for row in rows[WINDOW::WINDOW] or rows[-1:]]
     trained: int = sum(share.get("trained_steps", 0) for share in shares)
     dropped: int = sum(sum(share.get("dropped_steps", {}).values()) for share in shares)
     return trained / max(trained + dropped, 1)
