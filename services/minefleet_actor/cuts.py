@@ -122,7 +122,7 @@ class Cuts:
 
     def may_start(self, slot: int, version: int, *, is_granted: bool) -> bool:
         """Whether the slot may begin a fragment with this version; waits for a newer one where it has no time."""
-        if not is_granted or not self._enabled:
+        if not is_granted or not self._enabled or not self._lanes.must_cut(slot):
             self.waits[slot] = self._lanes.is_too_slow(slot)
             return is_granted
         now = self._clock()

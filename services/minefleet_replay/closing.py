@@ -46,7 +46,7 @@ class Closing(NamedTuple):
     """The same, with what that lease waits at most."""
 
 
-FITS = 1.1
+FITS = 1.5
 """What takes so much longer than the window may fit: where all streams are alike, what they make fills the leases."""
 
 

@@ -190,14 +190,15 @@ class Lending:
             clock.be_patient(slow, len(streams))
 
     def _waits_for_more(self, use_version: int) -> bool:
-        """Whether a chunk is being made that would be too stale for the next lease, and may still come for this one."""
+        """Whether a chunk that is cut would be too stale for the next lease, and may still come for this one."""
         now, limits = self._clock(), self._books.limits
         closing = self._keeper.lease_clock.forecast(now)
         if closing is None or closing.use_version != use_version or not closing.at_most_in_s:
             return False
         last = use_version - limits.max_staleness
         return any(
-            begun.since + limits.made_in(closing.window_s, begun.step_s) * begun.step_s < now + closing.at_most_in_s
+            limits.must_cut(closing.window_s, begun.step_s)
+            and begun.since + limits.least_steps * begun.step_s < now + closing.at_most_in_s
             for begun in self._keeper.streams.begun_by(last)
         )
 

@@ -50,12 +50,9 @@ class Limits:
         wanted = -(-(self.max_staleness + 1) * self.steps_per_iteration // self.max_reuse)
         return min(max(self.steps_per_iteration, wanted), self.max_steps)
 
-    def made_in(self, window_s: float, step_s: float) -> int:
-        """Steps of the longest chunk that fits into a window, or of the shortest that may be."""
-        if not step_s:
-            return self.chunk_steps
-        fit = int(FITS * window_s / step_s)
-        return self.chunk_steps if fit >= self.chunk_steps else self.least_steps
+    def must_cut(self, window_s: float, step_s: float) -> bool:
+        """Whether a full chunk whose steps take so long does not fit into a window."""
+        return self.chunk_steps * step_s > FITS * window_s
 
     def fresh_steps(self, lag: int) -> int:
         """Steps made by weights that are `lag` versions old which can be used before they are stale.

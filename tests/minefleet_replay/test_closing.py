@@ -83,7 +83,7 @@ def say(world: Any, stream: str, chunk: int, oldest: int | None, step_s: float) 
 
 def test_a_lease_waits_for_a_chunk_that_would_be_too_stale_for_the_next_one_but_not_for_ever(make_world: Any) -> None:
     for comes in (True, False):
-        world = make_world(max_staleness=1, least_steps=8)
+        world = make_world(max_staleness=1, least_steps=8, chunk_steps=64)
         iterate(world, 4)
         version = world.learner.version
         say(world, "slow", 0, version - 1, 0.13)
@@ -139,7 +139,7 @@ def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world:
     before = world.figure("coming_steps")
     say(world, "slow", 0, None, 0.08)
     world.reserve(("slow", 0), version=world.learner.version)
-    assert world.figure("coming_steps") - before == 13
+    assert world.figure("coming_steps") - before == 18
     say(world, "fast", 99, None, 0.001)
     world.reserve(("fast", 99), version=world.learner.version)
-    assert world.figure("coming_steps") - before == 13 + 32
+    assert world.figure("coming_steps") - before == 18 + 32
