@@ -82,8 +82,7 @@ def encode(
     """Packs a fragment; observations are compressed, the rest is small.
 
     `compression` is zstd, lz4, none, or halving: zstd where that halves an array. `state_dtype` is what float32 in the
-    recurrent state becomes: float32, bfloat16 or float16. By default the fragment is the
-    only one of its chunk.
+    recurrent state becomes: float32, bfloat16 or float16. By default the fragment is the only one of its chunk.
     """
     specs, parts, raw_bytes = [], [], 0
     for name, wide in _arrays(fragment):

@@ -112,8 +112,6 @@ class AppendResult:
     outcomes: list[Outcome]
     """One per fragment, in their order."""
     newest_version: int
-    closing: Closing | None = None
-    """None while replay knows too little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,7 +268,7 @@ class ReplayClient:
             lambda: self._stub.Append(_append_messages(fragments, episodes, progress), timeout=timeout_s)
         )
         outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
-        return AppendResult(outcomes=outcomes, newest_version=response.newest_version, closing=_closing(response))
+        return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
 
     def lease(self, number: int, *, steps: int, use_version: int, wait_s: float, order: Order = "least_used") -> Lease:
         """Leases whole chunks until their steps reach `steps`; waits up to `wait_s` until there are enough.
@@ -504,7 +502,7 @@ def duration(seconds: float) -> Duration:
     return made
 
 
-def _closing(response: replay_service_pb2.ReserveResponse | replay_service_pb2.AppendResponse) -> Closing | None:
+def _closing(response: replay_service_pb2.ReserveResponse) -> Closing | None:
     if not response.HasField("closing"):
         return None
     said = response.closing

@@ -170,15 +170,7 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: S
     reference = twin(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
     dump = Dumps(run, rank=ranks.rank)
-    return Updater(
-        policy,
-        optimizer,
-        config,
-        reference,
-        ranks=ranks,
-        compiled=compiled,
-        dump=dump,
-    )
+    return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)
 
 
 def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:

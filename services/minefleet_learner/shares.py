@@ -7,7 +7,7 @@ from typing import Any
 
 from minefleet.config import FleetConfig
 from minefleet.replay import Lease, StepAccount
-from minefleet_learner.tally import OTHER
+from minefleet_learner.tally import bounded
 
 WINDOW = 20
 """Iterations that shares are taken over."""
@@ -46,7 +46,7 @@ class StepShares:
         most = self._config.rollout_config.episode_statistics_config.max_tasks
         for answer in answers:
             for account in answer.tasks:
-                name = account.name if account.name in counts or len(counts) <= most else OTHER
+                name = bounded(account.name, counts, most + 1)
                 counts.setdefault(name, Counter()).update(
                     {PLAYED: account.played, TRAINED: account.trained, **account.dropped}
                 )

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from minefleet.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.books import Books
-from minefleet_replay.closing import FITS, needed_s
+from minefleet_replay.closing import FITS, Closing, needed_s
 from minefleet_replay.index import NOWHERE, Chunk
 from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.ledger import Reason, bucket_of
@@ -67,7 +67,8 @@ class Intake:
             return [REFUSED] * len(names), 0, self._keeper.pacing.free_steps(self._books.index.usable_steps)
         lag = max(0, self._books.standing.newest_version - policy_version)
         fresh_steps = self._books.limits.fresh_steps(lag)
-        grants = [self._reserve(name, fresh_steps) for name in names]
+        closing = self._keeper.lease_clock.forecast(self._clock())
+        grants = [self._reserve(name, fresh_steps, closing) for name in names]
         free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
         return grants, free(held_steps, fresh_steps), free(held_steps)
 
@@ -96,9 +97,9 @@ class Intake:
         books = self._books
         return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
 
-    def _reserve(self, name: ChunkName, fresh_steps: int) -> Grant:
+    def _reserve(self, name: ChunkName, fresh_steps: int, closing: Closing | None) -> Grant:
         pacing, now = self._keeper.pacing, self._clock()
-        steps = self._can_make(name.stream, now)
+        steps = self._can_make(name.stream, closing, now)
         cut = steps < self._books.limits.chunk_steps
         if self._books.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
@@ -108,10 +109,9 @@ class Intake:
             return Grant(granted=False, too_slow=True)
         return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps), cut=cut)
 
-    def _can_make(self, stream: str, now: float) -> int:
+    def _can_make(self, stream: str, closing: Closing | None, now: float) -> int:
         """How many steps a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
         limits, step_s = self._books.limits, self._keeper.streams.step_s(stream)
-        closing = self._keeper.lease_clock.forecast(now)
         if closing is None or not step_s:
             return limits.chunk_steps
         if limits.least_steps * step_s > closing.longest_s:

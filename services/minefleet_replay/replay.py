@@ -137,14 +137,13 @@ class Replay:
             self._changed.notify_all()
         return outcome
 
-    def settle(self) -> tuple[int, Closing | None]:
-        """Returns once what was appended survives what it shall. Returns the newest version and the forecast."""
+    def settle(self) -> int:
+        """Returns once what was appended survives what it shall. Returns the newest version, for the answer."""
         with self._changed:
             newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
-            closing = self.keeper.lease_clock.forecast(self._clock())
         if self.keeper.books.limits.syncs_appends:
             self.keeper.sync(written)
-        return newest_version, closing
+        return newest_version
 
     def lease(
         self, learner: Learner, wanted: Wanted, wait_s: float, is_wanted: Callable[[], bool] = lambda: True

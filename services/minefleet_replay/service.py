@@ -93,11 +93,9 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
                 outcome = self._replay.append(upload)
                 if outcome is not None:
                     outcomes.append(outcome)
-            newest_version, closing = self._replay.settle()
+            newest_version = self._replay.settle()
         return replay_service_pb2.AppendResponse(
-            outcomes=[_OUTCOMES[outcome] for outcome in outcomes],
-            newest_version=newest_version,
-            closing=_closing(closing),
+            outcomes=[_OUTCOMES[outcome] for outcome in outcomes], newest_version=newest_version
         )
 
     def Lease(  # noqa: N802

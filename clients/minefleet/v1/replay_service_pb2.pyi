@@ -395,27 +395,21 @@ class AppendResponse(_message.Message):
 
     OUTCOMES_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
-    CLOSING_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedScalarFieldContainer[Global___AppendOutcome.ValueType]:
         """What became of the fragments, in their order."""
 
-    @_builtins.property
-    def closing(self) -> Global___Closing:
-        """Absent while too little is known."""
-
     def __init__(
         self,
         *,
         outcomes: _abc.Iterable[Global___AppendOutcome.ValueType] | None = ...,
         newest_version: _builtins.int = ...,
-        closing: Global___Closing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "newest_version", b"newest_version", "outcomes", b"outcomes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_version", b"newest_version", "outcomes", b"outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
