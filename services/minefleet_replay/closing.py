@@ -46,10 +46,6 @@ class Closing(NamedTuple):
     """The same, with what that lease waits at most."""
 
 
-FITS = 1.5
-"""What takes so much longer than the window may fit: where all streams are alike, what they make fills the leases."""
-
-
 def needed_s(steps: int, step_s: float) -> float:
     """The window that a fragment needs whose steps take so long."""
     return SLACK * steps * step_s + WAYS_S

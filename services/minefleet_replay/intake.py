@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from minefleet.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.books import Books
-from minefleet_replay.closing import FITS, Closing, needed_s
+from minefleet_replay.closing import Closing, needed_s
 from minefleet_replay.index import NOWHERE, Chunk
 from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.ledger import Reason, bucket_of
@@ -111,14 +111,15 @@ class Intake:
 
     def _can_make(self, stream: str, closing: Closing | None, now: float) -> int:
         """How many steps a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
-        limits, step_s = self._books.limits, self._keeper.streams.step_s(stream)
-        if closing is None or not step_s:
+        limits, streams = self._books.limits, self._keeper.streams
+        step_s = streams.step_s(stream)
+        if closing is None or not streams.must_cut(step_s, closing.window_s):
+            streams.fast_enough(stream)
             return limits.chunk_steps
         if limits.least_steps * step_s > closing.longest_s:
-            needed = needed_s(limits.least_steps, step_s)
-            return limits.least_steps if self._keeper.streams.may_try(stream, needed, now) else 0
-        self._keeper.streams.fast_enough(stream)
-        return min(max(int(FITS * closing.window_s / step_s), limits.least_steps), limits.chunk_steps)
+            return limits.least_steps if streams.may_try(stream, needed_s(limits.least_steps, step_s), now) else 0
+        streams.fast_enough(stream)
+        return max(limits.least_steps, min(int(closing.window_s / step_s), limits.chunk_steps - 1))
 
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
         """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""

@@ -82,7 +82,7 @@ class Keeper:
         self.stored_raw_bytes = 0
         """What they were before packing."""
         self.lease_clock = LeaseClock(books.limits.max_staleness)
-        self.streams = Streams()
+        self.streams = Streams(books.limits)
         self.shares = Shares()
         self._wall_clock = wall_clock
         self._leaving: deque[tuple[Chunk, Reason]] = deque()

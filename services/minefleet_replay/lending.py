@@ -8,7 +8,6 @@ from random import Random
 
 from minefleet.errors import FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.books import Books
-from minefleet_replay.closing import needed_s
 from minefleet_replay.index import Chunk, Fragment, Order
 from minefleet_replay.keeper import Change, Keeper
 from minefleet_replay.leases import MAX_OPEN, Ending, Lease, ending_row
@@ -185,21 +184,19 @@ class Lending:
         clock.answered(use_version, now)
         closing = clock.forecast(now)
         if closing is not None:
-            least_steps = self._books.limits.least_steps
-            slow = sum(needed_s(least_steps, step_s) > closing.window_s for step_s in streams.steps_s())
-            clock.be_patient(slow, len(streams))
+            clock.be_patient(streams.unfit(closing.window_s), len(streams))
 
     def _waits_for_more(self, use_version: int) -> bool:
         """Whether a chunk that is cut would be too stale for the next lease, and may still come for this one."""
-        now, limits = self._clock(), self._books.limits
+        now, limits, streams = self._clock(), self._books.limits, self._keeper.streams
         closing = self._keeper.lease_clock.forecast(now)
         if closing is None or closing.use_version != use_version or not closing.at_most_in_s:
             return False
         last = use_version - limits.max_staleness
         return any(
-            limits.must_cut(closing.window_s, begun.step_s)
+            streams.must_cut(begun.step_s, closing.window_s)
             and begun.since + limits.least_steps * begun.step_s < now + closing.at_most_in_s
-            for begun in self._keeper.streams.begun_by(last)
+            for begun in streams.begun_by(last)
         )
 
     def _find(self, number: int) -> Lease:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.run import Run
 from minefleet_replay.budget import LARGEST_RECORDS, Budget
-from minefleet_replay.closing import FITS
 from minefleet_replay.names import MAX_STREAMS
 
 
@@ -50,9 +49,10 @@ class Limits:
         wanted = -(-(self.max_staleness + 1) * self.steps_per_iteration // self.max_reuse)
         return min(max(self.steps_per_iteration, wanted), self.max_steps)
 
-    def must_cut(self, window_s: float, step_s: float) -> bool:
-        """Whether a full chunk whose steps take so long does not fit into a window."""
-        return self.chunk_steps * step_s > FITS * window_s
+    @property
+    def window_steps(self) -> int:
+        """Steps that are used, each for the first time, from a version until what it acted is too stale."""
+        return (self.max_staleness + 1) * self.steps_per_iteration // self.max_reuse
 
     def fresh_steps(self, lag: int) -> int:
         """Steps made by weights that are `lag` versions old which can be used before they are stale.

@@ -1,12 +1,23 @@
-"""What actors say of their streams: how fast each plays, and which chunks are being made."""
+"""What actors say of their streams: how fast each plays, and which chunks are being made.
 
+A full chunk takes `chunk_steps · step_s`. It is too stale in the end if streams that are clearly faster fill all leases
+of its window in that time, and the window that was measured is over by then, too. Then it must be cut. Streams that are
+alike never must: no lease is filled without them.
+"""
+
+from bisect import bisect
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
+from minefleet_replay.closing import needed_s
+from minefleet_replay.limits import Limits
 from minefleet_replay.names import ChunkName
 
 TRY_S = 30.0
 """A stream that is too slow makes a chunk every so often all the same: it may have become faster."""
+FASTER = 0.8
+"""A stream is faster than another whose steps take less than so much of the other's time."""
 
 
 class StreamState(NamedTuple):
@@ -33,7 +44,9 @@ class Begun(NamedTuple):
 class Streams:
     """The streams that are played in."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._speeds: tuple[list[float], list[float]] | None = None
         self._step_s: dict[str, tuple[float, float]] = {}
         """How long a step takes, and when that was heard."""
         self._begun: dict[ChunkName, Begun] = {}
@@ -46,6 +59,8 @@ class Streams:
 
     def hear(self, state: StreamState, now: float) -> None:
         """Takes what an actor says."""
+        if self.step_s(state.name) != state.step_s:
+            self._speeds = None
         self._step_s[state.name] = state.step_s, now
         name = ChunkName(state.name, state.chunk)
         if state.oldest_version is not None and name not in self._begun:
@@ -58,6 +73,7 @@ class Streams:
     def expire(self, moment: float) -> None:
         """Forgets the streams that have not been heard of since."""
         self._step_s = {name: known for name, known in self._step_s.items() if known[1] >= moment}
+        self._speeds = None
         self._begun = {name: begun for name, begun in self._begun.items() if name.stream in self._step_s}
         self._tried, self._slow = (
             {name: value for name, value in known.items() if name in self._step_s}
@@ -68,9 +84,18 @@ class Streams:
         """How long a step of the stream takes, seconds; 0 where that is not known."""
         return self._step_s.get(name, (0.0, 0.0))[0]
 
-    def steps_s(self) -> Iterator[float]:
-        """How long a step of each stream takes, seconds."""
-        return (step_s for step_s, _ in self._step_s.values())
+    def must_cut(self, step_s: float, window_s: float) -> bool:
+        """Whether a full chunk whose steps take so long would be too stale, if it has that window, seconds."""
+        chunk_s = needed_s(self._limits.chunk_steps, step_s)
+        return chunk_s > window_s and chunk_s * self._rate_of_faster(step_s) > self._limits.window_steps
+
+    def unfit(self, window_s: float) -> int:
+        """How many streams have hardly time for their shortest fragment."""
+        least_steps = self._limits.least_steps
+        return sum(
+            needed_s(least_steps, step_s) > window_s and self.must_cut(step_s, window_s)
+            for step_s, _ in self._step_s.values()
+        )
 
     def may_try(self, name: str, needed_s: float, now: float) -> bool:
         """Whether a stream that is too slow, and needs such a window, may show once more how fast it is."""
@@ -88,6 +113,14 @@ class Streams:
     def too_slow(self) -> Mapping[str, float]:
         """The streams that are, and the windows that they need, seconds."""
         return self._slow
+
+    def _rate_of_faster(self, step_s: float) -> float:
+        """Steps per second of the streams that are faster than one whose steps take so long."""
+        if self._speeds is None:
+            known = sorted(known_s for known_s, _ in self._step_s.values() if known_s)
+            self._speeds = known, list(accumulate((1 / known_s for known_s in known), initial=0.0))
+        known, rates = self._speeds
+        return rates[bisect(known, FASTER * step_s)]
 
     def begun_by(self, version: int) -> Iterator[Begun]:
         """The chunks that this version has begun."""

@@ -67,6 +67,7 @@ def test_the_more_streams_are_slow_the_longer_leases_wait(slow: int, patience: f
 
 def iterate(world: Any, iterations: int, interval_s: float = 1.0) -> None:
     """Lets a fast stream fill so many leases, and the learner publish after each of them."""
+    say(world, "fast", 0, None, 0.001)
     for _ in range(iterations):
         version = world.learner.version
         for _ in range(2):
@@ -125,12 +126,30 @@ def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world
         return grant
 
     assert ask("slow", 1).granted
-    world.replay.keeper.pacing.revoke(ChunkName("slow", 1))
+    for chunk in range(2):
+        world.replay.keeper.pacing.revoke(ChunkName("slow", chunk))
     refused = ask("slow", 1)
     assert (refused.granted, refused.too_slow) == (False, True)
     assert ask("fast", 9).granted
     world.clock.now_s += TRY_S
     assert ask("slow", 1).granted
+
+
+def test_streams_that_are_alike_are_not_cut_however_long_they_take(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
+    iterate(world, 4)
+    world.clock.now_s += 100.0
+    world.replay.tick()
+    for name in ("a", "b", "c"):
+        say(world, name, 0, None, 9.0)
+    (grant,) = world.replay.reserve(world.learner.version, [ChunkName("a", 0)]).grants
+    assert grant == Grant(granted=True)
+    say(world, "faster", 0, None, 7.1)
+    (grant,) = world.replay.reserve(world.learner.version, [ChunkName("b", 0)]).grants
+    assert grant == Grant(granted=True)
+    say(world, "faster", 0, None, 0.1)
+    (grant,) = world.replay.reserve(world.learner.version, [ChunkName("c", 0)]).grants
+    assert grant.cut
 
 
 def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world: Any) -> None:
@@ -139,7 +158,7 @@ def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world:
     before = world.figure("coming_steps")
     say(world, "slow", 0, None, 0.08)
     world.reserve(("slow", 0), version=world.learner.version)
-    assert world.figure("coming_steps") - before == 18
+    assert world.figure("coming_steps") - before == 12
     say(world, "fast", 99, None, 0.001)
     world.reserve(("fast", 99), version=world.learner.version)
-    assert world.figure("coming_steps") - before == 18 + 32
+    assert world.figure("coming_steps") - before == 12 + 32
