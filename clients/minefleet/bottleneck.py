@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["environment", "inference", "replay", "learner", "weights"]
-SLOTS = ("environment", "inference", "grant", "room", "weights", "pace")
+Stage = Literal["environment", "inference", "replay", "learner", "weights", "balance"]
+SLOTS = ("environment", "inference", "grant", "room", "weights", "pace", "balance")
 """What an actor's slot waits for: a step or a reset; from an observation to the action; replay to have room for another
 chunk, replay to take what is queued; weights that are not too old for a chunk that there would be room for; enough time
-to make one before it is too stale."""
+to make one before it is too stale; others to have had as many steps."""
 LOOP = ("training", "fragments", "replay", "weights", "blocked")
 """What the learner's loop spends its time on: all that is none of the others; a wait until there are fragments, until
 they are read, until versions are out before which nobody can make any; standing still while weights are copied."""
@@ -33,6 +33,8 @@ SENTENCES: Mapping[Stage, str] = {
     "learner": "the learner holds the run up: train_config.device on a GPU, or fewer train_config.epochs_per_iteration",
     "weights": "the way of the weights holds the run up: a larger rollout_config.replay_buffer_config.max_staleness, "
     "or train_config.wire_dtype bfloat16",
+    "balance": "the slowest tasks or environments hold the run up, since others wait for them: more of those, or a "
+    "smaller rollout_config.replay_buffer_config.balance_limit",
 }
 """What is said of a stage, with the key to turn."""
 BALANCED = "nothing holds the run up by itself: neither loop waits long for the other"
@@ -70,6 +72,7 @@ def find(slots: Mapping[str, float], loop: Mapping[str, float]) -> Bottleneck | 
         "inference": slots["inference"],
         "replay": slots["room"],
         "weights": slots["weights"],
+        "balance": slots["balance"],
     }
     of_learner: dict[Stage, float] = {
         "learner": loop["training"],

@@ -87,6 +87,8 @@ class Reservation:
     """One per asked chunk: whether it is refused because its stream is too slow."""
     cut: Sequence[bool] = ()
     """One per asked chunk: whether it is to be cut in time, since a full one would be too stale."""
+    ahead: Sequence[bool] = ()
+    """One per asked chunk: whether it is refused because others have had fewer steps."""
     closing: "Closing | None" = None
     """None while replay knows too little."""
 
@@ -143,6 +145,12 @@ class StepAccount:
     """Streams that are refused now since they are too slow."""
     needed_s: float
     """The window that the slowest of those needs, seconds."""
+    let_off: int
+    """Steps that `balance` let it off."""
+    staleness: int
+    """Sum over its trained steps, at their first use."""
+    age_s: float
+    """Likewise, from the beginning of a step's chunk until it was leased, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,6 +251,7 @@ class ReplayClient:
             granted=list(response.granted),
             too_slow=list(response.too_slow),
             cut=list(response.cut),
+            ahead=list(response.ahead),
             closing=_closing(response),
             retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
             newest_version=response.newest_version,
@@ -492,6 +501,9 @@ def _step_account(account: replay_service_pb2.StepAccount) -> StepAccount:
         dropped=dict(account.dropped),
         too_slow=account.too_slow,
         needed_s=account.needed_window.ToNanoseconds() / 1e9,
+        let_off=account.let_off,
+        staleness=account.trained_staleness,
+        age_s=account.trained_age.ToNanoseconds() / 1e9,
     )
 
 

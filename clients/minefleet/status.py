@@ -28,6 +28,7 @@ STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting
 SHOWN = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
 """Numbers of the last line of metrics on the screen."""
 SHOWN_OF_TASKS = ("episodes", "return_mean", "length_mean", "failures", "cut_share")
+SHOWN_OF_SHARES = ("played_share", "trained_share", "staleness", "age_s")
 MOST_TASKS = 8
 """Tasks on the screen, the most played ones."""
 
@@ -162,7 +163,7 @@ def _shares(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Each task's share of the steps, where there are several tasks; what starves; and the streams that do."""
     shares: Mapping[str, Mapping[str, Any]] = metrics.get("step_shares", {})
     for task, share in list(shares.items())[:MOST_TASKS] if len(shares) > 1 else ():
-        yield f"steps of {task or '(no task)'}  {_line(share, ('played_share', 'trained_share'))}"
+        yield f"steps of {task or '(no task)'}  {_line(share, SHOWN_OF_SHARES)}"
     yield from metrics.get("step_warnings", {}).values()
     for stream in metrics.get("starved_streams", ()):
         why = "  ".join(_figures(stream["dropped_steps"]))

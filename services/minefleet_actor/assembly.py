@@ -106,6 +106,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
             pool.num_slots,
             least_steps=run.config.least_steps,
             enabled=not inline and not rollout.worker_config.deterministic,
+            balanced=rollout.replay_buffer_config.balance != "speed",
         ),
         camera=camera,
     )

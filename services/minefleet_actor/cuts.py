@@ -12,6 +12,7 @@ take.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -26,6 +27,14 @@ SHARE, OUTLIER = 0.25, 4.0
 """What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
 TOLD = 2.0
 """Replay is told anew where steps take so many times as long as it was told, or the inverse."""
+TELL_S = 3.0
+"""How often replay is told of every slot that plays, where slots wait for each other."""
+STUCK = 3.0
+"""A slot plays no longer whose environment takes so many times as long as resets do, and steps."""
+RESETS = 64
+"""Of how long resets take, of which the median counts."""
+PACE, BALANCE = 1, 2
+"""What a slot lacks that may not start: time, or others that have had as many steps."""
 SLACK = 1.2
 """Steps are expected to take so much longer than they did."""
 
@@ -42,6 +51,7 @@ class Cuts:
         *,
         least_steps: int,
         enabled: bool = True,
+        balanced: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Stores its arguments.
@@ -51,12 +61,16 @@ class Cuts:
             slots: How many there are.
             least_steps: In the shortest fragment that is cut.
             enabled: Otherwise fragments end when they are full, and start when replay grants their chunk.
+            balanced: Whether slots wait for each other, so that replay must know which play.
             clock: Seconds, monotonic.
         """
         self._lanes = lanes
         self._least_steps = least_steps
         self._enabled = enabled
+        self._balanced = balanced
         self._clock = clock
+        self._tell_at = -math.inf
+        self._resets = deque[float](maxlen=RESETS)
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
         self._must_cut = np.zeros(slots, np.bool_)
@@ -65,10 +79,10 @@ class Cuts:
         self._waits_until = np.full(slots, np.inf)
         self._waits_with = np.zeros(slots, np.int64)
         self._forecasts = 0
-        self.waits = np.zeros(slots, np.bool_)
-        """[S] bool: slots that may not start since there is no time."""
+        self.lacks = np.zeros(slots, np.int8)
+        """[S] int8: `PACE` or `BALANCE` of slots that may not start for it."""
 
-    def stepped(self, slots: Slots, seconds: NDArray[np.float64]) -> None:
+    def stepped(self, slots: Slots, seconds: NDArray[np.float64], recorder: Recorder) -> None:
         """Takes how long steps have taken, [n] each."""
         known = self._step_s[slots]
         seconds = np.where(known > 0, np.minimum(seconds, OUTLIER * known), seconds)
@@ -77,7 +91,21 @@ class Cuts:
         told_s = self._told_s[slots]
         for slot in slots[(step_s > TOLD * told_s) | (TOLD * step_s < told_s)].tolist():
             self._told_s[slot] = self._step_s[slot]
-            self._lanes.pace(slot, self.step_s(slot))
+            self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
+
+    def were_reset(self, slots: Slots) -> None:
+        """The environments of slots have been reset."""
+        self._resets.extend((self._clock() - self._asked_at[slots]).tolist())
+
+    def tell(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
+        """Tells replay every now and then which slots play; `working` [S]: whose environment is at work."""
+        if not self._balanced or (now := self._clock()) < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        longest_s = STUCK * np.maximum(self._step_s, np.median(self._resets) if self._resets else 0.0)
+        plays = ~working | (now - self._asked_at <= longest_s)
+        for slot in np.flatnonzero(plays).tolist():
+            self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
 
     def step_s(self, slot: int) -> float:
         """How long a step of the slot takes, seconds; 0 where that is not known yet."""
@@ -89,7 +117,7 @@ class Cuts:
         if self._enabled:
             self._foresee(slot)
         self._waits_until[slot] = math.inf
-        self.waits[slot] = False
+        self.lacks[slot] = 0
 
     def ended(self, slot: int) -> None:
         """The slot has no open fragment."""
@@ -122,8 +150,10 @@ class Cuts:
 
     def may_start(self, slot: int, version: int, *, is_granted: bool) -> bool:
         """Whether the slot may begin a fragment with this version; waits for a newer one where it has no time."""
-        if not is_granted or not self._enabled or not self._lanes.must_cut(slot):
-            self.waits[slot] = self._lanes.is_too_slow(slot)
+        verdict = self._lanes.verdict(slot)
+        if not is_granted:
+            self.lacks[slot] = PACE if verdict.too_slow else BALANCE if verdict.ahead else 0
+        if not is_granted or not self._enabled or not verdict.cut:
             return is_granted
         now = self._clock()
         if SLACK * self._least_steps * self.step_s(slot) + MARGIN_S <= self._lanes.left_s(slot, version, now):
@@ -132,7 +162,7 @@ class Cuts:
             self._waits_until[slot] = now + self._lanes.interval_s(slot)
             self._waits_with[slot] = version
         may_start = bool(now >= self._waits_until[slot] or version > self._waits_with[slot])
-        self.waits[slot] = not may_start
+        self.lacks[slot] = 0 if may_start else PACE
         return may_start
 
     def _may_be_cut(self, slot: int, recorder: Recorder) -> bool:
@@ -148,4 +178,4 @@ class Cuts:
                 self._foresee(slot)
 
     def _foresee(self, slot: int) -> None:
-        self._deadline[slot], self._must_cut[slot] = self._lanes.deadline(slot), self._lanes.must_cut(slot)
+        self._deadline[slot], self._must_cut[slot] = self._lanes.deadline(slot), self._lanes.verdict(slot).cut

@@ -17,6 +17,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from itertools import starmap
+from typing import NamedTuple
 
 from minefleet.replay import Closing, Position, ReplayClient, duration
 from minefleet.rpc import StoppedError
@@ -24,6 +26,18 @@ from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
+
+
+class Verdict(NamedTuple):
+    """What replay says of a stream."""
+
+    too_slow: bool = False
+    """Its chunks are refused since nothing in them could be used."""
+    cut: bool = False
+    """A full chunk would be too stale."""
+    ahead: bool = False
+    """It is to wait until others have had as many steps."""
+
 
 SHORTEST_NEWS_S = 0.05
 LINGER_S = 0.02
@@ -52,13 +66,14 @@ class Grants:
         self._outdated: int | None = None  # The version that replay would grant more to, were it newer.
         self._clock = clock
         self._changed = threading.Condition()
-        self._open: dict[str, StreamState] = {}
+        self._states: dict[str, StreamState] = {}
+        self._open: set[str] = set()
+        """The streams that have begun a chunk."""
         self._unsaid: set[str] = set()
         self._closing: tuple[Closing, float] | None = None
         self.forecasts = 0
         """How many times `deadline` has changed."""
-        self._too_slow: set[str] = set()
-        self._cut: set[str] = set()
+        self._verdicts: dict[str, Verdict] = {}
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
         self._news_due = -math.inf
@@ -89,23 +104,17 @@ class Grants:
                     self._wake()
         return granted
 
-    def begin(self, chunk: Chunk, oldest_version: int, step_s: float) -> None:
+    def begin(self, chunk: Chunk, oldest_version: int, step_s: float, task: str = "") -> None:
         """A chunk that is granted is being made from now on, by this version first."""
-        stream, number = chunk
-        state = StreamState(stream=stream, chunk=number, oldest_version=oldest_version, step_time=duration(step_s))
         with self._changed:
-            self._open[stream] = state
-            self._unsaid.add(stream)
-            self._wake(urgent=False)
+            self._open.add(chunk[0])
+            self._tell(chunk, oldest_version, step_s, task)
 
-    def pace(self, stream: str, step_s: float) -> None:
-        """A stream's steps take so long now."""
+    def play(self, chunk: Chunk, step_s: float, task: str = "") -> None:
+        """A stream plays on; its steps take so long now."""
         with self._changed:
-            state = self._open.get(stream)
-            if state is not None:
-                state.step_time.CopyFrom(duration(step_s))
-                self._unsaid.add(stream)
-                self._wake(urgent=False)
+            oldest_version = self._states[chunk[0]].oldest_version if chunk[0] in self._open else None
+            self._tell(chunk, oldest_version, step_s, task)
 
     def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
         """Until when replay should have what such a version has begun, by this object's clock; infinite where unknown.
@@ -121,18 +130,14 @@ class Grants:
         closes_in_s = closing.at_most_in_s if at_most else closing.closes_in_s
         return -math.inf if leases < 0 else at + closes_in_s + leases * closing.interval_s
 
-    def must_cut(self, chunk: Chunk) -> bool:
-        """Whether a full chunk of the stream would be too stale."""
-        return chunk[0] in self._cut
+    def verdict(self, stream: str) -> Verdict:
+        """What replay has said of a stream lately."""
+        return self._verdicts.get(stream, Verdict())
 
     @property
     def interval_s(self) -> float:
         """Between two versions, as far as is known, seconds."""
         return 0.0 if self._closing is None else self._closing[0].interval_s
-
-    def is_too_slow(self, chunk: Chunk) -> bool:
-        """Whether the chunk is refused because its stream is too slow."""
-        return chunk[0] in self._too_slow
 
     @property
     def is_behind(self) -> bool:
@@ -145,9 +150,10 @@ class Grants:
         with self._changed:
             self._grants.pop(chunk, None)
             self._wishes.pop(chunk, None)
-            if (state := self._open.get(chunk[0])) is not None and state.chunk == chunk[1]:
-                del self._open[chunk[0]]
-                self._unsaid.discard(chunk[0])
+            stream, number = chunk
+            if stream in self._open and self._states[stream].chunk == number:
+                self._open.remove(stream)
+                self._unsaid.discard(stream)
 
     def news(self) -> None:
         """Something changed that may turn a refusal into a grant: ask at once."""
@@ -162,7 +168,7 @@ class Grants:
             due = [chunk for chunk, since in self._grants.items() if since <= renewed_s or self._is_news(chunk)]
             asked = [*self._wishes, *due]
             streams = [
-                self._open[stream] for stream in sorted(self._unsaid | {stream for stream, _ in due} & set(self._open))
+                self._states[stream] for stream in sorted(self._unsaid | {stream for stream, _ in due} & self._open)
             ]
             is_news_due = bool(self._open) and self._clock() >= self._news_due
         if not asked and not streams and not is_news_due:
@@ -170,16 +176,14 @@ class Grants:
         version = self._version()
         answer = self._replay.reserve(version, asked, streams)
         with self._changed:
-            self._unsaid -= {state.stream for state in streams}
+            self._unsaid -= {state.stream for state in streams if state is self._states[state.stream]}
             self._learn(answer.closing)
             self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
-            streams_asked = {stream for stream, _ in asked}
-            for known, said in ((self._too_slow, answer.too_slow), (self._cut, answer.cut)):
-                known.difference_update(streams_asked)
-                known.update(stream for (stream, _), is_so in zip(asked, said, strict=True) if is_so)
+            verdicts = starmap(Verdict, zip(answer.too_slow, answer.cut, answer.ahead, strict=True))
+            self._verdicts.update(zip((stream for stream, _ in asked), verdicts, strict=True))
             told = self._missed and any(answer.granted)
             self._missed = self._missed and not told
         if told:
@@ -206,7 +210,16 @@ class Grants:
 
     def _is_news(self, chunk: Chunk) -> bool:
         """Whether replay does not know yet how the chunk is being made."""
-        return chunk[0] in self._unsaid and self._open[chunk[0]].chunk == chunk[1]
+        stream, number = chunk
+        return stream in self._unsaid & self._open and self._states[stream].chunk == number
+
+    def _tell(self, chunk: Chunk, oldest_version: int | None, step_s: float, task: str) -> None:
+        stream, number = chunk
+        self._states[stream] = StreamState(
+            stream=stream, chunk=number, oldest_version=oldest_version, step_time=duration(step_s), task=task
+        )
+        self._unsaid.add(stream)
+        self._wake(urgent=False)
 
     def _learn(self, closing: Closing | None) -> None:
         if closing is not None:

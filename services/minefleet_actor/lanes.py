@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from minefleet.fragment import Fragment
 from minefleet.v1 import episode_pb2
-from minefleet_actor.grants import Chunk, Grants
+from minefleet_actor.grants import Chunk, Grants, Verdict
 from minefleet_actor.shipping import Parcel, Shipper
 
 
@@ -100,16 +100,16 @@ class Lanes:
             lane.coming.add(slot)
         return may_start
 
-    def begin(self, slot: int, version: int, step_s: float) -> None:
+    def begin(self, slot: int, version: int, step_s: float, task: str = "") -> None:
         """The slot starts its next fragment, by this version; asks ahead for the chunk of the one after it."""
         if self._sequence[slot] == self._chunk_start[slot]:
             self._oldest[slot] = version
-            self._lane(slot).grants.begin(self._chunk_of(slot, after_another=False), version, step_s)
+            self._lane(slot).grants.begin(self._chunk_of(slot, after_another=False), version, step_s, task)
         self.wish(slot, after_another=True)
 
-    def pace(self, slot: int, step_s: float) -> None:
-        """The slot's steps take so long now."""
-        self._lane(slot).grants.pace(self.stream(slot), step_s)
+    def play(self, slot: int, step_s: float, task: str = "") -> None:
+        """The slot plays on; its steps take so long now."""
+        self._lane(slot).grants.play(self._chunk_of(slot, after_another=False), step_s, task)
 
     @property
     def forecasts(self) -> int:
@@ -128,13 +128,9 @@ class Lanes:
         """Between two versions, as far as the slot's shard knows, seconds."""
         return self._lane(slot).grants.interval_s
 
-    def is_too_slow(self, slot: int) -> bool:
-        """Whether replay refuses the slot's chunks since nothing in them could be used."""
-        return self._lane(slot).grants.is_too_slow(self._chunk_of(slot, after_another=False))
-
-    def must_cut(self, slot: int) -> bool:
-        """Whether a full chunk of the slot would be too stale."""
-        return self._lane(slot).grants.must_cut(self._chunk_of(slot, after_another=False))
+    def verdict(self, slot: int) -> Verdict:
+        """What replay has said of the slot's stream lately."""
+        return self._lane(slot).grants.verdict(self.stream(slot))
 
     def lacking(self, held: NDArray[np.bool_]) -> Counter[str]:
         """How many of the slots that are held, [S] bool, wait for what."""

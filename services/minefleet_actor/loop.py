@@ -44,7 +44,7 @@ from minefleet.fragment import Fragment
 from minefleet.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.batching import Batcher
-from minefleet_actor.cuts import Cuts
+from minefleet_actor.cuts import BALANCE, PACE, Cuts
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.lanes import Lanes
@@ -117,6 +117,7 @@ class Actor:
         self._inference.reset(everyone)
         for slot in everyone.tolist():
             self._lanes.wish(slot)
+        self._cuts.asked(everyone)
         self._pool.reset(everyone)
 
     def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
@@ -133,6 +134,7 @@ class Actor:
             self._carry_out()
             self._ask()
         self._cut_in_flight()
+        self._cuts.tell(self._phase == Phase.WORKING, self._recorder)
         self._metrics.slot_time.wait_for(self._waiting(), self._commands)
         self._commands = 0
 
@@ -158,9 +160,11 @@ class Actor:
     def held(self) -> Counter[str]:
         """How many slots are held, by what they wait for."""
         is_held = self._phase == Phase.HELD
-        lacking = self._lanes.lacking(is_held & ~self._cuts.waits)
-        if paced := int(np.count_nonzero(is_held & self._cuts.waits)):
-            lacking["pace"] = paced
+        lacks = np.where(is_held, self._cuts.lacks, 0)
+        lacking = self._lanes.lacking(is_held & (lacks == 0))
+        for lack, reason in ((PACE, "pace"), (BALANCE, "balance")):
+            if slots := int(np.count_nonzero(lacks == lack)):
+                lacking[reason] = slots
         return lacking
 
     def drain(self) -> None:
@@ -184,7 +188,9 @@ class Actor:
         stepped = ready.kind == STEP
         if stepped.any():
             self._absorb_steps(ready, stepped)
-        for slot in ready.slots[ready.kind == RESET].tolist():
+        were_reset = ready.slots[ready.kind == RESET]
+        self._cuts.were_reset(were_reset)
+        for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
             self._phase[slot] = Phase.READY
         for slot in ready.slots[ready.kind == FAILED]:
@@ -196,7 +202,7 @@ class Actor:
         self._episodes.add(slots, ready.reward[stepped])
         seconds = self._clock() - self._acted_at[slots]
         self._metrics.stepped(self._lanes.numbers[slots], seconds)
-        self._cuts.stepped(slots, seconds)
+        self._cuts.stepped(slots, seconds, self._recorder)
         self._acted_at[slots] = np.nan
         self._phase[slots] = Phase.READY
         for slot, dead in zip(slots[terminated | truncated], terminated[terminated | truncated], strict=True):
@@ -337,7 +343,7 @@ class Actor:
     def _begin(self, slot: int, recurrent_state: Tree, version: int) -> None:
         """Opens the slot's next fragment, and wishes ahead for what follows it, so that no grant is waited for idly."""
         self._recorder.begin(slot, recurrent_state)
-        self._lanes.begin(slot, version, self._cuts.step_s(slot))
+        self._lanes.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
         self._cuts.began(slot)
 
     def _cut_in_flight(self) -> None:
@@ -350,7 +356,7 @@ class Actor:
                 state = self._inference.state_before(slot, first=first)
                 task, fragment = self._recorder.task(slot), self._recorder.split(slot, state)
                 self._send(slot, fragment, task, closes_chunk=True)
-                self._lanes.begin(slot, version, self._cuts.step_s(slot))
+                self._lanes.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
                 self._cuts.began(slot)
 
     def _is_due(self, slot: int) -> bool:

@@ -24,6 +24,7 @@ REASONS = {
     "room": "replay does not take what is queued",
     "weights": "the weights are too old for replay, and parameters gives no newer ones",
     "pace": "its steps take too long to be used before they are too stale, or newer weights would let it",
+    "balance": "others are to have as many steps first",
 }
 """What a slot may wait for before it starts a fragment."""
 STEP_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)

@@ -94,6 +94,10 @@ class Recorder:
         steps = self._tasks[slot] + Counter({task: int(self.length[slot]) - since})
         return max(steps, key=lambda name: steps[name], default=task)
 
+    def plays(self, slot: int) -> str:
+        """The task of the slot's episode."""
+        return self._task[slot][0]
+
     def see(self, slots: Slots, value: Array) -> None:
         """Takes V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
         waiting = self.pending[slots]

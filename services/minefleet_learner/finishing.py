@@ -201,7 +201,9 @@ class Finisher:
     def _judge(self) -> None:
         """Finds out whether the run is over; then nobody waits for fragments any more."""
         if not self._state.stopped_by:
-            reason = stop_reason(self._outlets.run.config, self._state, self._episodes, self._speed.launch_s)
+            reason = stop_reason(
+                self._outlets.run.config, self._state, self._episodes, self._speed.launch_s, self._shares.starved_for
+            )
             self._state = replace(self._state, stopped_by=reason)
         if self._state.stopped_by:
             self._outlets.feed.end()

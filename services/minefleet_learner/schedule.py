@@ -58,7 +58,13 @@ def factor(points: Sequence[Sequence[float]], share: float) -> float:
     return float(np.interp(share, shares, heights))
 
 
-def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeStatistics, launch_s: float) -> str:
+def stop_reason(
+    config: FleetConfig,
+    state: CheckpointState,
+    episodes: EpisodeStatistics,
+    launch_s: float,
+    starved_for: int = 0,
+) -> str:
     """Names the condition that ends the run, or "" while it goes on.
 
     Args:
@@ -66,6 +72,7 @@ def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeSt
         state: Where training stands.
         episodes: Of the training; at least `FEWEST_EPISODES` are needed to judge the return.
         launch_s: Seconds since this launch.
+        starved_for: Iterations in a row in which a task has starved.
     """
     stop = config.stop
     mean = _judged_return(episodes)
@@ -73,6 +80,8 @@ def stop_reason(config: FleetConfig, state: CheckpointState, episodes: EpisodeSt
         return "episode_return"
     if stop.minutes and launch_s >= 60 * stop.minutes:
         return "minutes"
+    if stop.starved_iterations and starved_for >= stop.starved_iterations:
+        return "starved_iterations"
     return config.spent(state.iteration, state.env_steps)
 
 

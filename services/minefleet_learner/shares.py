@@ -11,9 +11,15 @@ from minefleet_learner.tally import bounded
 
 WINDOW = 20
 """Iterations that shares are taken over."""
+LET_OFF_SHARE = 0.05
+"""Of the trained steps; where `balance` lets tasks off so many, it is said."""
 STARVED_SHARE = 0.5
 """A task starves whose share of the trained steps is less than so much of its share of the played ones."""
-PLAYED, TRAINED = "played", "trained"
+PLAYED, TRAINED, LET_OFF = "played", "trained", "let off"
+STALENESS, AGE_MS = "staleness", "age"
+"""Sums over trained steps, at their first use: in versions, and in milliseconds."""
+SUMS = (PLAYED, TRAINED, LET_OFF, STALENESS, AGE_MS)
+"""What is counted of a task beside the reasons for which steps were dropped."""
 
 Counts = dict[str, Counter[str]]
 
@@ -24,6 +30,8 @@ class StepShares:
     def __init__(self, config: FleetConfig) -> None:
         self._config = config
         self._marks: deque[Counts] = deque(maxlen=WINDOW + 1)
+        self.starved_for = 0
+        """Iterations in a row in which a task has starved, or was too slow."""
 
     def summary(self, answers: Sequence[Lease]) -> dict[str, Any]:
         """What is said of an iteration, from the latest answers of all shards."""
@@ -39,6 +47,9 @@ class StepShares:
             warnings |= {
                 f"starved: {task}": said for task, said in starved(shares) if f"too slow: {task}" not in warnings
             }
+        self.starved_for = self.starved_for + 1 if warnings else 0
+        if len(self._marks) > WINDOW // 2:
+            warnings |= self._unbalanced(shares)
         return {"step_shares": shares, "starved_streams": streams, "step_warnings": warnings}
 
     def _counts(self, answers: Sequence[Lease]) -> Counts:
@@ -48,9 +59,28 @@ class StepShares:
             for account in answer.tasks:
                 name = bounded(account.name, counts, most + 1)
                 counts.setdefault(name, Counter()).update(
-                    {PLAYED: account.played, TRAINED: account.trained, **account.dropped}
+                    {
+                        PLAYED: account.played,
+                        TRAINED: account.trained,
+                        LET_OFF: account.let_off,
+                        STALENESS: account.staleness,
+                        AGE_MS: round(1000 * account.age_s),
+                        **account.dropped,
+                    }
                 )
         return counts
+
+    def _unbalanced(self, shares: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """What is to be said of the tasks that lack steps although the run is balanced."""
+        trained = sum(share["trained_steps"] for share in shares.values())
+        limit = self._config.rollout_config.replay_buffer_config.balance_limit
+        return {
+            f"unbalanced: {task}": f"{_quoted(task)} is too slow for its share of the trained steps: it has "
+            f"{share['trained_share']:.2%} of them, since rollout_config.replay_buffer_config.balance_limit={limit:g} "
+            "bounds how long others wait. A larger one, or more of its environments, would give it more"
+            for task, share in shares.items()
+            if share["let_off_steps"] > LET_OFF_SHARE * trained
+        }
 
     def _advice(self, task: str, needed: Sequence[float], answers: Sequence[Lease]) -> str:
         """Which values would let the streams of a task be trained on."""
@@ -76,9 +106,10 @@ def shares_of(grown: Counts, too_slow: Mapping[str, int]) -> dict[str, Any]:
             "trained_steps": counts[TRAINED],
             "played_share": counts[PLAYED] / played if played else 0.0,
             "trained_share": counts[TRAINED] / trained if trained else 0.0,
-            "dropped_steps": {
-                why: steps for why, steps in sorted(counts.items()) if why not in (PLAYED, TRAINED) and steps
-            },
+            "dropped_steps": {why: steps for why, steps in sorted(counts.items()) if why not in SUMS and steps},
+            "let_off_steps": counts[LET_OFF],
+            "staleness": counts[STALENESS] / counts[TRAINED] if counts[TRAINED] else 0.0,
+            "age_s": counts[AGE_MS] / 1000 / counts[TRAINED] if counts[TRAINED] else 0.0,
             "too_slow": too_slow.get(task, 0),
         }
         for task, counts in sorted(grown.items())

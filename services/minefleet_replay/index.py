@@ -80,6 +80,8 @@ class Chunk:
     """Nothing can be added to it any more."""
     condemned: bool = False
     """It is to be dropped; nothing else becomes of it."""
+    began_at: float = 0.0
+    """When its first step was taken, or the store was opened, by replay's clock."""
 
     @property
     def broken(self) -> bool:

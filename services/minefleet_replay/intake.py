@@ -16,6 +16,7 @@ from minefleet_replay.ledger import Reason, bucket_of
 from minefleet_replay.names import ChunkName, StreamNames
 from minefleet_replay.progress import NO_COUNTS, Counts
 from minefleet_replay.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key
+from minefleet_replay.shares import PLAYED
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Grant(NamedTuple):
     """It is refused since nothing that its stream makes could be used."""
     cut: bool = False
     """It must be cut in time, since a full one would be too stale."""
+    ahead: bool = False
+    """It is refused since others have had fewer steps."""
 
 
 REFUSED = Grant(granted=False)
@@ -68,6 +71,8 @@ class Intake:
         lag = max(0, self._books.standing.newest_version - policy_version)
         fresh_steps = self._books.limits.fresh_steps(lag)
         closing = self._keeper.lease_clock.forecast(self._clock())
+        if self._keeper.balance is not None:
+            self._keeper.balance.update(self._clock())
         grants = [self._reserve(name, fresh_steps, closing) for name in names]
         free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
         return grants, free(held_steps, fresh_steps), free(held_steps)
@@ -107,6 +112,10 @@ class Intake:
             return Grant(granted=True, cut=cut)
         if not steps and not pacing.has_granted(name):
             return Grant(granted=False, too_slow=True)
+        if not pacing.has_granted(name):
+            self._keeper.streams.wait(name.stream, now)
+            if self._keeper.balance is not None and self._keeper.balance.is_ahead(name.stream):
+                return Grant(granted=False, cut=cut, ahead=True)
         return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps), cut=cut)
 
     def _can_make(self, stream: str, closing: Closing | None, now: float) -> int:
@@ -158,7 +167,7 @@ class Intake:
         names[stream] = self._books.names[stream].with_fragment(sequence, header.chunk, header.checksum, number)
         name = ChunkName(stream, header.chunk)
         meta = Meta.of(number, header, NOWHERE if reason is not None else self._keeper.payloads.write(pieces))
-        change.then(partial(self._keeper.shares.count, stream, [meta.fragment], "played"))
+        change.then(partial(self._keeper.count, stream, [meta.fragment], PLAYED))
         if reason is None:
             self._store(change, name, meta)
         else:
@@ -172,6 +181,7 @@ class Intake:
     def _add(self, name: ChunkName, meta: Meta) -> None:
         self._keeper.payloads.hold(meta.fragment.place.file)
         chunk = self._books.index.add(name, meta.fragment)
+        chunk.began_at = chunk.began_at or self._keeper.streams.began_at(name, self._clock())
         if chunk.whole:
             self._keeper.settle(name)
         else:

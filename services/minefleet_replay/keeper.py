@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 
 from minefleet.errors import OverloadedError, RejectedError
+from minefleet_replay.balance import Balance
 from minefleet_replay.books import Books
 from minefleet_replay.budget import row_weight
 from minefleet_replay.closing import LeaseClock
@@ -19,7 +20,7 @@ from minefleet_replay.names import ChunkName
 from minefleet_replay.pacing import Pacing
 from minefleet_replay.payloads import PayloadLog
 from minefleet_replay.rows import LEDGER, STANDING, drop_row, number_key
-from minefleet_replay.shares import Shares
+from minefleet_replay.shares import PLAYED, TRAINED, Shares
 from minefleet_replay.standing import Standing
 from minefleet_replay.store import Batch, Family, Store
 from minefleet_replay.streams import Streams
@@ -84,6 +85,7 @@ class Keeper:
         self.lease_clock = LeaseClock(books.limits.max_staleness)
         self.streams = Streams(books.limits)
         self.shares = Shares()
+        self.balance = None if books.limits.balance == "speed" else Balance(books.limits, self.streams)
         self._wall_clock = wall_clock
         self._leaving: deque[tuple[Chunk, Reason]] = deque()
         self._warned = False
@@ -158,7 +160,14 @@ class Keeper:
         change.put("drops", number_key(min(fragment.number for fragment in fragments)), row)
         change.then(partial(self.metrics.dropped.labels(reason).inc, len(fragments)))
         if not uses:
-            change.then(partial(self.shares.count, name.stream, fragments, reason))
+            change.then(partial(self.count, name.stream, fragments, reason))
+
+    def count(self, stream: str, fragments: Iterable[Fragment], what: str) -> None:
+        """Counts the steps of fragments: played, trained, or the reason for which they left without."""
+        self.shares.count(stream, fragments, what)
+        if self.balance is not None and what != TRAINED:
+            for fragment in fragments:
+                self.balance.count(stream, fragment.task, fragment.steps if what == PLAYED else -fragment.steps)
 
     def drop_all(self, chunks: Iterable[Chunk], reason: Reason) -> None:
         """Drops unleased chunks as one change."""

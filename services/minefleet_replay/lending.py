@@ -14,6 +14,7 @@ from minefleet_replay.leases import MAX_OPEN, Ending, Lease, ending_row
 from minefleet_replay.ledger import Amount
 from minefleet_replay.names import ChunkName
 from minefleet_replay.rows import Meta, number_key, uses_row
+from minefleet_replay.shares import TRAINED
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,8 @@ class Lending:
         since = self._books.leases.since.get(number)
         if since is not None:
             change.then(partial(self._keeper.metrics.lease_open.observe, self._clock() - since))
+        if since is not None and ending == "acked":
+            self._trained(change, lease, since)
         change.put("leases", number_key(number), ending_row(ending))
         for forgotten in self._books.leases.surplus():
             change.delete("leases", number_key(forgotten))
@@ -226,13 +229,21 @@ class Lending:
         if uses:
             change.put("uses", number_key(chunk.id), uses_row(total))
             if not chunk.uses:
-                change.then(partial(self._keeper.shares.count, chunk.name.stream, chunk.fragments, "trained"))
+                change.then(partial(self._keeper.count, chunk.name.stream, chunk.fragments, TRAINED))
         if chunk.leases > leases:
             return
         change.move("leased", "live", chunk.sound)
         reason = self._keeper.reason_to_leave(chunk, total)
         if reason is not None:
             self._keeper.drop(change, chunk, reason, total)
+
+    def _trained(self, change: Change, lease: Lease, leased_at: float) -> None:
+        """Takes in how stale what is acked was when it was leased, and how long training on it took."""
+        if self._keeper.balance is not None:
+            change.then(partial(self._keeper.balance.trained, leased_at, self._clock()))
+        for chunk in (self._books.index[chunk_id] for chunk_id, uses in lease.chunks if not uses):
+            staleness = lease.use_version - chunk.oldest_version
+            change.then(partial(self._keeper.shares.used, chunk.fragments, staleness, leased_at - chunk.began_at))
 
     def _take_over(self, epoch: int) -> None:
         """A newer epoch begins: the leases of older ones are void, and what they charged is refunded."""

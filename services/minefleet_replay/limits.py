@@ -1,6 +1,8 @@
 """What replay allows: the part of the configuration that it works by."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.run import Run
@@ -25,6 +27,9 @@ class Limits:
     grant_timeout_s: float
     steps_per_report: int = 0
     paced: bool = True
+    balance: Literal["speed", "slot", "task"] = "speed"
+    task_weights: Mapping[str, float] = field(default_factory=dict)
+    balance_limit: float = 4.0
     syncs_appends: bool = False
     """Whether an acked append survives power loss (`durability: host`)."""
     schema_fingerprint: str = ""
@@ -84,6 +89,9 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
         grant_timeout_s=replay.grant_timeout_s,
         steps_per_report=replay.fragments_per_report * fragment_steps,
         paced=replay.pacing == "grants",
+        balance=replay.balance,
+        task_weights=replay.task_weights,
+        balance_limit=replay.balance_limit,
         syncs_appends=replay.durability == "host",
         schema_fingerprint=run.schema.fingerprint,
         shard=shard,

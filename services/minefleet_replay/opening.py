@@ -187,6 +187,7 @@ def begin_pacing(books: Books, now: float) -> Pacing:
     limits = books.limits
     pacing = Pacing(room_steps=limits.room_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
     for chunk in books.index:
+        chunk.began_at = now
         if not chunk.whole:
             pacing.begin(chunk.name, max(0, limits.chunk_steps - chunk.steps), now)
     return pacing

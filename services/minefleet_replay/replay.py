@@ -237,7 +237,8 @@ class Replay:
         """What has become of the steps of each task, and of the streams that get the least of theirs trained on."""
         with self._changed:
             slow, closing = self.keeper.streams.too_slow, self.keeper.lease_clock.forecast(self._clock())
-            return self.keeper.shares.tasks(slow), self.keeper.shares.starved(slow), closing
+            let_off = {} if self.keeper.balance is None else self.keeper.balance.let_off
+            return self.keeper.shares.tasks(slow, let_off), self.keeper.shares.starved(slow), closing
 
     def wake(self) -> None:
         """Lets waiting leases look again."""

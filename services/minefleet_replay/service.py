@@ -75,6 +75,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             granted=[grant.granted for grant in answer.grants],
             too_slow=[grant.too_slow for grant in answer.grants],
             cut=[grant.cut for grant in answer.grants],
+            ahead=[grant.ahead for grant in answer.grants],
             retry_after=duration(answer.retry_after_s),
             newest_version=answer.newest_version,
             wants_newer_weights=answer.wants_newer_weights,
@@ -252,6 +253,7 @@ def _streams(states: Sequence[replay_service_pb2.StreamState]) -> list[StreamSta
             chunk=state.chunk,
             oldest_version=state.oldest_version if state.HasField("oldest_version") else None,
             step_s=max(0.0, state.step_time.ToNanoseconds() / 1e9),
+            task=state.task,
         )
         for state in states
     ]

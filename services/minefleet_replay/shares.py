@@ -18,6 +18,21 @@ STARVED_SHARE = 0.5
 PLAYED, TRAINED = "played", "trained"
 
 
+class Use(NamedTuple):
+    """Sums over trained steps, at their first use."""
+
+    staleness: int
+    age_s: float
+    """From the beginning of the step's chunk until it was leased, seconds."""
+
+    def plus(self, other: "Use") -> "Use":
+        """Both together."""
+        return Use(self.staleness + other.staleness, self.age_s + other.age_s)
+
+
+NO_USE = Use(0, 0.0)
+
+
 class StepAccount(NamedTuple):
     """The steps of a task or a stream."""
 
@@ -27,6 +42,9 @@ class StepAccount(NamedTuple):
     too_slow: int
     needed_s: float = 0.0
     """The window that the slowest of those needs."""
+    let_off: int = 0
+    """Steps that `balance` let it off."""
+    use: Use = NO_USE
 
     def to_proto(self) -> replay_service_pb2.StepAccount:
         """As it travels."""
@@ -38,6 +56,9 @@ class StepAccount(NamedTuple):
             dropped=dropped,
             too_slow=self.too_slow,
             needed_window=duration(self.needed_s) if self.too_slow else None,
+            let_off=self.let_off,
+            trained_staleness=self.use.staleness,
+            trained_age=duration(self.use.age_s),
         )
 
 
@@ -48,24 +69,44 @@ class Shares:
         self._tasks: dict[str, Counter[str]] = {}
         self._streams: dict[str, Counter[str]] = {}
         self._task_of: dict[str, str] = {}
+        self._uses: dict[str, Use] = {}
 
     def count(self, stream: str, fragments: Iterable[Fragment], what: str) -> None:
         """Counts the steps of fragments: played, trained, or the reason for which they left without."""
         for fragment in fragments:
-            task = fragment.task if fragment.task in self._tasks or len(self._tasks) < MAX_TASKS else OTHER
+            task = self._task(fragment)
             self._tasks.setdefault(task, Counter())[what] += fragment.steps
             if stream not in self._streams and len(self._streams) >= MAX_STREAMS:
                 self._forget(next(iter(self._streams)))
             self._streams.setdefault(stream, Counter())[what] += fragment.steps
             self._task_of[stream] = task
 
-    def tasks(self, too_slow: Mapping[str, float]) -> list[StepAccount]:
-        """All tasks; `too_slow` has the streams that are refused now, with the windows that they need, seconds."""
+    def used(self, fragments: Iterable[Fragment], staleness: int, age_s: float) -> None:
+        """Takes in how stale fragments were when they were trained on for the first time."""
+        for fragment in fragments:
+            use = Use(staleness * fragment.steps, age_s * fragment.steps)
+            task = self._task(fragment)
+            self._uses[task] = self._uses.get(task, NO_USE).plus(use)
+
+    def tasks(self, too_slow: Mapping[str, float], let_off: Mapping[str, int]) -> list[StepAccount]:
+        """All tasks.
+
+        Args:
+            too_slow: The streams that are refused now, with the windows that they need, seconds.
+            let_off: Steps that tasks were let off.
+        """
         slow: dict[str, list[float]] = {}
         for stream, needed_s in too_slow.items():
             slow.setdefault(self._task_of.get(stream, ""), []).append(needed_s)
         return [
-            StepAccount(task, counts, len(slow.get(task, ())), max(slow.get(task, ()), default=0.0))
+            StepAccount(
+                task,
+                counts,
+                len(slow.get(task, ())),
+                max(slow.get(task, ()), default=0.0),
+                let_off.get(task, 0),
+                self._uses.get(task, NO_USE),
+            )
             for task, counts in self._tasks.items()
         ]
 
@@ -77,6 +118,9 @@ class Shares:
             StepAccount(one, self._streams[one], int(one in too_slow), too_slow.get(one, 0.0))
             for _, one in starved[:MAX_STARVED]
         ]
+
+    def _task(self, fragment: Fragment) -> str:
+        return fragment.task if fragment.task in self._tasks or len(self._tasks) < MAX_TASKS else OTHER
 
     def _forget(self, stream: str) -> None:
         del self._streams[stream]

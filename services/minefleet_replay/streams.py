@@ -30,6 +30,16 @@ class StreamState(NamedTuple):
     """That has acted in it; None where it has not begun."""
     step_s: float
     """How long a step takes, as far as is known; 0 for not at all."""
+    task: str = ""
+    """What its environment plays."""
+
+
+class Known(NamedTuple):
+    """What was heard last of a stream."""
+
+    step_s: float
+    task: str
+    heard_at: float
 
 
 class Begun(NamedTuple):
@@ -47,24 +57,28 @@ class Streams:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._speeds: tuple[list[float], list[float]] | None = None
-        self._step_s: dict[str, tuple[float, float]] = {}
-        """How long a step takes, and when that was heard."""
+        self._known: dict[str, Known] = {}
         self._begun: dict[ChunkName, Begun] = {}
         self._tried: dict[str, float] = {}
         self._slow: dict[str, float] = {}
         """The windows that streams need which are too slow, seconds."""
 
     def __len__(self) -> int:
-        return len(self._step_s)
+        return len(self._known)
 
     def hear(self, state: StreamState, now: float) -> None:
         """Takes what an actor says."""
         if self.step_s(state.name) != state.step_s:
             self._speeds = None
-        self._step_s[state.name] = state.step_s, now
+        self._known[state.name] = Known(state.step_s, state.task, now)
         name = ChunkName(state.name, state.chunk)
         if state.oldest_version is not None and name not in self._begun:
             self._begun[name] = Begun(state.oldest_version, state.step_s, now)
+
+    def wait(self, name: str, now: float) -> None:
+        """A stream waits for a grant, or has just been given one."""
+        if name in self._known:
+            self._known[name] = self._known[name]._replace(heard_at=now)
 
     def whole(self, name: ChunkName) -> None:
         """A chunk is whole, or gone: it is not made any more."""
@@ -72,17 +86,33 @@ class Streams:
 
     def expire(self, moment: float) -> None:
         """Forgets the streams that have not been heard of since."""
-        self._step_s = {name: known for name, known in self._step_s.items() if known[1] >= moment}
+        self._known = {name: known for name, known in self._known.items() if known.heard_at >= moment}
         self._speeds = None
-        self._begun = {name: begun for name, begun in self._begun.items() if name.stream in self._step_s}
+        self._begun = {name: begun for name, begun in self._begun.items() if name.stream in self._known}
         self._tried, self._slow = (
-            {name: value for name, value in known.items() if name in self._step_s}
-            for known in (self._tried, self._slow)
+            {name: value for name, value in known.items() if name in self._known} for known in (self._tried, self._slow)
         )
 
     def step_s(self, name: str) -> float:
         """How long a step of the stream takes, seconds; 0 where that is not known."""
-        return self._step_s.get(name, (0.0, 0.0))[0]
+        return self._known[name].step_s if name in self._known else 0.0
+
+    def task(self, name: str) -> str:
+        """What the stream's environment plays, as far as is known."""
+        return self._known[name].task if name in self._known else ""
+
+    def playing(self, moment: float) -> Iterator[tuple[str, str]]:
+        """The streams that were heard of since, and are not too slow; with their tasks."""
+        return (
+            (name, known.task)
+            for name, known in self._known.items()
+            if known.heard_at >= moment and name not in self._slow
+        )
+
+    @property
+    def rate(self) -> float:
+        """Steps per second that all make together, if none waits."""
+        return self._rates[1][-1]
 
     def must_cut(self, step_s: float, window_s: float) -> bool:
         """Whether a full chunk whose steps take so long would be too stale, if it has that window, seconds."""
@@ -94,7 +124,7 @@ class Streams:
         least_steps = self._limits.least_steps
         return sum(
             needed_s(least_steps, step_s) > window_s and self.must_cut(step_s, window_s)
-            for step_s, _ in self._step_s.values()
+            for step_s, _, _ in self._known.values()
         )
 
     def may_try(self, name: str, needed_s: float, now: float) -> bool:
@@ -116,11 +146,20 @@ class Streams:
 
     def _rate_of_faster(self, step_s: float) -> float:
         """Steps per second of the streams that are faster than one whose steps take so long."""
+        steps_s, rates = self._rates
+        return rates[bisect(steps_s, FASTER * step_s)]
+
+    @property
+    def _rates(self) -> tuple[list[float], list[float]]:
+        """How long steps take, [n] rising; and the steps per second of the fastest ones, [n + 1]."""
         if self._speeds is None:
-            known = sorted(known_s for known_s, _ in self._step_s.values() if known_s)
-            self._speeds = known, list(accumulate((1 / known_s for known_s in known), initial=0.0))
-        known, rates = self._speeds
-        return rates[bisect(known, FASTER * step_s)]
+            steps_s = sorted(known.step_s for known in self._known.values() if known.step_s)
+            self._speeds = steps_s, list(accumulate((1 / step_s for step_s in steps_s), initial=0.0))
+        return self._speeds
+
+    def began_at(self, name: ChunkName, now: float) -> float:
+        """When a chunk was begun, as far as was heard."""
+        return self._begun[name].since if name in self._begun else now
 
     def begun_by(self, version: int) -> Iterator[Begun]:
         """The chunks that this version has begun."""

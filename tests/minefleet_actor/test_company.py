@@ -47,6 +47,7 @@ class Replay:
             granted=[self.grants] * len(chunks),
             too_slow=[False] * len(chunks),
             cut=[False] * len(chunks),
+            ahead=[False] * len(chunks),
             closing=None,
             retry_after_s=FOR_EVER_S,
             newest_version=1,

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet_actor.cuts import MARGIN_S, OUTLIER, SLACK, Cuts
+from minefleet_actor.cuts import BALANCE, MARGIN_S, OUTLIER, PACE, SLACK, STUCK, TELL_S, Cuts
+from minefleet_actor.grants import Verdict
 
 LEAST = 4
 STEP_S = 0.5
+TASK = "a task"
 
 
 class Lanes:
@@ -21,7 +23,7 @@ class Lanes:
         self.at = math.inf
         self.left = math.inf
         self.interval = 3.0
-        self.too_slow = False
+        self.too_slow = self.ahead = False
         self.cut = True
         self.told = list[float]()
 
@@ -34,14 +36,12 @@ class Lanes:
     def interval_s(self, slot: int) -> float:
         return self.interval
 
-    def pace(self, slot: int, step_s: float) -> None:
+    def play(self, slot: int, step_s: float, task: str = "") -> None:
+        assert task == TASK
         self.told.append(step_s)
 
-    def must_cut(self, slot: int) -> bool:
-        return self.cut
-
-    def is_too_slow(self, slot: int) -> bool:
-        return self.too_slow
+    def verdict(self, slot: int) -> Verdict:
+        return Verdict(too_slow=self.too_slow, cut=self.cut, ahead=self.ahead)
 
     def foresee(self, at: float) -> None:
         self.at, self.forecasts = at, self.forecasts + 1
@@ -55,9 +55,14 @@ class World:
         self.lanes = Lanes()
         lanes: Any = self.lanes
         self.cuts = Cuts(lanes, 1, least_steps=LEAST, clock=lambda: self.now, **options)
-        self.cuts.stepped(np.array([0]), np.array([STEP_S]))
-        self.recorder: Any = SimpleNamespace(length=np.array([LEAST]), is_done=lambda slot: self.done)
+        self.recorder: Any = SimpleNamespace(
+            length=np.array([LEAST]), is_done=lambda slot: self.done, plays=lambda slot: TASK
+        )
+        self.step(STEP_S)
         self.cuts.began(0)
+
+    def step(self, seconds: float) -> None:
+        self.cuts.stepped(np.array([0]), np.array([seconds]), self.recorder)
 
     def is_due(self) -> bool:
         return bool(self.cuts.due(np.array([0]), self.recorder)[0])
@@ -107,9 +112,9 @@ def test_a_slot_without_time_waits_for_newer_weights_but_no_longer_than_they_tak
     assert world.may_start()
     world.lanes.left = SLACK * LEAST * STEP_S
     assert not world.may_start(1)
-    assert world.cuts.waits[0]
+    assert world.cuts.lacks[0] == PACE
     assert world.may_start(2)
-    assert not world.cuts.waits[0]
+    assert not world.cuts.lacks[0]
     world.cuts.began(0)
     assert not world.may_start(2)
     world.now += world.lanes.interval
@@ -121,10 +126,39 @@ def test_a_slot_without_time_waits_for_newer_weights_but_no_longer_than_they_tak
 
 def test_a_slot_that_is_refused_waits_for_its_pace_only_where_it_is_too_slow(world: World) -> None:
     assert not world.may_start(is_granted=False)
-    assert not world.cuts.waits[0]
+    assert not world.cuts.lacks[0]
     world.lanes.too_slow = True
     assert not world.may_start(is_granted=False)
-    assert world.cuts.waits[0]
+    assert world.cuts.lacks[0] == PACE
+    world.lanes.too_slow, world.lanes.ahead = False, True
+    assert not world.may_start(is_granted=False)
+    assert world.cuts.lacks[0] == BALANCE
+
+
+def test_where_slots_wait_for_each_other_replay_is_told_again_and_again_who_plays() -> None:
+    world = World(balanced=True)
+    working, told = np.array([True]), len(world.lanes.told)
+    world.cuts.asked(np.array([0]))
+    for _ in range(2):
+        world.cuts.tell(working, world.recorder)
+    assert len(world.lanes.told) == told + 1
+    world.now += STUCK * STEP_S + TELL_S
+    world.cuts.tell(working, world.recorder)
+    assert len(world.lanes.told) == told + 1
+    world.now += TELL_S
+    world.cuts.tell(~working, world.recorder)
+    assert len(world.lanes.told) == told + 2
+    world.cuts.were_reset(np.array([0]))
+    world.cuts.asked(np.array([0]))
+    world.now += TELL_S
+    world.cuts.tell(working, world.recorder)
+    assert len(world.lanes.told) == told + 3
+
+
+def test_where_no_slot_waits_for_another_replay_is_not_told_who_plays(world: World) -> None:
+    told = len(world.lanes.told)
+    world.cuts.tell(np.array([False]), world.recorder)
+    assert len(world.lanes.told) == told
 
 
 def test_another_fragment_fits_into_a_chunk_while_its_shortest_form_has_time(world: World) -> None:
@@ -162,8 +196,8 @@ def test_what_fills_the_leases_itself_is_cut_only_where_a_step_or_a_reset_takes_
 
 def test_how_long_steps_take_follows_them_slowly(world: World) -> None:
     for _ in range(30):
-        world.cuts.stepped(np.array([0]), np.array([2.0]))
+        world.step(2.0)
     assert world.cuts.step_s(0) == pytest.approx(2.0, rel=0.01)
-    world.cuts.stepped(np.array([0]), np.array([50.0]))
+    world.step(50.0)
     assert world.cuts.step_s(0) < 4
     assert len(world.lanes.told) == 3

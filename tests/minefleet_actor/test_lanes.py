@@ -38,6 +38,7 @@ class Replay:
             wants_newer_weights=self.wants_newer_weights,
             too_slow=[self.too_slow] * len(chunks),
             cut=[self.cut] * len(chunks),
+            ahead=[False] * len(chunks),
             closing=self.closing,
         )
 
@@ -165,11 +166,13 @@ def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_
     replay.cut = True
     grants.ask()
     assert (replay.told[-1], replay.asked[-1]) == ([("s", 0, 0.0)], [("s", 0)])
-    assert grants.must_cut(("s", 0)) and not grants.must_cut(("t", 0))
-    grants.pace("s", 1.5)
-    grants.pace("t", 1.5)
+    assert grants.verdict("s").cut and not grants.verdict("t").cut
+    grants.play(("s", 0), 1.5, "a task")
     grants.ask()
     assert replay.told[-1] == [("s", 0, 1.5)]
+    grants.play(("t", 3), 1.5)
+    grants.ask()
+    assert replay.told[-1] == [("t", 3, 1.5)]
     grants.done(("s", 0))
     told = len(replay.told)
     grants.ask()
@@ -182,10 +185,10 @@ def test_a_stream_is_too_slow_until_replay_says_otherwise(clock: Clock) -> None:
     grants = grants_of(replay, clock)
     grants.wish(("s", 0))
     grants.ask()
-    assert grants.is_too_slow(("s", 0))
+    assert grants.verdict("s").too_slow
     replay.too_slow = False
     grants.ask()
-    assert not grants.is_too_slow(("s", 0))
+    assert not grants.verdict("s").too_slow
 
 
 def test_a_chunk_that_is_cut_early_is_followed_by_the_next_one(clock: Clock) -> None:

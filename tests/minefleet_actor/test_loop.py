@@ -25,6 +25,7 @@ from minefleet.weights.version import VersionInfo
 from minefleet_actor.batching import Batcher
 from minefleet_actor.cuts import Cuts
 from minefleet_actor.episodes import Episodes
+from minefleet_actor.grants import Verdict
 from minefleet_actor.inference import Inference
 from minefleet_actor.lanes import Lane, Lanes, lane_numbers
 from minefleet_actor.loop import Actor
@@ -198,15 +199,12 @@ class Post:
 
     def done(self, chunk: tuple[str, int]) -> None: ...
 
-    def begin(self, chunk: tuple[str, int], oldest_version: int, step_s: float) -> None: ...
+    def begin(self, chunk: tuple[str, int], oldest_version: int, step_s: float, task: str = "") -> None: ...
 
-    def pace(self, stream: str, step_s: float) -> None: ...
+    def play(self, chunk: tuple[str, int], step_s: float, task: str = "") -> None: ...
 
-    def must_cut(self, chunk: tuple[str, int]) -> bool:
-        return True
-
-    def is_too_slow(self, chunk: tuple[str, int]) -> bool:
-        return False
+    def verdict(self, stream: str) -> Verdict:
+        return Verdict(cut=True)
 
     def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
         """Now and then it is over, and for a fragment to come not the next time."""

@@ -32,6 +32,7 @@ def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> No
         "room": 0.0,
         "weights": 0.0,
         "pace": 0.0,
+        "balance": 0.0,
     }
 
 

@@ -62,4 +62,10 @@ def test_the_best_is_a_mean_return_above_all_before_once_enough_episodes_have_fi
 def test_conditions_that_are_switched_off_never_end_it() -> None:
     config = replace(CONFIG, stop=StopConfig())
     state = CheckpointState(run_id="r", env_steps=10**9)
-    assert stop_reason(config, state, episodes(100, 1e9), 1e9) == ""
+    assert stop_reason(config, state, episodes(100, 1e9), 1e9, starved_for=10**9) == ""
+
+
+def test_a_run_may_end_where_a_task_has_starved_for_long() -> None:
+    config, state = replace(CONFIG, stop=StopConfig(starved_iterations=5)), CheckpointState(run_id="r")
+    assert stop_reason(config, state, episodes(0, 0.0), 0.0, starved_for=4) == ""
+    assert stop_reason(config, state, episodes(0, 0.0), 0.0, starved_for=5) == "starved_iterations"

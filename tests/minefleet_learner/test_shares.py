@@ -12,10 +12,19 @@ CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(b
 
 
 def account(
-    name: str, played: int, trained: int, stale: int = 0, too_slow: int = 0, needed_s: float = 0
+    name: str, played: int, trained: int, stale: int = 0, too_slow: int = 0, needed_s: float = 0, let_off: int = 0
 ) -> StepAccount:
+    """Of a task whose steps are trained on with a staleness of 2, after 3 s."""
     return StepAccount(
-        name=name, played=played, trained=trained, dropped={"stale": stale}, too_slow=too_slow, needed_s=needed_s
+        name=name,
+        played=played,
+        trained=trained,
+        dropped={"stale": stale},
+        too_slow=too_slow,
+        needed_s=needed_s,
+        let_off=let_off,
+        staleness=2 * trained,
+        age_s=3.0 * trained,
     )
 
 
@@ -47,6 +56,7 @@ def test_shares_are_of_the_last_iterations_and_name_why_steps_were_dropped() -> 
     assert (found["slow"]["played_share"], found["slow"]["trained_share"]) == (0.5, pytest.approx(60 / 160))
     assert found["slow"]["dropped_steps"] == {"stale": 40 * WINDOW}
     assert found["fast"]["dropped_steps"] == {}
+    assert (found["slow"]["staleness"], found["slow"]["age_s"]) == (2.0, 3.0)
 
 
 @pytest.mark.parametrize(("trained", "starves"), [(60, False), (30, True), (0, True)])
@@ -54,6 +64,28 @@ def test_a_task_starves_whose_trained_share_is_below_half_of_its_played_share(tr
     warnings = summary(StepShares(CONFIG), WINDOW, trained)["step_warnings"]
     assert set(warnings) == ({"starved: slow"} if starves else set())
     assert all("task 'slow'" in said and "stale" in said for said in warnings.values())
+
+
+def test_it_is_known_for_how_many_iterations_in_a_row_a_task_has_starved() -> None:
+    shares = StepShares(CONFIG)
+    summary(shares, WINDOW, 0)
+    assert shares.starved_for == WINDOW - WINDOW // 2
+    summary(shares, WINDOW, 100)
+    assert shares.starved_for == 0
+
+
+def test_a_task_that_balance_lets_off_is_named() -> None:
+    shares = StepShares(CONFIG)
+    for number in range(WINDOW):
+        slow, fast = (
+            account("slow", 10 * number, 10 * number, let_off=30 * number),
+            account("fast", 90 * number, 90 * number),
+        )
+        found = shares.summary([answer(fast, slow)])
+    (said,) = found["step_warnings"].values()
+    assert "task 'slow'" in said and "10.00%" in said and "balance_limit=4 " in said
+    assert found["step_shares"]["slow"]["let_off_steps"] == 30 * (WINDOW - 1)
+    assert shares.starved_for == 0
 
 
 def test_what_a_few_iterations_show_is_not_called_starving() -> None:

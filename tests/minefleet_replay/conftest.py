@@ -37,6 +37,7 @@ from minefleet_replay.progress import NO_COUNTS, Counts
 from minefleet_replay.reading import grouped
 from minefleet_replay.replay import Replay
 from minefleet_replay.service import ReplayServicer
+from minefleet_replay.streams import StreamState
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serving
 
@@ -144,6 +145,10 @@ class World:
 
     def reserve(self, *names: tuple[str, int], version: int = 1) -> list[bool]:
         return [grant.granted for grant in self.replay.reserve(version, [ChunkName(*name) for name in names]).grants]
+
+    def say(self, stream: str, chunk: int, *, step_s: float, oldest: int | None = None, task: str = "") -> None:
+        """What an actor says of a stream."""
+        self.replay.reserve(self.learner.version, [], [StreamState(stream, chunk, oldest, step_s, task)])
 
     def lease(
         self, number: int, chunks: int, use_version: int | None = None, order: Any = "oldest", wait_s: float = 0.0

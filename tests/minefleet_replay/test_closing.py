@@ -7,7 +7,7 @@ import pytest
 from minefleet_replay.closing import EARLY, LEAST_PATIENCE, MOST_PATIENCE, LeaseClock
 from minefleet_replay.intake import Grant
 from minefleet_replay.names import ChunkName
-from minefleet_replay.streams import TRY_S, StreamState
+from minefleet_replay.streams import TRY_S
 
 
 def answers(clock: LeaseClock, fills: list[float], waits: float = 0.0) -> float:
@@ -67,7 +67,7 @@ def test_the_more_streams_are_slow_the_longer_leases_wait(slow: int, patience: f
 
 def iterate(world: Any, iterations: int, interval_s: float = 1.0) -> None:
     """Lets a fast stream fill so many leases, and the learner publish after each of them."""
-    say(world, "fast", 0, None, 0.001)
+    world.say("fast", 0, step_s=0.001)
     for _ in range(iterations):
         version = world.learner.version
         for _ in range(2):
@@ -78,16 +78,12 @@ def iterate(world: Any, iterations: int, interval_s: float = 1.0) -> None:
         world.hear(version + 1)
 
 
-def say(world: Any, stream: str, chunk: int, oldest: int | None, step_s: float) -> None:
-    world.replay.reserve(world.learner.version, [], [StreamState(stream, chunk, oldest, step_s)])
-
-
 def test_a_lease_waits_for_a_chunk_that_would_be_too_stale_for_the_next_one_but_not_for_ever(make_world: Any) -> None:
     for comes in (True, False):
         world = make_world(max_staleness=1, least_steps=8, chunk_steps=64)
         iterate(world, 4)
         version = world.learner.version
-        say(world, "slow", 0, version - 1, 0.13)
+        world.say("slow", 0, oldest=version - 1, step_s=0.13)
         for _ in range(2):
             world.append("fast", world.figure("appended_fragments"), version)
         world.clock.now_s += 1.0
@@ -106,7 +102,7 @@ def test_a_lease_does_not_wait_for_what_cannot_come_in_time(make_world: Any) -> 
     world = make_world(max_staleness=0, least_steps=8)
     iterate(world, 4)
     version = world.learner.version
-    say(world, "slow", 0, version, 9.0)
+    world.say("slow", 0, oldest=version, step_s=9.0)
     for _ in range(2):
         world.append("fast", world.figure("appended_fragments"), version)
     world.clock.now_s += 1.0
@@ -116,10 +112,10 @@ def test_a_lease_does_not_wait_for_what_cannot_come_in_time(make_world: Any) -> 
 def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world: Any) -> None:
     world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
     for name in ("slow", "fast"):
-        say(world, name, 0, None, 1.0 if name == "slow" else 0.01)
+        world.say(name, 0, step_s=1.0 if name == "slow" else 0.01)
     assert world.replay.reserve(1, [ChunkName("slow", 0)]).grants == [Grant(granted=True)]
     iterate(world, 4)
-    say(world, "slow", 1, None, 1.0)
+    world.say("slow", 1, step_s=1.0)
 
     def ask(stream: str, chunk: int) -> Any:
         (grant,) = world.replay.reserve(world.learner.version, [ChunkName(stream, chunk)]).grants
@@ -141,13 +137,13 @@ def test_streams_that_are_alike_are_not_cut_however_long_they_take(make_world: A
     world.clock.now_s += 100.0
     world.replay.tick()
     for name in ("a", "b", "c"):
-        say(world, name, 0, None, 9.0)
+        world.say(name, 0, step_s=9.0)
     (grant,) = world.replay.reserve(world.learner.version, [ChunkName("a", 0)]).grants
     assert grant == Grant(granted=True)
-    say(world, "faster", 0, None, 7.1)
+    world.say("faster", 0, step_s=7.1)
     (grant,) = world.replay.reserve(world.learner.version, [ChunkName("b", 0)]).grants
     assert grant == Grant(granted=True)
-    say(world, "faster", 0, None, 0.1)
+    world.say("faster", 0, step_s=0.1)
     (grant,) = world.replay.reserve(world.learner.version, [ChunkName("c", 0)]).grants
     assert grant.cut
 
@@ -156,9 +152,9 @@ def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world:
     world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
     iterate(world, 6)
     before = world.figure("coming_steps")
-    say(world, "slow", 0, None, 0.08)
+    world.say("slow", 0, step_s=0.08)
     world.reserve(("slow", 0), version=world.learner.version)
     assert world.figure("coming_steps") - before == 12
-    say(world, "fast", 99, None, 0.001)
+    world.say("fast", 99, step_s=0.001)
     world.reserve(("fast", 99), version=world.learner.version)
     assert world.figure("coming_steps") - before == 12 + 32

@@ -46,6 +46,7 @@ class Actor:
         for stream in self.streams:
             if not stream.granted:
                 chunk = (stream.name, stream.sequence // self.per_chunk)
+                self.world.say(stream.name, chunk[1], step_s=stream.slot + 1.0, task=f"task {stream.slot % 2}")
                 stream.granted = self.world.reserve(chunk, version=self.version) == [True]
             elif self.rng.random() < 0.7:
                 self.make(stream)
@@ -106,8 +107,9 @@ class Learner:
 @pytest.mark.parametrize("max_reuse", range(1, 5))
 @pytest.mark.parametrize("max_staleness", range(5))
 @pytest.mark.parametrize("per_chunk", range(1, 5))
+@pytest.mark.parametrize("balance", ["speed", "slot", "task"])
 def test_every_setting_makes_progress(
-    make_world: Callable[..., Any], max_reuse: int, max_staleness: int, per_chunk: int
+    make_world: Callable[..., Any], max_reuse: int, max_staleness: int, per_chunk: int, balance: str
 ) -> None:
     rng = Random(f"{max_reuse} {max_staleness} {per_chunk}")
     world = make_world(
@@ -116,6 +118,7 @@ def test_every_setting_makes_progress(
         max_reuse=max_reuse,
         max_staleness=max_staleness,
         grant_timeout_s=GRANT_TIMEOUT_S,
+        balance=balance,
     )
     actors, learner = [Actor(world, number, rng) for number in range(2)], Learner(world)
     for tick in range(LONGEST_TICKS):

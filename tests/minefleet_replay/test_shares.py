@@ -17,9 +17,10 @@ def test_steps_are_counted_by_task_and_stream() -> None:
     shares.count("t", [fragment("a", 2)], "played")
     shares.count("t", [fragment("a", 2)], "stale")
     slow = {"t": 7.0}
-    tasks = {one.name: one for one in shares.tasks(slow)}
+    tasks = {one.name: one for one in shares.tasks(slow, {"b": 2})}
     assert tasks["a"].counts == {"played": 7, "trained": 5, "stale": 2}
     assert (tasks["a"].too_slow, tasks["a"].needed_s, tasks["b"].too_slow) == (1, 7.0, 0)
+    assert (tasks["a"].let_off, tasks["b"].let_off) == (0, 2)
     (starved,) = shares.starved(slow)
     assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
 
@@ -34,7 +35,7 @@ def test_tasks_beyond_a_bound_are_counted_together() -> None:
     shares = Shares()
     for number in range(MAX_TASKS + 5):
         shares.count("s", [fragment(f"task {number}", 1)], "played")
-    counted = {one.name: one.counts["played"] for one in shares.tasks({})}
+    counted = {one.name: one.counts["played"] for one in shares.tasks({}, {})}
     assert len(counted) == MAX_TASKS + 1
     assert counted[OTHER] == 5
 

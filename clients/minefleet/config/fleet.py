@@ -34,11 +34,15 @@ class StopConfig:
     """Wall-clock minutes of this launch."""
     episode_return: float | None = None
     """Mean return of the last episodes, as many as `episode_statistics_config.window`."""
+    starved_iterations: int = 0
+    """Iterations in a row in which a task has starved: less than half as large a share of the trained steps as of the
+    played ones, or environments that are too slow to be trained on. It is said, however many they are."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
         at_least("stop.env_steps", self.env_steps, 0)
         at_least("stop.minutes", self.minutes, 0)
+        at_least("stop.starved_iterations", self.starved_iterations, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

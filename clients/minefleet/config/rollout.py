@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, whole_or_share
+from minefleet.errors import ConfigError
 
 LEAST_QUEUE = 8
 """Finished fragments that an actor buffers at least, unless it is told."""
@@ -122,6 +123,15 @@ class ReplayBufferConfig:
     """What an acked append survives: `kill -9` of replay, or power loss too."""
     pacing: Literal["grants", "off"] = "grants"
     """Whether streams ask before they make a chunk, so that hardly anything is made in vain."""
+    balance: Literal["speed", "slot", "task"] = "speed"
+    """Whose shares of the trained steps are alike: nobody's, environments have what they are fast enough for (`speed`);
+    those of all environments (`slot`), or of all tasks (`task`). For that faster ones wait, by grants."""
+    task_weights: dict[str, float] = field(default_factory=dict)
+    """With `balance: task`, weights of tasks by their name, > 0; others have 1. Of two tasks, one with twice the weight
+    has twice the steps."""
+    balance_limit: float = 4.0
+    """`balance` makes the run slower by this factor at most, >= 1; beyond, slow ones have fewer steps, and the run says
+    so."""
     order: Literal["least_used", "uniform", "oldest"] = "least_used"
     """Which chunks are leased first."""
     grant_timeout_s: float = 60.0
@@ -138,6 +148,13 @@ class ReplayBufferConfig:
         at_least(f"{prefix}.fragments_per_chunk", self.fragments_per_chunk, 1)
         at_least(f"{prefix}.fragments_per_report", self.fragments_per_report, 0)
         above(f"{prefix}.grant_timeout_s", self.grant_timeout_s, 0)
+        at_least(f"{prefix}.balance_limit", self.balance_limit, 1)
+        for task, weight in self.task_weights.items():
+            above(f"{prefix}.task_weights.{task}", weight, 0)
+        if self.balance != "speed" and self.pacing == "off":
+            raise ConfigError(f"{prefix}.balance={self.balance} needs {prefix}.pacing=grants: it lets streams wait")
+        if self.task_weights and self.balance != "task":
+            raise ConfigError(f"{prefix}.task_weights needs {prefix}.balance=task, got {self.balance}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -197,12 +197,15 @@ class StreamState(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     STEP_TIME_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     """The stream."""
     chunk: _builtins.int
     """The chunk that it is making, or is to make next."""
     oldest_version: _builtins.int
     """The oldest policy version that has acted in it; absent where it has not begun."""
+    task: _builtins.str
+    """What its environment plays; empty where that names no task."""
     @_builtins.property
     def step_time(self) -> _duration_pb2.Duration:
         """How long a step takes; absent where that is not known."""
@@ -214,10 +217,11 @@ class StreamState(_message.Message):
         chunk: _builtins.int = ...,
         oldest_version: _builtins.int | None = ...,
         step_time: _duration_pb2.Duration | None = ...,
+        task: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "oldest_version", b"oldest_version", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "chunk", b"chunk", "oldest_version", b"oldest_version", "step_time", b"step_time", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "chunk", b"chunk", "oldest_version", b"oldest_version", "step_time", b"step_time", "stream", b"stream", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest_version: _TypeAlias = _typing.Literal["oldest_version"]  # noqa: Y015
     _WhichOneofArgType__oldest_version: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version"]  # noqa: Y015
@@ -278,6 +282,7 @@ class ReserveResponse(_message.Message):
     TOO_SLOW_FIELD_NUMBER: _builtins.int
     CLOSING_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
     wants_newer_weights: _builtins.bool
@@ -302,6 +307,10 @@ class ReserveResponse(_message.Message):
     def cut(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
         """One per requested chunk, in its order: whether it is to be cut in time, since a full one would be too stale."""
 
+    @_builtins.property
+    def ahead(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """One per requested chunk, in its order: whether it is refused because others have had fewer steps (`balance`)."""
+
     def __init__(
         self,
         *,
@@ -312,10 +321,11 @@ class ReserveResponse(_message.Message):
         too_slow: _abc.Iterable[_builtins.bool] | None = ...,
         closing: Global___Closing | None = ...,
         cut: _abc.Iterable[_builtins.bool] | None = ...,
+        ahead: _abc.Iterable[_builtins.bool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "cut", b"cut", "granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "closing", b"closing", "cut", b"cut", "granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -593,6 +603,9 @@ class StepAccount(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     TOO_SLOW_FIELD_NUMBER: _builtins.int
     NEEDED_WINDOW_FIELD_NUMBER: _builtins.int
+    LET_OFF_FIELD_NUMBER: _builtins.int
+    TRAINED_STALENESS_FIELD_NUMBER: _builtins.int
+    TRAINED_AGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The task's name, empty where environments name none; or the stream's."""
     played: _builtins.int
@@ -601,6 +614,10 @@ class StepAccount(_message.Message):
     """Steps that were acked as trained on, each counted once."""
     too_slow: _builtins.int
     """Streams that are refused now since they are too slow; of a stream 0 or 1."""
+    let_off: _builtins.int
+    """Steps that `balance` let it off: it was too slow to have them."""
+    trained_staleness: _builtins.int
+    """The sum of the staleness of its trained steps, at their first use."""
     @_builtins.property
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Steps that left without, by reason; see Departure."""
@@ -611,6 +628,10 @@ class StepAccount(_message.Message):
         it acted. Absent where none is too slow.
         """
 
+    @_builtins.property
+    def trained_age(self) -> _duration_pb2.Duration:
+        """Likewise, of the time from the beginning of a step's chunk until that was leased."""
+
     def __init__(
         self,
         *,
@@ -620,10 +641,13 @@ class StepAccount(_message.Message):
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         too_slow: _builtins.int = ...,
         needed_window: _duration_pb2.Duration | None = ...,
+        let_off: _builtins.int = ...,
+        trained_staleness: _builtins.int = ...,
+        trained_age: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["needed_window", b"needed_window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["needed_window", b"needed_window", "trained_age", b"trained_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "name", b"name", "needed_window", b"needed_window", "played", b"played", "too_slow", b"too_slow", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "let_off", b"let_off", "name", b"name", "needed_window", b"needed_window", "played", b"played", "too_slow", b"too_slow", "trained", b"trained", "trained_age", b"trained_age", "trained_staleness", b"trained_staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
