@@ -5,6 +5,7 @@ doubled call. The channel is shared by threads; `position` is replaced whole, ne
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,12 +86,12 @@ class Reservation:
     """Whether chunks could be granted now to newer weights, and none to these."""
     too_slow: Sequence[bool] = ()
     """One per asked chunk: whether it is refused because its stream is too slow."""
-    cut: Sequence[bool] = ()
-    """One per asked chunk: whether it is to be cut in time, since a full one would be too stale."""
     ahead: Sequence[bool] = ()
     """One per asked chunk: whether it is refused because others have had fewer steps."""
     closing: "Closing | None" = None
     """None while replay knows too little."""
+    longest_chunk_s: float = math.inf
+    """How long a chunk may take; one that takes longer is to be cut in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,10 +100,10 @@ class Closing:
 
     use_version: int
     """That the lease is for."""
-    closes_in_s: float
-    """Fragments that are long enough should have come by then."""
-    at_most_in_s: float
-    """Those that are not, and would be too stale for the next lease, by then."""
+    closes_in_s: Sequence[float]
+    """Until fragments should have come that are long enough: for it, and each after it that may hold what acts now."""
+    waits_s: float
+    """So much longer a lease waits at most for those that are not, and would be too stale for the next one."""
     interval_s: float
     """Between the ends of two leases that wait for nothing."""
 
@@ -250,9 +251,11 @@ class ReplayClient:
         return Reservation(
             granted=list(response.granted),
             too_slow=list(response.too_slow),
-            cut=list(response.cut),
             ahead=list(response.ahead),
             closing=_closing(response),
+            longest_chunk_s=(
+                response.longest_chunk.ToNanoseconds() / 1e9 if response.HasField("longest_chunk") else math.inf
+            ),
             retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
             newest_version=response.newest_version,
             wants_newer_weights=response.wants_newer_weights,
@@ -520,7 +523,7 @@ def _closing(response: replay_service_pb2.ReserveResponse) -> Closing | None:
     said = response.closing
     return Closing(
         use_version=said.use_version,
-        closes_in_s=said.closes_in.ToNanoseconds() / 1e9,
-        at_most_in_s=said.at_most_in.ToNanoseconds() / 1e9,
+        closes_in_s=[closes_in.ToNanoseconds() / 1e9 for closes_in in said.closes_in],
+        waits_s=said.waits.ToNanoseconds() / 1e9,
         interval_s=said.interval.ToNanoseconds() / 1e9,
     )

@@ -105,6 +105,8 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
             lanes,
             pool.num_slots,
             least_steps=run.config.least_steps,
+            fragment_length=rollout.fragment_length,
+            chunk_steps=rollout.fragment_length * per_chunk,
             enabled=not inline and not rollout.worker_config.deterministic,
             balanced=rollout.replay_buffer_config.balance != "speed",
         ),

@@ -1,13 +1,14 @@
 """Decides when fragments end before they are full: so that replay gets them while they may still be used.
 
-For each slot there is a deadline, from what replay forecasts for the version that began its chunk. Where replay says
-that a full chunk of the slot would be too stale, a fragment is due when its next step would pass the deadline: by how
-long the slot's steps take, and `MARGIN_S` for the way to replay. Elsewhere what is made fills the leases itself, and
-only a step or a reset that takes much longer than steps do makes it due. It is cut where it has `least_steps`, or where
-its episode has ended. Where it is shorter, it goes on: its lease waits a while.
+For each slot there is a deadline, from what replay forecasts for the version that began its chunk, and how long a chunk
+may take at all. One that takes longer, with its resets and slow steps, is due when its next step would pass the
+deadline: by how long the slot's steps take, and `MARGIN_S` for the way to replay. Others are not, since without them no
+lease is filled; but where a step or a reset takes much longer than steps do, the steps before it do not wait for it. A
+fragment is cut where it has `least_steps`, or where its episode has ended. Where it is shorter, it goes on: its lease
+waits a while.
 
-A fragment starts only where its shortest form has time; else the slot waits for newer weights, no longer than they
-take.
+Where a full chunk takes too long, a fragment starts only if its shortest form has time; else the slot waits for newer
+weights, for a while.
 """
 
 import math
@@ -25,6 +26,8 @@ MARGIN_S = 0.03
 """From when a fragment is cut until replay has it."""
 SHARE, OUTLIER = 0.25, 4.0
 """What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
+PATIENCE = 2.0
+"""Iterations that a slot without time waits for newer weights."""
 TOLD = 2.0
 """Replay is told anew where steps take so many times as long as it was told, or the inverse."""
 TELL_S = 3.0
@@ -50,6 +53,8 @@ class Cuts:
         slots: int,
         *,
         least_steps: int,
+        fragment_length: int,
+        chunk_steps: int,
         enabled: bool = True,
         balanced: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -60,12 +65,16 @@ class Cuts:
             lanes: Know what replay forecasts, by the same clock.
             slots: How many there are.
             least_steps: In the shortest fragment that is cut.
+            fragment_length: Steps in a full fragment.
+            chunk_steps: In a full chunk.
             enabled: Otherwise fragments end when they are full, and start when replay grants their chunk.
             balanced: Whether slots wait for each other, so that replay must know which play.
             clock: Seconds, monotonic.
         """
         self._lanes = lanes
         self._least_steps = least_steps
+        self._fragment_length = fragment_length
+        self._chunk_steps = chunk_steps
         self._enabled = enabled
         self._balanced = balanced
         self._clock = clock
@@ -73,7 +82,10 @@ class Cuts:
         self._resets = deque[float](maxlen=RESETS)
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
-        self._must_cut = np.zeros(slots, np.bool_)
+        self._longest_s = np.full(slots, np.inf)
+        self._began_at = np.zeros(slots)
+        self._steps_before = np.zeros(slots, np.intp)
+        """In the chunk that a slot is making, before the open fragment."""
         self._asked_at = np.full(slots, np.inf)
         self._step_s, self._told_s = np.zeros(slots), np.zeros(slots)
         self._waits_until = np.full(slots, np.inf)
@@ -116,6 +128,8 @@ class Cuts:
         self._is_open[slot] = self._enabled
         if self._enabled:
             self._foresee(slot)
+            if not self._steps_before[slot]:
+                self._began_at[slot] = self._clock()
         self._waits_until[slot] = math.inf
         self.lacks[slot] = 0
 
@@ -131,7 +145,8 @@ class Cuts:
         """[n] bool: the open fragments of which slots are to end before the next step."""
         self._update()
         after = self._clock() + SLACK * self._step_s[slots] + MARGIN_S
-        is_due: NDArray[np.bool_] = self._must_cut[slots] & (after > self._deadline[slots])
+        is_due: NDArray[np.bool_] = after > self._deadline[slots]
+        is_due &= self._takes_too_long(recorder)[slots]
         for at in np.flatnonzero(is_due):
             is_due[at] = self._may_be_cut(int(slots[at]), recorder)
         return is_due
@@ -144,8 +159,8 @@ class Cuts:
         """The slots, among those that are `working` [S], whose open fragment cannot wait for their environment."""
         self._update()
         now = self._clock()
-        is_late = self._must_cut | (now - self._asked_at > OUTLIER * np.maximum(self._step_s, MARGIN_S))
-        is_due = working & is_late & (now + MARGIN_S > self._deadline)
+        is_late = now - self._asked_at > OUTLIER * np.maximum(self._step_s, MARGIN_S)
+        is_due = working & (now + MARGIN_S > self._deadline) & (is_late | self._takes_too_long(recorder))
         return [slot for slot in np.flatnonzero(is_due).tolist() if self._may_be_cut(slot, recorder)]
 
     def may_start(self, slot: int, version: int, *, is_granted: bool) -> bool:
@@ -153,17 +168,24 @@ class Cuts:
         verdict = self._lanes.verdict(slot)
         if not is_granted:
             self.lacks[slot] = PACE if verdict.too_slow else BALANCE if verdict.ahead else 0
-        if not is_granted or not self._enabled or not verdict.cut:
+        now, step_s = self._clock(), self.step_s(slot)
+        longest_s = self._lanes.outlook(slot).longest_s
+        if not is_granted or not self._enabled or self._chunk_steps * step_s <= longest_s:
             return is_granted
-        now = self._clock()
-        if SLACK * self._least_steps * self.step_s(slot) + MARGIN_S <= self._lanes.left_s(slot, version, now):
+        if SLACK * self._least_steps * step_s + MARGIN_S <= self._lanes.left_s(slot, version, now):
             return True
         if math.isinf(self._waits_until[slot]):
-            self._waits_until[slot] = now + self._lanes.interval_s(slot)
+            self._waits_until[slot] = now + PATIENCE * self._lanes.interval_s(slot)
             self._waits_with[slot] = version
         may_start = bool(now >= self._waits_until[slot] or version > self._waits_with[slot])
         self.lacks[slot] = 0 if may_start else PACE
         return may_start
+
+    def _takes_too_long(self, recorder: Recorder) -> NDArray[np.bool_]:
+        """[S] bool: the slots whose chunk will have taken longer than it may when it is full."""
+        left = np.maximum(self._chunk_steps - self._steps_before - recorder.length, 0)
+        expected_s: NDArray[np.float64] = self._clock() - self._began_at + left * self._step_s
+        return expected_s > self._longest_s
 
     def _may_be_cut(self, slot: int, recorder: Recorder) -> bool:
         steps = recorder.length[slot]
@@ -178,4 +200,5 @@ class Cuts:
                 self._foresee(slot)
 
     def _foresee(self, slot: int) -> None:
-        self._deadline[slot], self._must_cut[slot] = self._lanes.deadline(slot), self._lanes.verdict(slot).cut
+        self._deadline[slot], self._longest_s[slot], whole = self._lanes.outlook(slot)
+        self._steps_before[slot] = whole * self._fragment_length

@@ -33,8 +33,6 @@ class Verdict(NamedTuple):
 
     too_slow: bool = False
     """Its chunks are refused since nothing in them could be used."""
-    cut: bool = False
-    """A full chunk would be too stale."""
     ahead: bool = False
     """It is to wait until others have had as many steps."""
 
@@ -71,6 +69,8 @@ class Grants:
         """The streams that have begun a chunk."""
         self._unsaid: set[str] = set()
         self._closing: tuple[Closing, float] | None = None
+        self.longest_chunk_s = math.inf
+        """How long a chunk may take before it must be cut."""
         self.forecasts = 0
         """How many times `deadline` has changed."""
         self._verdicts: dict[str, Verdict] = {}
@@ -127,8 +127,9 @@ class Grants:
             return math.inf
         closing, at = self._closing
         leases = oldest_version + self._max_staleness - closing.use_version
-        closes_in_s = closing.at_most_in_s if at_most else closing.closes_in_s
-        return -math.inf if leases < 0 else at + closes_in_s + leases * closing.interval_s
+        if leases < 0:
+            return -math.inf
+        return at + closing.closes_in_s[min(leases, len(closing.closes_in_s) - 1)] + at_most * closing.waits_s
 
     def verdict(self, stream: str) -> Verdict:
         """What replay has said of a stream lately."""
@@ -178,11 +179,12 @@ class Grants:
         with self._changed:
             self._unsaid -= {state.stream for state in streams if state is self._states[state.stream]}
             self._learn(answer.closing)
+            self.longest_chunk_s = answer.longest_chunk_s
             self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
-            verdicts = starmap(Verdict, zip(answer.too_slow, answer.cut, answer.ahead, strict=True))
+            verdicts = starmap(Verdict, zip(answer.too_slow, answer.ahead, strict=True))
             self._verdicts.update(zip((stream for stream, _ in asked), verdicts, strict=True))
             told = self._missed and any(answer.granted)
             self._missed = self._missed and not told

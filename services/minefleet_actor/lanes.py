@@ -11,6 +11,7 @@ Each step is counted at the shard that its slot's stream goes to, so the sum ove
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,17 @@ class Lane:
 def lane_numbers(actor_index: int, slots: int, lanes: int) -> NDArray[np.intp]:
     """The shard that each slot's stream goes to."""
     return (actor_index * slots + np.arange(slots)) % lanes
+
+
+class Outlook(NamedTuple):
+    """A chunk that is being made."""
+
+    deadline: float
+    """Until when it should have been sent; infinite where that is not known."""
+    longest_s: float
+    """How long it may take, unless it is cut."""
+    whole_fragments: int
+    """That it has already."""
 
 
 class Lanes:
@@ -116,9 +128,11 @@ class Lanes:
         """How many times deadlines have changed."""
         return sum(lane.grants.forecasts for lane in self._lanes)
 
-    def deadline(self, slot: int) -> float:
-        """Until when the chunk that the slot is making should have been sent; infinite where that is not known."""
-        return self._lane(slot).grants.deadline(self._oldest[slot])
+    def outlook(self, slot: int) -> Outlook:
+        """What is forecast for the chunk that the slot is making."""
+        grants = self._lane(slot).grants
+        whole = self._sequence[slot] - self._chunk_start[slot]
+        return Outlook(grants.deadline(self._oldest[slot]), grants.longest_chunk_s, whole)
 
     def left_s(self, slot: int, version: int, now: float) -> float:
         """How long a chunk may take at most that this version begins now."""

@@ -13,6 +13,7 @@ of until there is enough for that lease: a fragment that takes longer can never 
 """
 
 from collections import deque
+from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
@@ -24,9 +25,19 @@ SLACK, WAYS_S = 1.2, 0.06
 EARLY = 0.9
 """A forecast names so much of the expected time, since what comes late is lost."""
 SAMPLES = 8
+"""Of how long leases take."""
+EARLY_RANK = 4
+"""Of how long several leases take together, one in so many is shorter than what is forecast: they are irregular."""
 FEW_SAMPLES = 4
 """Of windows, of which the shortest counts."""
 LEAST_SAMPLES = 1
+
+
+class Answer(NamedTuple):
+    """Of a lease."""
+
+    enough_at: float
+    answered_at: float
 
 
 class Closing(NamedTuple):
@@ -34,10 +45,12 @@ class Closing(NamedTuple):
 
     use_version: int
     """That the lease is for."""
-    closes_in_s: float
-    """Until what is long enough shall be sent; 0 where that is over."""
+    closes_in_s: tuple[float, ...]
+    """Until what is long enough shall be sent for that lease, and for each after it that may hold what acts now."""
     at_most_in_s: float
-    """Until the lease waits at most for what is not."""
+    """Until that lease waits at most."""
+    waits_s: float
+    """How much longer than that a lease waits at most for what is not long enough."""
     interval_s: float
     """Between the ends of two leases that wait for nothing."""
     window_s: float
@@ -56,9 +69,11 @@ class LeaseClock:
 
     def __init__(self, max_staleness: int) -> None:
         self._max_staleness = max_staleness
-        self._fills = deque[float](maxlen=SAMPLES)
         self._windows = deque[float](maxlen=FEW_SAMPLES)
-        self._answered: tuple[int, float] | None = None
+        self._use_version = 0
+        """That the last lease was for."""
+        self._answers = deque[Answer](maxlen=max_staleness + 1 + SAMPLES)
+        """Of leases that followed each other."""
         self._enough_at: float | None = None
         self._published: dict[int, float] = {}
         self._patience = LEAST_PATIENCE
@@ -81,24 +96,39 @@ class LeaseClock:
     def answered(self, use_version: int, now: float) -> None:
         """A lease was answered."""
         enough_at = now if self._enough_at is None else self._enough_at
-        if self._answered is not None and use_version == self._answered[0] + 1:
-            self._fills.append(enough_at - self._answered[1])
+        if use_version != self._use_version + 1:
+            self._answers.clear()
+        self._use_version = use_version
+        self._answers.append(Answer(enough_at, now))
         published = self._published.get(use_version - self._max_staleness)
         if published is not None:
             self._windows.append(enough_at - published)
-        self._answered, self._enough_at = (use_version, now), None
+        self._enough_at = None
 
     def forecast(self, now: float) -> Closing | None:
         """When the next lease closes; None while too little is known."""
-        if self._answered is None or min(map(len, (self._fills, self._windows))) < LEAST_SAMPLES:
+        if len(self._answers) <= LEAST_SAMPLES or len(self._windows) < LEAST_SAMPLES:
             return None
-        version, since = self._answered
-        fill_s = median(self._fills)
+        since, fill_s = self._answers[-1].answered_at, median(self._took_s(1))
+        closes_s = accumulate((self._soon_s(leases, fill_s) for leases in range(1, self._max_staleness + 2)), max)
         return Closing(
-            use_version=version + 1,
-            closes_in_s=max(0.0, since + EARLY * fill_s - now),
+            use_version=self._use_version + 1,
+            closes_in_s=tuple(max(0.0, since + close_s - now) for close_s in closes_s),
             at_most_in_s=max(0.0, since + (1 + self._patience) * fill_s - now),
+            waits_s=(1 - EARLY + self._patience) * fill_s,
             interval_s=fill_s,
             window_s=(window_s := min(self._windows)),
             longest_s=window_s + self._patience * fill_s,
         )
+
+    def _took_s(self, leases: int) -> list[float]:
+        """How long so many leases have taken together lately, from an answer until there was enough for the last."""
+        answers = list(self._answers)
+        spans = zip(answers, answers[leases:], strict=False)
+        return [last.enough_at - before.answered_at for before, last in spans][-SAMPLES:]
+
+    def _soon_s(self, leases: int, fill_s: float) -> float:
+        """How soon so many leases may be over, from the last answer on."""
+        took_s = sorted(self._took_s(leases))
+        soon_s = took_s[len(took_s) // EARLY_RANK] if took_s else leases * fill_s
+        return soon_s - (1 - EARLY) * fill_s

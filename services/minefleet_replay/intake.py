@@ -42,8 +42,6 @@ class Grant(NamedTuple):
     granted: bool
     too_slow: bool = False
     """It is refused since nothing that its stream makes could be used."""
-    cut: bool = False
-    """It must be cut in time, since a full one would be too stale."""
     ahead: bool = False
     """It is refused since others have had fewer steps."""
 
@@ -105,30 +103,29 @@ class Intake:
     def _reserve(self, name: ChunkName, fresh_steps: int, closing: Closing | None) -> Grant:
         pacing, now = self._keeper.pacing, self._clock()
         steps = self._can_make(name.stream, closing, now)
-        cut = steps < self._books.limits.chunk_steps
         if self._books.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
-            return Grant(granted=True, cut=cut)
+            return Grant(granted=True)
         if not steps and not pacing.has_granted(name):
             return Grant(granted=False, too_slow=True)
         if not pacing.has_granted(name):
             self._keeper.streams.wait(name.stream, now)
             if self._keeper.balance is not None and self._keeper.balance.is_ahead(name.stream):
-                return Grant(granted=False, cut=cut, ahead=True)
-        return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps), cut=cut)
+                return Grant(granted=False, ahead=True)
+        return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps))
 
     def _can_make(self, stream: str, closing: Closing | None, now: float) -> int:
         """How many steps a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
         limits, streams = self._books.limits, self._keeper.streams
         step_s = streams.step_s(stream)
-        if closing is None or not streams.must_cut(step_s, closing.window_s):
+        if closing is None or not streams.must_cut(step_s, closing):
             streams.fast_enough(stream)
             return limits.chunk_steps
         if limits.least_steps * step_s > closing.longest_s:
             return limits.least_steps if streams.may_try(stream, needed_s(limits.least_steps, step_s), now) else 0
         streams.fast_enough(stream)
-        return max(limits.least_steps, min(int(closing.window_s / step_s), limits.chunk_steps - 1))
+        return max(limits.least_steps, min(int(closing.window_s / step_s), limits.chunk_steps))
 
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
         """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""

@@ -187,7 +187,7 @@ class Lending:
         clock.answered(use_version, now)
         closing = clock.forecast(now)
         if closing is not None:
-            clock.be_patient(streams.unfit(closing.window_s), len(streams))
+            clock.be_patient(streams.unfit(closing), len(streams))
 
     def _waits_for_more(self, use_version: int) -> bool:
         """Whether a chunk that is cut would be too stale for the next lease, and may still come for this one."""
@@ -197,7 +197,7 @@ class Lending:
             return False
         last = use_version - limits.max_staleness
         return any(
-            streams.must_cut(begun.step_s, closing.window_s)
+            streams.must_cut(begun.step_s, closing)
             and begun.since + limits.least_steps * begun.step_s < now + closing.at_most_in_s
             for begun in streams.begun_by(last)
         )

@@ -8,6 +8,7 @@ shared fsync after the lock is let go. The ticker thread calls `tick`.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -53,6 +54,8 @@ class Answer(NamedTuple):
     newest_version: int
     wants_newer_weights: bool
     closing: Closing | None
+    longest_chunk_s: float
+    """How long a chunk may take; infinite where that is not known."""
 
 
 class Page(NamedTuple):
@@ -128,7 +131,8 @@ class Replay:
             newest_version = self.keeper.books.standing.newest_version
             wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
             closing = self.keeper.lease_clock.forecast(self._clock())
-            return Answer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing)
+            longest_s = math.inf if closing is None else self.keeper.streams.longest_chunk_s(closing)
+            return Answer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
 
     def append(self, upload: Upload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""

@@ -1,5 +1,6 @@
 """The servicer: checks and translates, nothing else. What goes wrong is raised, and the runtime makes it a status."""
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -74,12 +75,12 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         return replay_service_pb2.ReserveResponse(
             granted=[grant.granted for grant in answer.grants],
             too_slow=[grant.too_slow for grant in answer.grants],
-            cut=[grant.cut for grant in answer.grants],
             ahead=[grant.ahead for grant in answer.grants],
             retry_after=duration(answer.retry_after_s),
             newest_version=answer.newest_version,
             wants_newer_weights=answer.wants_newer_weights,
             closing=_closing(answer.closing),
+            longest_chunk=duration(answer.longest_chunk_s) if math.isfinite(answer.longest_chunk_s) else None,
         )
 
     def Append(  # noqa: N802
@@ -264,8 +265,8 @@ def _closing(closing: Closing | None) -> replay_service_pb2.Closing | None:
         return None
     return replay_service_pb2.Closing(
         use_version=closing.use_version,
-        closes_in=duration(closing.closes_in_s),
-        at_most_in=duration(closing.at_most_in_s),
+        closes_in=map(duration, closing.closes_in_s),
+        waits=duration(closing.waits_s),
         interval=duration(closing.interval_s),
     )
 

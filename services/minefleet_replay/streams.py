@@ -1,16 +1,16 @@
 """What actors say of their streams: how fast each plays, and which chunks are being made.
 
-A full chunk takes `chunk_steps · step_s`. It is too stale in the end if streams that are clearly faster fill all leases
-of its window in that time, and the window that was measured is over by then, too. Then it must be cut. Streams that are
-alike never must: no lease is filled without them.
+How long may a chunk take that is not cut? As long as it fits, whenever it begins, into the window that it would have if
+only streams that are clearly faster filled the leases. Streams that are alike need not fit: no lease is filled without
+them.
 """
 
-from bisect import bisect
+import math
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
-from minefleet_replay.closing import needed_s
+from minefleet_replay.closing import SLACK, WAYS_S, Closing, needed_s
 from minefleet_replay.limits import Limits
 from minefleet_replay.names import ChunkName
 
@@ -114,16 +114,26 @@ class Streams:
         """Steps per second that all make together, if none waits."""
         return self._rates[1][-1]
 
-    def must_cut(self, step_s: float, window_s: float) -> bool:
-        """Whether a full chunk whose steps take so long would be too stale, if it has that window, seconds."""
-        chunk_s = needed_s(self._limits.chunk_steps, step_s)
-        return chunk_s > window_s and chunk_s * self._rate_of_faster(step_s) > self._limits.window_steps
+    def longest_chunk_s(self, closing: Closing) -> float:
+        """How long a chunk may take unless it is cut; infinite where no stream is known."""
+        chunk_steps, window_s = self._limits.chunk_steps, closing.window_s
+        steps_s, rates = self._rates
+        for step_s, slower_s, rate in zip(steps_s, [*steps_s[1:], math.inf], rates[1:], strict=False):
+            theirs_s = min(window_s * self.rate / rate, max(window_s, self._limits.window_steps / rate))
+            longest_s = max(chunk_steps * step_s / FASTER, (theirs_s - closing.interval_s - WAYS_S) / SLACK)
+            if longest_s <= chunk_steps * slower_s / FASTER:
+                return longest_s
+        return math.inf
 
-    def unfit(self, window_s: float) -> int:
+    def must_cut(self, step_s: float, closing: Closing) -> bool:
+        """Whether a full chunk whose steps take so long would take too long."""
+        return self._limits.chunk_steps * step_s > self.longest_chunk_s(closing)
+
+    def unfit(self, closing: Closing) -> int:
         """How many streams have hardly time for their shortest fragment."""
         least_steps = self._limits.least_steps
         return sum(
-            needed_s(least_steps, step_s) > window_s and self.must_cut(step_s, window_s)
+            needed_s(least_steps, step_s) > closing.window_s and self.must_cut(step_s, closing)
             for step_s, _, _ in self._known.values()
         )
 
@@ -143,11 +153,6 @@ class Streams:
     def too_slow(self) -> Mapping[str, float]:
         """The streams that are, and the windows that they need, seconds."""
         return self._slow
-
-    def _rate_of_faster(self, step_s: float) -> float:
-        """Steps per second of the streams that are faster than one whose steps take so long."""
-        steps_s, rates = self._rates
-        return rates[bisect(steps_s, FASTER * step_s)]
 
     @property
     def _rates(self) -> tuple[list[float], list[float]]:

@@ -1,5 +1,6 @@
 """What goes to replay waits a moment for company, but for nothing that the loop waits for."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,9 +47,9 @@ class Replay:
         return SimpleNamespace(
             granted=[self.grants] * len(chunks),
             too_slow=[False] * len(chunks),
-            cut=[False] * len(chunks),
             ahead=[False] * len(chunks),
             closing=None,
+            longest_chunk_s=math.inf,
             retry_after_s=FOR_EVER_S,
             newest_version=1,
             wants_newer_weights=False,

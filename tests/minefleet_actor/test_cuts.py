@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet_actor.cuts import BALANCE, MARGIN_S, OUTLIER, PACE, SLACK, STUCK, TELL_S, Cuts
+from minefleet_actor.cuts import BALANCE, MARGIN_S, PACE, PATIENCE, SLACK, STUCK, TELL_S, Cuts
 from minefleet_actor.grants import Verdict
+from minefleet_actor.lanes import Outlook
 
-LEAST = 4
+LEAST, FULL = 4, 20
 STEP_S = 0.5
 TASK = "a task"
 
@@ -24,11 +25,11 @@ class Lanes:
         self.left = math.inf
         self.interval = 3.0
         self.too_slow = self.ahead = False
-        self.cut = True
+        self.longest = 1.0
         self.told = list[float]()
 
-    def deadline(self, slot: int) -> float:
-        return self.at
+    def outlook(self, slot: int) -> Outlook:
+        return Outlook(self.at, self.longest, 0)
 
     def left_s(self, slot: int, version: int, now: float) -> float:
         return self.left
@@ -41,7 +42,7 @@ class Lanes:
         self.told.append(step_s)
 
     def verdict(self, slot: int) -> Verdict:
-        return Verdict(too_slow=self.too_slow, cut=self.cut, ahead=self.ahead)
+        return Verdict(too_slow=self.too_slow, ahead=self.ahead)
 
     def foresee(self, at: float) -> None:
         self.at, self.forecasts = at, self.forecasts + 1
@@ -54,7 +55,9 @@ class World:
         self.now, self.done = 100.0, False
         self.lanes = Lanes()
         lanes: Any = self.lanes
-        self.cuts = Cuts(lanes, 1, least_steps=LEAST, clock=lambda: self.now, **options)
+        self.cuts = Cuts(
+            lanes, 1, least_steps=LEAST, fragment_length=FULL, chunk_steps=FULL, clock=lambda: self.now, **options
+        )
         self.recorder: Any = SimpleNamespace(
             length=np.array([LEAST]), is_done=lambda slot: self.done, plays=lambda slot: TASK
         )
@@ -108,7 +111,7 @@ def test_a_fragment_that_is_too_short_goes_on_unless_its_episode_has_ended(world
     assert not world.is_due() and not world.is_overdue()
 
 
-def test_a_slot_without_time_waits_for_newer_weights_but_no_longer_than_they_take(world: World) -> None:
+def test_a_slot_without_time_waits_for_newer_weights_but_not_for_ever(world: World) -> None:
     assert world.may_start()
     world.lanes.left = SLACK * LEAST * STEP_S
     assert not world.may_start(1)
@@ -117,7 +120,7 @@ def test_a_slot_without_time_waits_for_newer_weights_but_no_longer_than_they_tak
     assert not world.cuts.lacks[0]
     world.cuts.began(0)
     assert not world.may_start(2)
-    world.now += world.lanes.interval
+    world.now += PATIENCE * world.lanes.interval
     assert world.may_start(2)
     world.lanes.left += MARGIN_S
     world.cuts.began(0)
@@ -180,18 +183,15 @@ def test_without_cuts_fragments_start_when_they_are_granted_and_end_when_they_ar
     assert world.cuts.has_time(0)
 
 
-def test_what_fills_the_leases_itself_is_cut_only_where_a_step_or_a_reset_takes_much_longer_than_steps_do(
-    world: World,
-) -> None:
-    world.lanes.cut = False
-    world.lanes.foresee(110.0)
-    world.now = 115.0
-    world.cuts.asked(np.array([0]))
+def test_a_chunk_that_takes_no_longer_than_it_may_is_not_cut(world: World) -> None:
+    world.lanes.longest = FULL * STEP_S
+    world.lanes.left = 0.0
+    assert world.may_start()
+    world.lanes.foresee(world.now)
+    world.now += LEAST * STEP_S - 0.01
     assert not world.is_due() and not world.is_overdue()
-    world.now += OUTLIER * STEP_S - 0.01
-    assert not world.is_overdue()
     world.now += 0.02
-    assert world.is_overdue()
+    assert world.is_due() and world.is_overdue()
 
 
 def test_how_long_steps_take_follows_them_slowly(world: World) -> None:

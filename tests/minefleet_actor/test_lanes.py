@@ -20,7 +20,7 @@ class Replay:
         self.free_chunks = free_chunks
         self.asked: list[list[tuple[str, int]]] = []
         self.told: list[list[tuple[str, int, float]]] = []
-        self.too_slow = self.cut = False
+        self.too_slow = False
         self.closing: Closing | None = None
 
     newest_version = 1
@@ -37,9 +37,9 @@ class Replay:
             newest_version=self.newest_version,
             wants_newer_weights=self.wants_newer_weights,
             too_slow=[self.too_slow] * len(chunks),
-            cut=[self.cut] * len(chunks),
             ahead=[False] * len(chunks),
             closing=self.closing,
+            longest_chunk_s=7.0,
         )
 
 
@@ -147,14 +147,14 @@ def test_deadlines_follow_what_replay_forecasts(clock: Clock) -> None:
     replay = Replay(free_chunks=9)
     grants = grants_of(replay, clock)
     assert grants.deadline(1) == math.inf
-    replay.closing = Closing(use_version=5, closes_in_s=2.0, at_most_in_s=3.0, interval_s=10.0)
+    replay.closing = Closing(use_version=5, closes_in_s=[2.0, 11.0], waits_s=1.0, interval_s=10.0)
     grants.wish(("s", 0))
     grants.ask()
     now = clock.now_s
     assert grants.deadline(3) == -math.inf
     assert (grants.deadline(4), grants.deadline(4, at_most=True)) == (now + 2.0, now + 3.0)
-    assert grants.deadline(6) == now + 22.0
-    assert (grants.interval_s, grants.forecasts) == (10.0, 1)
+    assert grants.deadline(5) == grants.deadline(6) == now + 11.0
+    assert (grants.interval_s, grants.longest_chunk_s, grants.forecasts) == (10.0, 7.0, 1)
 
 
 def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_for_it(clock: Clock) -> None:
@@ -163,10 +163,8 @@ def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_
     grants.wish(("s", 0))
     grants.ask()
     grants.begin(("s", 0), 1, 0.0)
-    replay.cut = True
     grants.ask()
     assert (replay.told[-1], replay.asked[-1]) == ([("s", 0, 0.0)], [("s", 0)])
-    assert grants.verdict("s").cut and not grants.verdict("t").cut
     grants.play(("s", 0), 1.5, "a task")
     grants.ask()
     assert replay.told[-1] == [("s", 0, 1.5)]

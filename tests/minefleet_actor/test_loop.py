@@ -163,6 +163,7 @@ class Post:
     run_id = ""
     is_behind = False
     interval_s = 1.0
+    longest_chunk_s = 0.0
     forecasts = 0
 
     def __init__(self, seed: int, due: float = 0.0) -> None:
@@ -204,7 +205,7 @@ class Post:
     def play(self, chunk: tuple[str, int], step_s: float, task: str = "") -> None: ...
 
     def verdict(self, stream: str) -> Verdict:
-        return Verdict(cut=True)
+        return Verdict()
 
     def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
         """Now and then it is over, and for a fragment to come not the next time."""
@@ -265,7 +266,7 @@ def play(
         recorder=Recorder(SCHEMA, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
         lanes=lanes_,
-        cuts=Cuts(lanes_, SLOTS, least_steps=LEAST_STEPS, clock=clock),
+        cuts=Cuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]
         metrics=metrics,
         rollout=RolloutConfig(

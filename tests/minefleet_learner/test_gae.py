@@ -96,6 +96,20 @@ def test_lambda_one_gives_the_return_minus_the_value() -> None:
     torch.testing.assert_close(advantage + value, torch.tensor([[3.0, 4.0, 4.0]]))
 
 
+@pytest.mark.parametrize(("length", "missing"), [(1, 0.94), (8, 0.77), (16, 0.62), (32, 0.42), (64, 0.24), (128, 0.12)])
+def test_what_a_cut_takes_from_advantages_where_values_know_nothing(length: int, missing: float) -> None:
+    """The numbers of docs/different-speeds.md: the mean over a fragment, of what an endless one would show."""
+    discount, gae_lambda, steps = 0.99, 0.95, 1024
+    reward, value, never = torch.ones(1, steps), torch.zeros(1, steps), torch.zeros(1, steps, dtype=torch.bool)
+
+    def advantages(*tensors: Tensor) -> Tensor:
+        return generalized_advantages(*tensors, discount=discount, gae_lambda=gae_lambda)
+
+    endless = advantages(reward, value, value, never, never)[0, 0]
+    got = advantages(*(each[:, :length] for each in (reward, value, value, never, never))).mean()
+    assert (1 - got / endless).item() == pytest.approx(missing, abs=0.005)
+
+
 def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
     reward, value, next_value = torch.tensor([[1.0]]), torch.tensor([[10.0]]), torch.tensor([[100.0]])
     yes, no = torch.tensor([[True]]), torch.tensor([[False]])

@@ -129,11 +129,13 @@ class World:
         closes: bool = False,
         chunk: tuple[int, int] | None = None,
         steps: int = 1,
+        task: str = "",
     ) -> str:
         """Appends a fragment; `chunk` is the number of its chunk and where that starts."""
         number, start = chunk or (sequence // self.per_chunk, sequence // self.per_chunk * self.per_chunk)
         closes = closes or sequence == start + self.per_chunk - 1
         header = header_of(stream, sequence, version, newest, payload, (number, start, closes), steps)
+        header.task = task
         outcome = self.replay.append(Upload(header=header, pieces=list(pieces(payload))))
         assert outcome is not None
         self.replay.settle()

@@ -1,13 +1,18 @@
 """When leases are expected to close, and what they wait for."""
 
+import math
 from typing import Any
 
 import pytest
 
-from minefleet_replay.closing import EARLY, LEAST_PATIENCE, MOST_PATIENCE, LeaseClock
+from minefleet_replay.closing import EARLY, LEAST_PATIENCE, MOST_PATIENCE, SLACK, WAYS_S, Closing, LeaseClock
 from minefleet_replay.intake import Grant
 from minefleet_replay.names import ChunkName
-from minefleet_replay.streams import TRY_S
+from minefleet_replay.streams import FASTER, TRY_S
+
+CLOSING = Closing(
+    use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0
+)
 
 
 def answers(clock: LeaseClock, fills: list[float], waits: float = 0.0) -> float:
@@ -30,12 +35,21 @@ def test_a_lease_is_expected_to_close_as_late_after_the_last_one_as_those_before
     closing = clock.forecast(now)
     assert closing is not None
     assert (closing.use_version, closing.interval_s) == (5, 1.0)
-    assert closing.closes_in_s == pytest.approx(EARLY)
+    assert closing.closes_in_s == pytest.approx((EARLY, 2 - (1 - EARLY)))
+    assert closing.waits_s == pytest.approx(1 - EARLY + LEAST_PATIENCE)
     assert closing.at_most_in_s == pytest.approx(1 + LEAST_PATIENCE)
     later = clock.forecast(now + 0.5)
-    assert later is not None and later.closes_in_s == pytest.approx(EARLY - 0.5)
+    assert later is not None and later.closes_in_s[0] == pytest.approx(EARLY - 0.5)
     over = clock.forecast(now + 9)
-    assert over is not None and (over.closes_in_s, over.at_most_in_s) == (0, 0)
+    assert over is not None and (over.closes_in_s, over.at_most_in_s) == ((0, 0), 0)
+
+
+def test_leases_that_are_irregular_are_expected_to_close_as_soon_as_one_in_four_does() -> None:
+    clock = LeaseClock(max_staleness=1)
+    now = answers(clock, [0.0, 2.0] * 4)
+    closing = clock.forecast(now)
+    assert closing is not None and closing.interval_s == 1.0
+    assert closing.closes_in_s == pytest.approx((0.0, 2.0 - (1 - EARLY)))
 
 
 def test_the_window_is_the_shortest_time_from_a_version_to_the_last_lease_that_may_hold_what_it_acted() -> None:
@@ -131,21 +145,33 @@ def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world
     assert ask("slow", 1).granted
 
 
-def test_streams_that_are_alike_are_not_cut_however_long_they_take(make_world: Any) -> None:
-    world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
-    iterate(world, 4)
-    world.clock.now_s += 100.0
-    world.replay.tick()
-    for name in ("a", "b", "c"):
-        world.say(name, 0, step_s=9.0)
-    (grant,) = world.replay.reserve(world.learner.version, [ChunkName("a", 0)]).grants
-    assert grant == Grant(granted=True)
-    world.say("faster", 0, step_s=7.1)
-    (grant,) = world.replay.reserve(world.learner.version, [ChunkName("b", 0)]).grants
-    assert grant == Grant(granted=True)
-    world.say("faster", 0, step_s=0.1)
-    (grant,) = world.replay.reserve(world.learner.version, [ChunkName("c", 0)]).grants
-    assert grant.cut
+def test_a_chunk_may_take_as_long_as_streams_that_are_clearly_faster_leave_it_and_a_quarter_more_than_theirs(
+    make_world: Any,
+) -> None:
+    world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=1000)
+    streams, closing = world.replay.keeper.streams, CLOSING._replace(window_s=4.0, interval_s=2.0)
+    assert streams.longest_chunk_s(closing) == math.inf
+    for name in "abc":
+        world.say(name, 0, step_s=0.1)
+    assert streams.longest_chunk_s(closing) == pytest.approx(32 * 0.1 / FASTER)
+    assert not streams.must_cut(0.12, closing)
+    assert streams.must_cut(0.13, closing)
+    for name in "def":
+        world.say(name, 0, step_s=0.01)
+    left_s = 4.0 * (300 + 30) / 300 - 2.0 - WAYS_S
+    assert streams.longest_chunk_s(closing) == pytest.approx(left_s / SLACK)
+    assert streams.must_cut(0.1, closing) and not streams.must_cut(0.01, closing)
+    assert streams.longest_chunk_s(CLOSING._replace(window_s=40.0, interval_s=2.0)) > 32 * 0.1
+
+
+def test_where_the_learner_sets_the_pace_slow_streams_have_no_more_than_the_window(make_world: Any) -> None:
+    world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=100)
+    streams, closing = world.replay.keeper.streams, CLOSING._replace(window_s=8.0, interval_s=4.0)
+    world.say("slow", 0, step_s=0.2)
+    world.say("fast", 0, step_s=0.02)
+    assert streams.longest_chunk_s(closing) == pytest.approx((8.0 - 4.0 - WAYS_S) / SLACK)
+    world.say("fast", 0, step_s=0.1)
+    assert streams.longest_chunk_s(closing) == pytest.approx((8.0 * 1.5 - 4.0 - WAYS_S) / SLACK)
 
 
 def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world: Any) -> None:

@@ -237,17 +237,19 @@ class Closing(_message.Message):
 
     USE_VERSION_FIELD_NUMBER: _builtins.int
     CLOSES_IN_FIELD_NUMBER: _builtins.int
-    AT_MOST_IN_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     INTERVAL_FIELD_NUMBER: _builtins.int
     use_version: _builtins.int
     """The version that the lease is for: that which is being filled, or will be next."""
     @_builtins.property
-    def closes_in(self) -> _duration_pb2.Duration:
-        """Fragments that are long enough should have come by then."""
+    def closes_in(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
+        """Fragments that are long enough should have come by then for that lease, and for each after it that may hold what acts
+        now.
+        """
 
     @_builtins.property
-    def at_most_in(self) -> _duration_pb2.Duration:
-        """For those that are not, and that would be too stale for the next lease, it waits as long at most."""
+    def waits(self) -> _duration_pb2.Duration:
+        """For those that are not, and that would be too stale for the next lease, it waits so much longer at most."""
 
     @_builtins.property
     def interval(self) -> _duration_pb2.Duration:
@@ -257,13 +259,13 @@ class Closing(_message.Message):
         self,
         *,
         use_version: _builtins.int = ...,
-        closes_in: _duration_pb2.Duration | None = ...,
-        at_most_in: _duration_pb2.Duration | None = ...,
+        closes_in: _abc.Iterable[_duration_pb2.Duration] | None = ...,
+        waits: _duration_pb2.Duration | None = ...,
         interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["at_most_in", b"at_most_in", "closes_in", b"closes_in", "interval", b"interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "waits", b"waits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_in", b"at_most_in", "closes_in", b"closes_in", "interval", b"interval", "use_version", b"use_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes_in", b"closes_in", "interval", b"interval", "use_version", b"use_version", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,8 +283,8 @@ class ReserveResponse(_message.Message):
     WANTS_NEWER_WEIGHTS_FIELD_NUMBER: _builtins.int
     TOO_SLOW_FIELD_NUMBER: _builtins.int
     CLOSING_FIELD_NUMBER: _builtins.int
-    CUT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    LONGEST_CHUNK_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay has heard of."""
     wants_newer_weights: _builtins.bool
@@ -304,12 +306,14 @@ class ReserveResponse(_message.Message):
         """Absent while too little is known."""
 
     @_builtins.property
-    def cut(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
-        """One per requested chunk, in its order: whether it is to be cut in time, since a full one would be too stale."""
-
-    @_builtins.property
     def ahead(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
         """One per requested chunk, in its order: whether it is refused because others have had fewer steps (`balance`)."""
+
+    @_builtins.property
+    def longest_chunk(self) -> _duration_pb2.Duration:
+        """How long a chunk may take; one that takes longer is to be cut in time, or it would be too stale. Absent where that is
+        not known, or no chunk must be cut.
+        """
 
     def __init__(
         self,
@@ -320,12 +324,12 @@ class ReserveResponse(_message.Message):
         wants_newer_weights: _builtins.bool = ...,
         too_slow: _abc.Iterable[_builtins.bool] | None = ...,
         closing: Global___Closing | None = ...,
-        cut: _abc.Iterable[_builtins.bool] | None = ...,
         ahead: _abc.Iterable[_builtins.bool] | None = ...,
+        longest_chunk: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "retry_after", b"retry_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "longest_chunk", b"longest_chunk", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "closing", b"closing", "cut", b"cut", "granted", b"granted", "newest_version", b"newest_version", "retry_after", b"retry_after", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "closing", b"closing", "granted", b"granted", "longest_chunk", b"longest_chunk", "newest_version", b"newest_version", "retry_after", b"retry_after", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,79 @@
+"""Whatever their speed, what environments play is trained on alike, where their shortest fragment fits the window."""
+
+import math
+from collections.abc import Callable
+from itertools import product
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.minefleet_replay.different_speeds import END, FRAGMENT, LEAST, MIDDLE, START, Count, Task, simulate
+
+from minefleet_replay.closing import needed_s
+from minefleet_replay.shares import STARVED_SHARE
+
+FAST_S = 0.02
+RATIOS = (1, 2, 3, 5, 10, 20, 60, 200, 1000)
+RESETS = (0, 10, 100)
+"""In steps."""
+STALENESS = (0, 1, 2, 8)
+REUSE = (1, 2, 4)
+SETTINGS = tuple(product(RATIOS, RESETS, STALENESS, REUSE))
+FEW = 8
+LACK, TOGETHER = 0.05, 5
+WARM_S, LEAST_S, MOST_S = 20.0, 60.0, 600.0
+STEPS = 300
+"""That a slow environment may play, within those times."""
+
+
+def staged(version: int) -> Any:
+    return SimpleNamespace(weights={}, info=SimpleNamespace(version=version))
+
+
+def allowance(count: Count, task: str, part: int) -> float:
+    """What a share may lack: 5 %, and twice its standard error, since steps are lost some at a time."""
+    losses = max(1.0, (count.trained[task, part] + count.lost[task, part]) / TOGETHER)
+    return LACK + 2 * math.sqrt(LACK * (1 - LACK) / losses)
+
+
+def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int, reuse: int) -> None:
+    """Plays, and compares what is trained on of each task, and of each part of its episodes, with the mean."""
+    world = make_world(
+        steps_per_iteration=128,
+        chunk_steps=FRAGMENT,
+        max_chunks=5000,
+        least_steps=LEAST,
+        max_staleness=staleness,
+        max_reuse=reuse,
+    )
+    tasks = [
+        Task(name="fast", slots=3, step_s=FAST_S, reset_s=FAST_S),
+        Task(name="slow", slots=2, step_s=ratio * FAST_S, reset_s=max(1, reset) * ratio * FAST_S),
+    ]
+    seconds = min(max(LEAST_S, STEPS * ratio * FAST_S), MOST_S)
+    count = simulate(world, tasks, seconds=WARM_S + seconds, warm_s=WARM_S, train_s=0.3, staged=staged)
+    trained, lost = count.trained.total(), count.lost.total()
+    assert trained
+    shares = {(task, part): count.share(task, part) for task in ("fast", "slow") for part in (START, MIDDLE, END)}
+    mean, keeper = trained / (trained + lost), world.replay.keeper
+    closing = keeper.lease_clock.forecast(world.clock())
+    fits = closing is not None and needed_s(LEAST, ratio * FAST_S) <= closing.window_s
+    lacks = {name: share for name, share in shares.items() if share < mean - allowance(count, *name)}
+    assert not fits or not lacks, (closing, shares)
+    assert count.share("slow") >= STARVED_SHARE or keeper.streams.too_slow
+
+
+@pytest.mark.parametrize("setting", Random(0).sample(SETTINGS, FEW))
+def test_nothing_that_fits_is_trained_on_less_than_it_is_played(
+    make_world: Callable[..., Any], setting: tuple[int, int, int, int]
+) -> None:
+    check(make_world, *setting)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_no_setting_trains_on_less_than_it_plays(
+    make_world: Callable[..., Any], setting: tuple[int, int, int, int]
+) -> None:
+    check(make_world, *setting)
