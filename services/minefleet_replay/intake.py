@@ -71,7 +71,8 @@ class Intake:
         closing = self._keeper.lease_clock.forecast(self._clock())
         if self._keeper.balance is not None:
             self._keeper.balance.update(self._clock())
-        grants = [self._reserve(name, fresh_steps, closing) for name in names]
+        longest_s = self._keeper.streams.longest_chunk_s(closing)
+        grants = [self._reserve(name, fresh_steps, closing, longest_s) for name in names]
         free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
         return grants, free(held_steps, fresh_steps), free(held_steps)
 
@@ -100,9 +101,9 @@ class Intake:
         books = self._books
         return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
 
-    def _reserve(self, name: ChunkName, fresh_steps: int, closing: Closing | None) -> Grant:
+    def _reserve(self, name: ChunkName, fresh_steps: int, closing: Closing | None, longest_s: float) -> Grant:
         pacing, now = self._keeper.pacing, self._clock()
-        steps = self._can_make(name.stream, closing, now)
+        steps = self._can_make(name.stream, closing, longest_s, now)
         if self._books.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
@@ -115,11 +116,11 @@ class Intake:
                 return Grant(granted=False, ahead=True)
         return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps))
 
-    def _can_make(self, stream: str, closing: Closing | None, now: float) -> int:
+    def _can_make(self, stream: str, closing: Closing | None, longest_s: float, now: float) -> int:
         """How many steps a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
         limits, streams = self._books.limits, self._keeper.streams
         step_s = streams.step_s(stream)
-        if closing is None or not streams.must_cut(step_s, closing):
+        if closing is None or limits.chunk_steps * step_s <= longest_s:
             streams.fast_enough(stream)
             return limits.chunk_steps
         if limits.least_steps * step_s > closing.longest_s:

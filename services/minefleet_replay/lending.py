@@ -196,8 +196,9 @@ class Lending:
         if closing is None or closing.use_version != use_version or not closing.at_most_in_s:
             return False
         last = use_version - limits.max_staleness
+        longest_step_s = streams.longest_chunk_s(closing) / limits.chunk_steps
         return any(
-            streams.must_cut(begun.step_s, closing)
+            begun.step_s > longest_step_s
             and begun.since + limits.least_steps * begun.step_s < now + closing.at_most_in_s
             for begun in streams.begun_by(last)
         )

@@ -8,7 +8,6 @@ shared fsync after the lock is let go. The ticker thread calls `tick`.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -131,7 +130,7 @@ class Replay:
             newest_version = self.keeper.books.standing.newest_version
             wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
             closing = self.keeper.lease_clock.forecast(self._clock())
-            longest_s = math.inf if closing is None else self.keeper.streams.longest_chunk_s(closing)
+            longest_s = self.keeper.streams.longest_chunk_s(closing)
             return Answer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
 
     def append(self, upload: Upload) -> Outcome | None:

@@ -114,8 +114,10 @@ class Streams:
         """Steps per second that all make together, if none waits."""
         return self._rates[1][-1]
 
-    def longest_chunk_s(self, closing: Closing) -> float:
-        """How long a chunk may take unless it is cut; infinite where no stream is known."""
+    def longest_chunk_s(self, closing: Closing | None) -> float:
+        """How long a chunk may take unless it is cut; infinite where that is not known."""
+        if closing is None:
+            return math.inf
         chunk_steps, window_s = self._limits.chunk_steps, closing.window_s
         steps_s, rates = self._rates
         for step_s, slower_s, rate in zip(steps_s, [*steps_s[1:], math.inf], rates[1:], strict=False):
@@ -125,15 +127,11 @@ class Streams:
                 return longest_s
         return math.inf
 
-    def must_cut(self, step_s: float, closing: Closing) -> bool:
-        """Whether a full chunk whose steps take so long would take too long."""
-        return self._limits.chunk_steps * step_s > self.longest_chunk_s(closing)
-
     def unfit(self, closing: Closing) -> int:
         """How many streams have hardly time for their shortest fragment."""
-        least_steps = self._limits.least_steps
+        least_steps, longest_step_s = self._limits.least_steps, self.longest_chunk_s(closing) / self._limits.chunk_steps
         return sum(
-            needed_s(least_steps, step_s) > closing.window_s and self.must_cut(step_s, closing)
+            needed_s(least_steps, step_s) > closing.window_s and step_s > longest_step_s
             for step_s, _, _ in self._known.values()
         )
 
