@@ -243,7 +243,7 @@ class Lending:
         if self._keeper.balance is not None:
             change.then(partial(self._keeper.balance.trained, leased_at, self._clock()))
         for chunk in (self._books.index[chunk_id] for chunk_id, uses in lease.chunks if not uses):
-            staleness = lease.use_version - chunk.oldest_version
+            staleness = max(0, lease.use_version - chunk.oldest_version)
             change.then(partial(self._keeper.shares.used, chunk.fragments, staleness, leased_at - chunk.began_at))
 
     def _take_over(self, epoch: int) -> None:

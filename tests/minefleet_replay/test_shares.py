@@ -52,3 +52,15 @@ def test_replay_counts_what_is_played_trained_and_dropped_once(world: Any) -> No
     world.replay.tick()
     (task,), _, _ = world.replay.shares()
     assert task.counts == {"played": 5, "trained": 2, "stale": 3}
+
+
+def test_how_stale_steps_were_at_their_first_use_is_told_also_of_those_that_a_newer_version_acted_in(world: Any) -> None:
+    world.hear(5)
+    for number, version in enumerate((4, 5, 9)):
+        world.append("s", number, version)
+    world.clock.now_s += 3.0
+    world.lease(1, 3, use_version=5)
+    world.ack(1)
+    (task,), _, _ = world.replay.shares()
+    assert task.use == (1, 9.0)
+    assert task.to_proto().trained_staleness == 1
