@@ -95,7 +95,9 @@ class Cuts:
         """[S] int8: `PACE` or `BALANCE` of slots that may not start for it."""
 
     def stepped(self, slots: Slots, seconds: NDArray[np.float64], recorder: Recorder) -> None:
-        """Takes how long steps have taken, [n] each."""
+        """Takes how long steps have taken, [n] each. Where nothing is cut replay is not told: grants hang on it."""
+        if not self._enabled:
+            return
         known = self._step_s[slots]
         seconds = np.where(known > 0, np.minimum(seconds, OUTLIER * known), seconds)
         step_s = np.where(known > 0, known + SHARE * (seconds - known), seconds)

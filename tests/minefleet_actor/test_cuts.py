@@ -181,6 +181,7 @@ def test_without_cuts_fragments_start_when_they_are_granted_and_end_when_they_ar
     assert world.may_start()
     assert not world.may_start(is_granted=False)
     assert world.cuts.has_time(0)
+    assert world.cuts.step_s(0) == 0 and not world.lanes.told
 
 
 def test_a_chunk_that_takes_no_longer_than_it_may_is_not_cut(world: World) -> None:
