@@ -1,11 +1,14 @@
 """Fast and slow environments in one run: which share of the slow ones' steps is trained on.
 
-python benchmarks/mixed.py [--minutes 1] [--case large small one-slow too-slow]
+python benchmarks/mixed.py [--minutes 1] [--case large small one-slow too-slow] [--peers]
 
 large     eight environments, four of 1 ms a step, four of 60 ms; iterations of 4,096 steps
 small     the same with iterations of 256 steps: a full fragment of a slow one takes longer than it may be used
 one-slow  63 environments of 20 ms and one of 1 s, iterations of 8,192 steps, `max_staleness` 2
+balanced  as large, but both tasks are to have as many steps
 too-slow  as small, but the slow ones take 5 s a step: the run says so
+
+With `--peers`, RLlib's PPO and APPO and Sample Factory play large and small, too.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from harness.peers import PEERS, install
 from harness.report import line
 
 CONFIG = Path(__file__).parent / "harness" / "mixed_run.py"
@@ -24,6 +28,10 @@ BATCHES = "train_config.batches_per_iteration"
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "large": ({"fast_s": 0.001, "slow_s": 0.06, "one_in": 2}, [f"{BATCHES}=16"]),
     "small": ({"fast_s": 0.001, "slow_s": 0.06, "one_in": 2}, [f"{BATCHES}=1"]),
+    "balanced": (
+        {"fast_s": 0.001, "slow_s": 0.06, "one_in": 2},
+        [f"{BATCHES}=16", "rollout_config.replay_buffer_config.balance=task"],
+    ),
     "one-slow": (
         {"fast_s": 0.02, "slow_s": 1.0, "one_in": 64},
         [
@@ -36,6 +44,14 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "too-slow": ({"fast_s": 0.001, "slow_s": 5.0, "one_in": 2}, [f"{BATCHES}=1"]),
 }
+STEPS_OF = {"large": 4096, "small": 256}
+"""Steps per iteration, of the cases that peers play."""
+PEERS_OF = {
+    "RLlib PPO": ("rllib", "rllib_mixed.py", ["PPO"]),
+    "RLlib APPO": ("rllib", "rllib_mixed.py", ["APPO"]),
+    "Sample Factory": ("sample_factory", "sample_factory_mixed.py", []),
+}
+"""The environment, the program and its first arguments."""
 STEPS = 32
 WINDOW = 20
 """Iterations that one line of metrics counts steps over."""
@@ -45,9 +61,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--case", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--peers", action="store_true")
     arguments = parser.parse_args()
     for case in arguments.case:
         measure(case, arguments.minutes)
+        for peer in PEERS_OF if arguments.peers and case in STEPS_OF else ():
+            print(f"{case}: {peer}: {measure_peer(peer, case, arguments.minutes)}", flush=True)
 
 
 def measure(case: str, minutes: float) -> None:
@@ -69,6 +88,25 @@ def measure(case: str, minutes: float) -> None:
     print(*(f"{case}: {text}" for text in told.stdout.splitlines() if text.startswith("warning")), sep="\n")
     print(f"{case}: {described(rows)}")
     print(line("mixed", case, "trained share of slow steps", trained_share(rows)))
+
+
+def measure_peer(peer: str, case: str, minutes: float) -> str:
+    """Trains a peer. Returns the JSON text that it ends with, or what it said last where it failed."""
+    name, program, first = PEERS_OF[peer]
+    python = install(name, constrained=False)
+    with tempfile.TemporaryDirectory() as directory:
+        mixed = json.dumps({**CASES[case][0], "births": f"{directory}/births"})
+        words = [str(PEERS / program), *first, str(60 * minutes), str(STEPS_OF[case])]
+        done = subprocess.run(
+            [str(python), *words],
+            env={**os.environ, "MIXED": mixed, "COUNTS": directory},
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    lines = (done.stdout if done.returncode == 0 else done.stderr).splitlines()
+    return next((text for text in reversed(lines) if text.startswith("{") or done.returncode), "it said nothing")
 
 
 def trained_share(rows: list[dict[str, Any]]) -> float:

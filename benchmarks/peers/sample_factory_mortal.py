@@ -35,8 +35,12 @@ class Clock(AlgoObserver):
             runner.cfg.train_for_env_steps = 1
 
 
+def make(name, config, env_config, render_mode=None):
+    return mortal_run.Mortal(render_mode)
+
+
 def main():
-    register_env("mortal", lambda name, config, env_config, render_mode=None: mortal_run.Mortal(render_mode))
+    register_env("mortal", make)
     given = [*OPTIONS, f"--train_dir={tempfile.mkdtemp()}"]
     parser, _ = parse_sf_args(given)
     _, runner = make_runner(parse_full_cfg(parser, given))
