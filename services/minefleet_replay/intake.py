@@ -60,18 +60,25 @@ class Intake:
     def _books(self) -> Books:
         return self._keeper.books
 
-    def reserve(self, policy_version: int, names: Sequence[ChunkName]) -> tuple[list[Grant], int, int]:
-        """Says for each chunk if these weights may make it, and what room is left then: for theirs, for newer ones."""
+    def reserve(
+        self, policy_version: int, names: Sequence[ChunkName], closing: Closing | None, longest_s: float
+    ) -> tuple[list[Grant], int, int]:
+        """Says for each chunk if these weights may make it, and what room is left then: for theirs, for newer ones.
+
+        Args:
+            policy_version: Of the weights.
+            names: The chunks.
+            closing: When the next leases close, as far as is known.
+            longest_s: How long a chunk may take.
+        """
         if self._is_too_old(policy_version):
             for name in names:
                 self._keeper.pacing.revoke(name)
             return [REFUSED] * len(names), 0, self._keeper.pacing.free_steps(self._books.index.usable_steps)
         lag = max(0, self._books.standing.newest_version - policy_version)
         fresh_steps = self._books.limits.fresh_steps(lag)
-        closing = self._keeper.lease_clock.forecast(self._clock())
         if self._keeper.balance is not None:
             self._keeper.balance.update(self._clock())
-        longest_s = self._keeper.streams.longest_chunk_s(closing)
         grants = [self._reserve(name, fresh_steps, closing, longest_s) for name in names]
         free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
         return grants, free(held_steps, fresh_steps), free(held_steps)
@@ -108,9 +115,9 @@ class Intake:
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
             return Grant(granted=True)
-        if not steps and not pacing.has_granted(name):
-            return Grant(granted=False, too_slow=True)
         if not pacing.has_granted(name):
+            if not steps:
+                return Grant(granted=False, too_slow=True)
             self._keeper.streams.wait(name.stream, now)
             if self._keeper.balance is not None and self._keeper.balance.is_ahead(name.stream):
                 return Grant(granted=False, ahead=True)

@@ -126,11 +126,11 @@ class Replay:
         with self._changed:
             for stream in streams:
                 self.keeper.streams.hear(stream, self._clock())
-            grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names)
-            newest_version = self.keeper.books.standing.newest_version
-            wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
             closing = self.keeper.lease_clock.forecast(self._clock())
             longest_s = self.keeper.streams.longest_chunk_s(closing)
+            grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names, closing, longest_s)
+            newest_version = self.keeper.books.standing.newest_version
+            wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
             return Answer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
 
     def append(self, upload: Upload) -> Outcome | None:
