@@ -11,11 +11,11 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet.policies import Policy
-from minefleet.tree import Tree, tree_map
+from minefleet.tree import Tree
 from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch
-from minefleet_learner.forward import evaluate, gather, has_memory, passes, rows_of_a_pass, select_seen
+from minefleet_learner.forward import evaluate, gather, has_memory, in_order, passes, rows_of_a_pass, select_seen
 from minefleet_learner.pieces import sequences
 from minefleet_learner.starts import Wayside
 
@@ -95,13 +95,13 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     whole_rows, step_at = has_memory(policy), _step_at(batch)
     most = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
     parts = sequences(batch.mask.shape[1], config) if whole_rows else []
-    starts: list[Tree] = []
-    for rows in passes(batch, rows_of_a_pass(policy, batch, most)):
+    starts: list[tuple[Tree, Tensor]] = []
+    for rows in passes(batch, rows_of_a_pass(policy, batch, most), whole_rows=whole_rows):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
         if len(parts) > 1:
             wayside = Wayside(batch, rows, parts)
             output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
-            starts.append(wayside.states())
+            starts.append((wayside.states(), rows))
         else:
             output = evaluate(policy, batch, selection, [slice(0, value.shape[1])], compute_dtype(config))
         value.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
@@ -112,7 +112,7 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
         value=gather(value, batch.position).masked_fill(~batch.mask, 0.0),
         next_value=gather(value, after).masked_fill(~batch.mask | batch.terminated, 0.0),
         logp=gather(logp, batch.position).masked_fill(~batch.mask, 0.0),
-        start=tree_map(lambda *leaves: torch.cat(leaves), *starts) if starts else {},
+        start=in_order(*zip(*starts, strict=True)) if starts else {},
     )
 
 

@@ -19,6 +19,7 @@ from minefleet.policies.encoders import AT_ONCE
 from minefleet.policies.precision import compute
 from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
+from minefleet_learner.pieces import evenly
 
 PASS_STEPS = AT_ONCE
 """Steps that a pass on the CPU takes at most without memory."""
@@ -26,7 +27,7 @@ PASS_STEPS = AT_ONCE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """All that was seen in some rows: [b, S], or n real observations [n, 1]."""
+    """All that was seen in some rows, S in the longest of them: [b, S], or n real observations [n, 1]."""
 
     rows: Tensor
     """[b] int64."""
@@ -52,16 +53,25 @@ def rows_of_a_pass(policy: Policy, batch: Batch, most: int) -> int:
     return min(most, max(1, PASS_STEPS // batch.mask.shape[1]))
 
 
-def passes(batch: Batch, most: int) -> Iterator[Tensor]:
-    """All rows in order, at most so many [b] at a time."""
+def passes(batch: Batch, most: int, *, whole_rows: bool = False) -> Iterator[Tensor]:
+    """All rows, at most so many [b] at a time; for passes over `whole_rows` those of like length together."""
+    lengths = batch.seen_mask.sum(1).cpu()
     for pool in batch.pools(torch.arange(len(batch), device=batch.mask.device)):
-        yield from torch.split(pool, most)
+        parts = (pool[part.to(pool.device)] for part in evenly(lengths[pool.cpu()], most))
+        yield from parts if whole_rows else torch.split(pool, most)
+
+
+def in_order(found: Sequence[Tree], rows: Sequence[Tensor]) -> Tree:
+    """Joins what passes found of their rows, trees of [b, ...], in the order of all rows."""
+    order = torch.cat(list(rows)).cpu().argsort()
+    return tree_map(lambda *leaves: torch.cat(leaves)[order], *found)
 
 
 def select_seen(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:
     """Selects all that was seen in some fragments, the observations after cuts included."""
-    width = batch.seen_mask.shape[1]
-    seen, mask = rows.unsqueeze(1) * width + torch.arange(width, device=rows.device), batch.seen_mask[rows]
+    width, longest = batch.seen_mask.shape[1], int(batch.seen_mask[rows].sum(1).max())
+    seen = rows.unsqueeze(1) * width + torch.arange(longest, device=rows.device)
+    mask = batch.seen_mask[rows, :longest]
     if not whole_rows:
         seen, mask = (index[mask].unsqueeze(1) for index in (seen, mask))
     return Selection(rows=rows, seen=seen, mask=mask)

@@ -31,8 +31,9 @@ class Objective:
     def loss(self, prepared: Prepared, rates: Rates, chosen: Tensor, count: float) -> PPOLoss:
         """The loss of the pieces `chosen` [p]; means are sums over `count` steps."""
         batch, head = prepared.batch, self._policy.action_head
-        steps, mask = prepared.pieces.steps[chosen], prepared.pieces.mask[chosen]
-        output = self._evaluate(self._policy, prepared, chosen, prepared.start)
+        longest = int(prepared.pieces.lengths[chosen].max())
+        steps, mask = prepared.pieces.steps[chosen, :longest], prepared.pieces.mask[chosen, :longest]
+        output = self._evaluate(self._policy, prepared, chosen, steps, prepared.start)
         behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, steps).unbind(-1)
         entropies = head.entropies(output.params)
         loss = ppo_loss(
@@ -50,7 +51,7 @@ class Objective:
             value_coef=self._config.ppo_vf_coef,
             entropy_coef=0.0 if rates.warming_up else rates.entropy,
             anchor_value=anchor if self._config.clip_vloss else None,
-            kl_reference=self._kl_reference(output.params, prepared, chosen),
+            kl_reference=self._kl_reference(output.params, prepared, chosen, steps),
             rho=0.0 if rates.warming_up else rates.rho,
             log_ratio_range=self._config.log_ratio_range,
             count=count,
@@ -58,19 +59,19 @@ class Objective:
         means = {name: masked_mean(one.detach(), mask, count) for name, one in entropies.items() if name}
         return replace(loss, head_entropy=means)
 
-    def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Tensor) -> Tensor | None:
+    def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Tensor, steps: Tensor) -> Tensor | None:
         """KL(current ‖ reference) [p, L]."""
         if self.reference is None:
             return None
         with torch.no_grad():
-            theirs = self._evaluate(self.reference, prepared, chosen, prepared.reference_start).params
+            theirs = self._evaluate(self.reference, prepared, chosen, steps, prepared.reference_start).params
         return self._policy.action_head.kl(params, theirs)
 
-    def _evaluate(self, policy: Policy, prepared: Prepared, chosen: Tensor, start: Tree) -> PolicyOutput:
-        pieces, on_cpu = prepared.pieces, chosen.cpu()
+    def _evaluate(self, policy: Policy, prepared: Prepared, chosen: Tensor, steps: Tensor, start: Tree) -> PolicyOutput:
+        on_cpu = chosen.cpu()
         state = tree_map(lambda leaf: leaf[on_cpu].to(chosen.device), start)
         dtype = compute_dtype(self._config)
-        return evaluate_pieces(policy, prepared.batch, pieces.row[chosen], pieces.steps[chosen], state, dtype)
+        return evaluate_pieces(policy, prepared.batch, prepared.pieces.row[chosen], steps, state, dtype)
 
 
 def weight_cap(config: TrainConfig) -> float:

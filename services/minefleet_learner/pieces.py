@@ -4,6 +4,8 @@
     without       s₀│s₁│s₂│s₃│s₄│s₅│s₆
     with memory   s₀ s₁ s₂│s₃ s₄ s₅│s₆      `context_length` 3
 
+Sequences of one pass are padded to the longest of them, and so are of like length (`evenly`).
+
 Neighbouring steps are alike: a minibatch of few whole fragments says less of an iteration than its number of steps
 makes believe, and its gradient is noisier. So pieces are drawn from all fragments alike, and are as short as the policy
 allows.
@@ -19,6 +21,9 @@ from torch import Tensor
 
 from minefleet.config import TrainConfig
 from minefleet_learner.batch import Batch
+
+PADDING = 0.1
+"""Share of what a pass computes that may be padding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +42,12 @@ class Pieces:
     def __len__(self) -> int:
         """P."""
         return len(self.row)
+
+    @property
+    def lengths(self) -> Tensor:
+        """[P] int64: steps of each, up to the last one that is trained."""
+        numbers = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
+        return (self.mask * numbers).amax(1)
 
     def of(self, rows: Tensor, steps: int) -> tuple["Pieces", Tensor]:
         """Pieces of some fragments, as if there were no others.
@@ -66,6 +77,29 @@ def sequences(length: int, config: TrainConfig) -> list[slice]:
     return windows(length, config.context_length, config.burn_in)
 
 
+def evenly(lengths: Tensor, most: int) -> list[Tensor]:
+    """Parts sequences into passes, of which each is padded little.
+
+    Args:
+        lengths: [n] int64, of the sequences.
+        most: Sequences of a pass at most.
+
+    Returns:
+        Where the sequences of each pass are among all, [p] int64 on the CPU: the longest ones first.
+    """
+    in_order, order = lengths.cpu().sort(descending=True, stable=True)
+    sizes, longest, steps = [0], 0, 0
+    for length in in_order.tolist():
+        steps += length
+        if sizes[-1] == most or steps < (1 - PADDING) * (sizes[-1] + 1) * longest:
+            sizes.append(0)
+            steps = length
+        if not sizes[-1]:
+            longest = length
+        sizes[-1] += 1
+    return list(torch.split(order, sizes))
+
+
 def cut(trained: Tensor, parts: Sequence[slice]) -> Pieces:
     """Cuts fragments into pieces.
 
@@ -84,7 +118,7 @@ def cut(trained: Tensor, parts: Sequence[slice]) -> Pieces:
     return Pieces(row=row, window=window, steps=steps[row, window], mask=mask[row, window])
 
 
-def draw(batch: Batch, row: Tensor, count: int, most: int) -> list[list[Tensor]]:
+def draw(batch: Batch, row: Tensor, lengths: Tensor, count: int, most: int) -> list[list[Tensor]]:
     """Shuffles pieces and deals them out to optimizer steps, as evenly as can be.
 
     Where the batch is not in memory as a whole, fragments are shuffled into pools that are, and pieces within each.
@@ -92,6 +126,7 @@ def draw(batch: Batch, row: Tensor, count: int, most: int) -> list[list[Tensor]]
     Args:
         batch: What is trained on.
         row: [P] int64 on the CPU, the fragment of each piece.
+        lengths: [P] int64 on the CPU, the steps of each piece.
         count: Optimizer steps.
         most: Pieces of a micro-batch at most.
 
@@ -106,7 +141,7 @@ def draw(batch: Batch, row: Tensor, count: int, most: int) -> list[list[Tensor]]
     order = torch.randperm(len(row))
     order = order[pool_of[row[order]].argsort(stable=True)]
     return [
-        [micro_batch for run in _runs(share, pool_of[row[share]]) for micro_batch in torch.split(run, most)]
+        [run[part] for run in _runs(share, pool_of[row[share]]) for part in evenly(lengths[run], most)]
         for share in torch.tensor_split(order, count)
     ]
 

@@ -16,7 +16,7 @@ from minefleet.policies import Policy
 from minefleet.policies.precision import compute
 from minefleet.tree import Tree, tree_map
 from minefleet_learner.batch import Batch
-from minefleet_learner.forward import gather, observations, passes, stored_state
+from minefleet_learner.forward import gather, in_order, observations, passes, stored_state
 
 
 class Wayside:
@@ -67,15 +67,19 @@ def states_before(
     Returns:
         The states before each window, a tree of [B, W, ...] on the CPU.
     """
-    found: list[Tree] = []
-    for rows in passes(batch, rows_per_pass):
+    found: list[tuple[Tree, Tensor]] = []
+    for rows in passes(batch, rows_per_pass, whole_rows=True):
+        longest = int(batch.mask[rows].sum(1).max())
         before = [tree_map(lambda leaf, at=rows: leaf[at], state) or stored_state(batch, rows)]
         for part in parts[:-1]:
-            seen = batch.position[rows, part]
+            if part.start >= longest:
+                before.append(before[-1])  # No piece begins behind it.
+                continue
+            seen = batch.position[rows, part.start : min(part.stop, longest)]
             obs, first = observations(batch, rows, seen), gather(batch.seen_first, seen)
             before.append(compute(policy, obs, before[-1], first, dtype)[1])
-        found.append(tree_map(lambda *leaves: torch.stack(leaves, 1).cpu(), *before))
-    return tree_map(lambda *leaves: torch.cat(leaves), *found)
+        found.append((tree_map(lambda *leaves: torch.stack(leaves, 1).cpu(), *before), rows))
+    return in_order(*zip(*found, strict=True))
 
 
 def _chosen(leaf: Tensor, row: Tensor) -> Tensor:

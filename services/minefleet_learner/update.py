@@ -227,6 +227,7 @@ class Updater:
                 groups = draw(
                     prepared.batch,
                     prepared.pieces.row.cpu(),
+                    prepared.pieces.lengths.cpu(),
                     optimizer_steps,
                     self._preparer.pieces_of_a_pass(prepared),
                 )

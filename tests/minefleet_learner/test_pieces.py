@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.updates import make_batch
+from tests.updates import make_batch, make_updater
 
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
@@ -19,7 +19,8 @@ from minefleet.policies import Policy
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import recompute
 from minefleet_learner.forward import evaluate_pieces
-from minefleet_learner.pieces import Pieces, cut, draw, sequences, windows
+from minefleet_learner.pieces import PADDING, Pieces, cut, draw, evenly, sequences, windows
+from minefleet_learner.schedule import rates
 from minefleet_learner.starts import states_before
 
 Make = Callable[..., Fragment]
@@ -76,9 +77,9 @@ def test_pieces_of_some_fragments_are_what_would_be_cut_of_those_alone(
 @pytest.mark.parametrize("count", [1, 4, 7])
 def test_each_epoch_has_every_piece_once_in_steps_of_one_size(make_fragment: Make, count: int, most: int) -> None:
     batch = make_batch(make_fragment, 0)
-    row = cut(batch.mask, windows(batch.mask.shape[1], 1)).row
-    groups = draw(batch, row, count, most)
-    assert sorted(torch.cat([torch.cat(group) for group in groups]).tolist()) == list(range(len(row)))
+    pieces = cut(batch.mask, windows(batch.mask.shape[1], 1))
+    groups = draw(batch, pieces.row, pieces.lengths, count, most)
+    assert sorted(torch.cat([torch.cat(group) for group in groups]).tolist()) == list(range(len(pieces)))
     sizes = [sum(map(len, group)) for group in groups]
     assert max(sizes) - min(sizes) <= 1
     assert max(len(part) for group in groups for part in group) <= most
@@ -87,15 +88,49 @@ def test_each_epoch_has_every_piece_once_in_steps_of_one_size(make_fragment: Mak
 def test_a_minibatch_has_steps_of_all_fragments_alike(make_fragment: Make) -> None:
     """Of a minibatch's eight steps, two are of one fragment of 64 by chance only: they are not neighbours."""
     batch = collate([((f"s{index}", 0), make_fragment(index, 64)) for index in range(16)])
-    row = cut(batch.mask, windows(64, 1)).row
+    pieces = cut(batch.mask, windows(64, 1))
     torch.manual_seed(0)
     pairs = Counter(
-        bool(row[one] == row[other])
-        for group in draw(batch, row, 128, 8)
+        bool(pieces.row[one] == pieces.row[other])
+        for group in draw(batch, pieces.row, pieces.lengths, 128, 8)
         for one, other in torch.combinations(group[0])
     )
     # By chance 63 of 1023; with fragments of 64 steps kept together it would be all of them.
     assert pairs[True] / pairs.total() == pytest.approx(63 / 1023, rel=0.2)
+
+
+@given(lengths=st.lists(st.integers(1, 64), min_size=1), most=st.integers(1, 9))
+def test_sequences_of_a_pass_are_of_like_length(lengths: list[int], most: int) -> None:
+    parts = [part.tolist() for part in evenly(torch.tensor(lengths), most)]
+    assert sorted(number for part in parts for number in part) == list(range(len(lengths)))
+    for part in parts:
+        steps = [lengths[number] for number in part]
+        assert len(part) <= most
+        assert sum(steps) >= (1 - PADDING) * len(part) * max(steps)
+
+
+@pytest.mark.parametrize("context_length", [4, 64])
+def test_an_update_computes_little_padding_where_half_the_steps_are_of_short_fragments(
+    make_fragment: Make, make_policy: MakePolicy, context_length: int
+) -> None:
+    """Fragments of 8 steps beside some of 31, which end with the observation after their cut."""
+    policy, computed = make_policy(5), 0
+    config = TrainConfig(
+        batch_size_per_gpu=4, batches_per_iteration=2, epochs_per_iteration=3, context_length=context_length
+    )
+    lengths = [8, 31, 8, 8, 8] * 4
+    fragments = [make_fragment(seed, steps, state=STATE) for seed, steps in enumerate(lengths)]
+
+    def count(_: object, passed: tuple[Any, ...]) -> None:
+        nonlocal computed
+        computed += passed[2].numel()
+
+    policy.register_forward_pre_hook(count)
+    batch = collate([((f"s{index}", 0), fragment) for index, fragment in enumerate(fragments)])
+    report = make_updater(policy, config).update(batch, rates(config, 0, 0.0))
+    wanted = sum(lengths) + len(lengths) + 3 * sum(lengths)
+    assert report.skipped_steps == 0
+    assert wanted <= computed <= wanted / (1 - PADDING)
 
 
 def test_sequences_go_on_from_the_state_before_them_and_no_gradient_passes_their_start(
@@ -144,7 +179,8 @@ def test_the_same_states_come_whatever_the_rows_of_a_pass(make_fragment: Make, m
     options: dict[str, Any] = {"dtype": torch.float32, "state": state}
     parts = windows(batch.mask.shape[1], 2, 3)
     one, all_of_them = (states_before(policy, batch, parts, rows_per_pass=rows, **options)["gru"] for rows in (1, 6))
-    torch.testing.assert_close(one, all_of_them)
+    is_there = batch.mask[:, [part.start for part in parts]]
+    torch.testing.assert_close(one[is_there], all_of_them[is_there])
     assert torch.equal(one[:, 0], state["gru"])
     stored = states_before(
         policy, replace(batch, recurrent_state=state), parts, rows_per_pass=6, **options | {"state": {}}
