@@ -187,7 +187,7 @@ class Cuts:
         """[S] bool: the slots whose chunk will have taken longer than it may when it is full."""
         left = np.maximum(self._chunk_steps - self._steps_before - recorder.length, 0)
         expected_s: NDArray[np.float64] = self._clock() - self._began_at + left * self._step_s
-        return expected_s > self._longest_s
+        return expected_s > self._longest_s + MARGIN_S
 
     def _may_be_cut(self, slot: int, recorder: Recorder) -> bool:
         steps = recorder.length[slot]

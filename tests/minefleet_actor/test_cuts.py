@@ -189,7 +189,7 @@ def test_a_chunk_that_takes_no_longer_than_it_may_is_not_cut(world: World) -> No
     world.lanes.left = 0.0
     assert world.may_start()
     world.lanes.foresee(world.now)
-    world.now += LEAST * STEP_S - 0.01
+    world.now += LEAST * STEP_S + MARGIN_S - 0.01
     assert not world.is_due() and not world.is_overdue()
     world.now += 0.02
     assert world.is_due() and world.is_overdue()

@@ -46,6 +46,7 @@ WAY_S = 0.02
 ASK_S = 0.02
 TICK_S = 1.0
 FRAGMENT, LEAST = 32, 8
+HICCUPS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +57,8 @@ class Task:
     slots: int
     step_s: float
     reset_s: float
+    hiccup_s: float = 0.0
+    """One step in `HICCUPS` takes so much longer."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class Environments:
     def __init__(self, tasks: Sequence[Task], clock: Callable[[], float]) -> None:
         self._task = [task for task in tasks for _ in range(task.slots)]
         self._clock = clock
+        self._rng = np.random.default_rng(0)
         self.num_slots = len(self._task)
         self.frames = np.zeros((self.num_slots, 0, 0, 3), np.uint8)
         self.obs: Tree = np.zeros((self.num_slots, 2), np.float32)
@@ -94,7 +98,9 @@ class Environments:
     def step(self, slots: Slots, action: Tree) -> None:
         """Takes as long as the task says."""
         for slot in slots.tolist():
-            heapq.heappush(self._due, (self._clock() + self._task[slot].step_s, slot, Kind.STEP))
+            task = self._task[slot]
+            takes_s = task.step_s + task.hiccup_s * (self._rng.random() * HICCUPS < 1)
+            heapq.heappush(self._due, (self._clock() + takes_s, slot, Kind.STEP))
 
     def reset(self, slots: Slots) -> None:
         """Likewise."""
@@ -286,7 +292,14 @@ class Learner:
 
 
 def simulate(
-    world: Any, tasks: Sequence[Task], *, seconds: float, warm_s: float, train_s: float, staged: Callable[[int], Any]
+    world: Any,
+    tasks: Sequence[Task],
+    *,
+    seconds: float,
+    warm_s: float,
+    train_s: float,
+    staged: Callable[[int], Any],
+    cuts: bool = True,
 ) -> Count:
     """Lets time pass, and counts what becomes of the steps that are settled after `warm_s`.
 
@@ -297,6 +310,7 @@ def simulate(
         warm_s: How much of that is not counted.
         train_s: How long the learner trains on an iteration.
         staged: Makes newer weights of a version.
+        cuts: Whether fragments may end before they are full.
     """
     world.staged, clock = None, world.clock
     pool, post, inference = Environments(tasks, clock), Post(world), Nobody(sum(task.slots for task in tasks))
@@ -330,6 +344,7 @@ def simulate(
             least_steps=LEAST,
             fragment_length=FRAGMENT,
             chunk_steps=FRAGMENT,
+            enabled=cuts,
             balanced=world.limits.balance != "speed",
             clock=clock,
         ),

@@ -71,6 +71,27 @@ def test_nothing_that_fits_is_trained_on_less_than_it_is_played(
     check(make_world, *setting)
 
 
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_alike_environments_are_as_fast_as_without_cuts_also_where_some_steps_take_longer(
+    make_world: Callable[..., Any], staleness: int
+) -> None:
+    """An iteration has as many steps as a fragment of each, so that none is filled without all of them."""
+    tasks = [Task(name="all", slots=16, step_s=0.005, reset_s=0.005, hiccup_s=0.05)]
+    trained = []
+    for cuts in (True, False):
+        world = make_world(
+            steps_per_iteration=16 * FRAGMENT,
+            chunk_steps=FRAGMENT,
+            max_chunks=5000,
+            least_steps=LEAST,
+            max_staleness=staleness,
+        )
+        count = simulate(world, tasks, seconds=40.0, warm_s=10.0, train_s=0.05, staged=staged, cuts=cuts)
+        assert count.share("all") >= 0.98
+        trained.append(count.trained.total())
+    assert trained[0] >= 0.9 * trained[1]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_setting_trains_on_less_than_it_plays(
