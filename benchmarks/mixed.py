@@ -1,14 +1,18 @@
 """Fast and slow environments in one run: which share of the slow ones' steps is trained on.
 
 python benchmarks/mixed.py [--minutes 1] [--case large small one-slow too-slow] [--peers]
+python benchmarks/mixed.py --draw FILE LABEL=metrics.jsonl …
 
-large     eight environments, four of 1 ms a step, four of 60 ms; iterations of 4,096 steps
-small     the same with iterations of 256 steps: a full fragment of a slow one takes longer than it may be used
-one-slow  63 environments of 20 ms and one of 1 s, iterations of 8,192 steps, `max_staleness` 2
-balanced  as large, but both tasks are to have as many steps
-too-slow  as small, but the slow ones take 5 s a step: the run says so
+large           eight environments, four of 1 ms a step, four of 60 ms; iterations of 4,096 steps
+small           the same, iterations of 256 steps: a full fragment of a slow one takes longer than it may be used
+balanced        as large, but both tasks are to have as many steps
+one-slow        63 environments of 20 ms and one of 1 s, iterations of 8,192 steps, `max_staleness` 2
+recall          as large, but a cue is to be remembered for 16 steps, by a policy with memory; iterations of 1,024 steps
+recall-in-turn  the same, but nothing is cut, and nothing is stale
+too-slow        as small, but the slow ones take 5 s a step: the run says so
 
-With `--peers`, RLlib's PPO and APPO and Sample Factory play large and small, too.
+With `--peers`, RLlib's PPO and APPO and Sample Factory play large and small, too. `--draw` runs nothing: it draws the
+returns of both tasks in runs that are over.
 """
 
 import argparse
@@ -42,6 +46,11 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rollout_config.replay_buffer_config.max_staleness=2",
         ],
     ),
+    "recall": ({"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "recall": True}, []),
+    "recall-in-turn": (
+        {"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "recall": True},
+        ["rollout_config.replay_buffer_config.max_staleness=0", "rollout_config.min_fragment_length=64"],
+    ),
     "too-slow": ({"fast_s": 0.001, "slow_s": 5.0, "one_in": 2}, [f"{BATCHES}=1"]),
 }
 STEPS_OF = {"large": 4096, "small": 256}
@@ -62,7 +71,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--case", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--draw", nargs="+", metavar=("FILE", "LABEL=METRICS"))
     arguments = parser.parse_args()
+    if arguments.draw:
+        draw(*arguments.draw)
+        return
     for case in arguments.case:
         measure(case, arguments.minutes)
         for peer in PEERS_OF if arguments.peers and case in STEPS_OF else ():
@@ -115,6 +128,23 @@ def trained_share(rows: list[dict[str, Any]]) -> float:
     trained: int = sum(share.get("trained_steps", 0) for share in shares)
     dropped: int = sum(sum(share.get("dropped_steps", {}).values()) for share in shares)
     return trained / max(trained + dropped, 1)
+
+
+def draw(picture: str, *runs: str) -> None:
+    """Draws returns over minutes, one panel for each run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    for panel, (label, _, metrics) in zip(panels, (run.partition("=") for run in runs), strict=True):
+        rows = [json.loads(text) for text in Path(metrics).read_text().splitlines()]
+        for task in ("fast", "slow"):
+            told = [(row["wall_s"] / 60, row["tasks"][task]["return_mean"]) for row in rows if task in row["tasks"]]
+            panel.plot(*zip(*told, strict=True), label=task)
+        panel.set(title=label, xlabel="minutes", ylim=(0, STEPS + 1))
+    panels[0].set_ylabel(f"return of {STEPS} steps")
+    panels[-1].legend(loc="lower right")
+    figure.savefig(picture)
 
 
 def described(rows: list[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 MIXED has, as JSON, how long a step of a fast and of a slow one takes, seconds; every how many is slow; and a file in
 which environments count their births. The reward says which of two sides is shown: the slow ones want the side, the
-others the opposite.
+others the opposite. With `recall` all name a cue that was shown 16 steps before, by a policy with memory.
 """
 
 import json
@@ -16,6 +16,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
+from minefleet.envs.recall import Recall
+
 MIXED = json.loads(os.environ.get("MIXED", '{"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "births": ""}'))
 STEPS = 32
 
@@ -27,10 +29,7 @@ class Mixed(gymnasium.Env[NDArray[np.float32], Any]):
     action_space = Discrete(2)
 
     def __init__(self) -> None:
-        births = Path(MIXED["births"])
-        with births.open("ab", buffering=0) as file:
-            file.write(b"x")
-        self._is_slow = births.stat().st_size % MIXED["one_in"] == 0
+        self._is_slow = is_slow()
         self._step = 0
 
     def reset(
@@ -57,14 +56,55 @@ class Mixed(gymnasium.Env[NDArray[np.float32], Any]):
         return np.array([2 * self._side - 1, 1.0 if self._is_slow else -1.0], np.float32)
 
 
-def env_generator() -> Mixed:
+class PacedRecall(gymnasium.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any]):
+    """Recall that takes as long."""
+
+    def __init__(self) -> None:
+        super().__init__(Recall(delay=16))
+        self._task, self._step_s = ("slow", MIXED["slow_s"]) if is_slow() else ("fast", MIXED["fast_s"])
+
+    def reset(self, **options: Any) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begins an episode."""
+        obs, info = super().reset(**options)
+        return obs, {**info, "task": self._task}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], Any, bool, bool, dict[str, Any]]:
+        """Takes as long as this environment does."""
+        time.sleep(self._step_s)
+        return super().step(action)
+
+
+def is_slow() -> bool:
+    """Whether an environment that is made now is slow."""
+    births = Path(MIXED["births"])
+    with births.open("ab", buffering=0) as file:
+        file.write(b"x")
+    return bool(births.stat().st_size % MIXED["one_in"] == 0)
+
+
+def env_generator() -> gymnasium.Env[NDArray[np.float32], Any]:
     """One environment."""
-    return Mixed()
+    return PacedRecall() if MIXED.get("recall") else Mixed()
 
 
-online_dict = {
+recall_dict = {
+    "policy": {"hidden_size": 64, "hidden_layers": 1, "gru_size": 64, "normalize_obs": False},
+    "rollout_config": {"fragment_length": 64, "worker_config": {"num_envs": 8}},
+    "train_config": {
+        "batch_size_per_gpu": 4,
+        "batches_per_iteration": 4,
+        "learning_rate": 2e-3,
+        "epochs_per_iteration": 6,
+        "discount": 0.99,
+        "gae_lambda": 1.0,
+        "entropy_bonus_coef": 0.003,
+    },
+}
+sides_dict = {
     # An input that is rarely 1 would become large by normalisation; the slow task is hardly learned then.
     "policy": {"activation": "relu", "normalize_obs": False},
     "rollout_config": {"fragment_length": 32, "worker_config": {"num_envs": 8}},
     "train_config": {"batch_size_per_gpu": 8, "learning_rate": 1e-3, "epochs_per_iteration": 2, "discount": 0.5},
 }
+
+online_dict = recall_dict if MIXED.get("recall") else sides_dict

@@ -11,6 +11,8 @@ from minefleet_learner.tally import bounded
 
 WINDOW = 20
 """Iterations that shares are taken over."""
+FIRST = 10
+"""Iterations that no warning counts: what is lost before replay knows any pace says nothing of the run."""
 LET_OFF_SHARE = 0.05
 """Of the trained steps; where `balance` lets tasks off so many, it is said."""
 STARVED_SHARE = 0.5
@@ -30,6 +32,7 @@ class StepShares:
     def __init__(self, config: FleetConfig) -> None:
         self._config = config
         self._marks: deque[Counts] = deque(maxlen=WINDOW + 1)
+        self._iterations = 0
         self.starved_for = 0
         """Iterations in a row in which a task has starved, or was too slow."""
 
@@ -39,17 +42,17 @@ class StepShares:
         if self._marks and _went_back(self._marks[-1], counts):
             self._marks.clear()
         self._marks.append(counts)
+        self._iterations += 1
         slow = _slow(answers)
-        shares = shares_of(_grown(self._marks[0], counts), {name: len(needed) for name, needed in slow.items()})
+        too_slow = {name: len(needed) for name, needed in slow.items()}
+        shares = shares_of(_grown(self._marks[0], counts), too_slow)
         streams = [_described(account) for answer in answers for account in answer.starved_streams]
         warnings = {f"too slow: {task}": self._advice(task, needed, answers) for task, needed in sorted(slow.items())}
-        if len(self._marks) > WINDOW // 2:
-            warnings |= {
-                f"starved: {task}": said for task, said in starved(shares) if f"too slow: {task}" not in warnings
-            }
+        settled = list(self._marks)[max(0, FIRST + len(self._marks) - self._iterations - 1) :]
+        known = shares_of(_grown(settled[0], counts), too_slow) if len(settled) > WINDOW // 2 else {}
+        warnings |= {f"starved: {task}": said for task, said in starved(known) if f"too slow: {task}" not in warnings}
         self.starved_for = self.starved_for + 1 if warnings else 0
-        if len(self._marks) > WINDOW // 2:
-            warnings |= self._unbalanced(shares)
+        warnings |= self._unbalanced(known)
         return {"step_shares": shares, "starved_streams": streams, "step_warnings": warnings}
 
     def _counts(self, answers: Sequence[Lease]) -> Counts:

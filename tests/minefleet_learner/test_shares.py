@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig
 from minefleet.replay import Lease, StepAccount
-from minefleet_learner.shares import WINDOW, StepShares
+from minefleet_learner.shares import FIRST, WINDOW, StepShares
 
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))
 
@@ -66,11 +66,22 @@ def test_a_task_starves_whose_trained_share_is_below_half_of_its_played_share(tr
     assert all("task 'slow'" in said and "stale" in said for said in warnings.values())
 
 
+def test_what_is_lost_in_the_first_iterations_is_shown_and_starves_nobody() -> None:
+    shares, warnings, found = StepShares(CONFIG), set[str](), dict[str, Any]()
+    for number in range(1, 2 * WINDOW):
+        stale = 20 * min(number, FIRST)
+        slow = account("slow", 20 * number, 20 * number - stale, stale)
+        found = shares.summary([answer(account("fast", 100 * number, 100 * number), slow)])
+        warnings |= set(found["step_warnings"])
+        assert (number <= FIRST) == (number == 1 or found["step_shares"]["slow"]["trained_steps"] == 0)
+    assert not warnings
+
+
 def test_it_is_known_for_how_many_iterations_in_a_row_a_task_has_starved() -> None:
     shares = StepShares(CONFIG)
-    summary(shares, WINDOW, 0)
-    assert shares.starved_for == WINDOW - WINDOW // 2
-    summary(shares, WINDOW, 100)
+    summary(shares, 2 * WINDOW, 0)
+    assert shares.starved_for == 2 * WINDOW - (FIRST + WINDOW // 2) + 1
+    summary(shares, 2 * WINDOW, 100)
     assert shares.starved_for == 0
 
 
