@@ -135,7 +135,7 @@ def draw(picture: str, *runs: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(1, len(runs), sharex=True, sharey=True, squeeze=False)[0]
     for panel, (label, _, metrics) in zip(panels, (run.partition("=") for run in runs), strict=True):
         rows = [json.loads(text) for text in Path(metrics).read_text().splitlines()]
         for task in ("fast", "slow"):

@@ -7,6 +7,9 @@ lease is filled; but where a step or a reset takes much longer than steps do, th
 fragment is cut where it has `least_steps`, or where its episode has ended. Where it is shorter, it goes on: its lease
 waits a while.
 
+How long steps take is known twice: of the last few, for when the next one will end, and of many, for whether a slot is
+slower than others. On busy cores a step waits now and then, and a cut for that would cost more than it saves.
+
 Where a full chunk takes too long, a fragment starts only if its shortest form has time; else the slot waits for newer
 weights, for a while.
 """
@@ -28,8 +31,14 @@ SHARE, OUTLIER = 0.25, 4.0
 """What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
 PATIENCE = 2.0
 """Iterations that a slot without time waits for newer weights."""
+MANY = 32
+"""Steps in the longer mean."""
 TOLD = 2.0
-"""Replay is told anew where steps take so many times as long as it was told, or the inverse."""
+"""Replay is told anew where steps take so many times as long as it was told, or the inverse; and where the two means
+are so far apart, the steps have changed, and both begin anew."""
+ALIKE, HICCUP = 0.95, 2.0
+"""Where a slot's chunks usually take less than such a share of what they may, the slot is like others, and what they
+may is little more than they all take. One of them may take so many times as long as usually."""
 TELL_S = 3.0
 """How often replay is told of every slot that plays, where slots wait for each other."""
 STUCK = 3.0
@@ -87,7 +96,8 @@ class Cuts:
         self._steps_before = np.zeros(slots, np.intp)
         """In the chunk that a slot is making, before the open fragment."""
         self._asked_at = np.full(slots, np.inf)
-        self._step_s, self._told_s = np.zeros(slots), np.zeros(slots)
+        self._step_s, self._usual_s, self._told_s = np.zeros(slots), np.zeros(slots), np.zeros(slots)
+        self._steps = np.zeros(slots, np.intp)
         self._waits_until = np.full(slots, np.inf)
         self._waits_with = np.zeros(slots, np.int64)
         self._forecasts = 0
@@ -102,9 +112,12 @@ class Cuts:
         seconds = np.where(known > 0, np.minimum(seconds, OUTLIER * known), seconds)
         step_s = np.where(known > 0, known + SHARE * (seconds - known), seconds)
         self._step_s[slots] = step_s
-        told_s = self._told_s[slots]
-        for slot in slots[(step_s > TOLD * told_s) | (TOLD * step_s < told_s)].tolist():
-            self._told_s[slot] = self._step_s[slot]
+        self._steps[slots] += 1
+        mean_s = self._usual_s[slots]
+        mean_s += (seconds - mean_s) / np.minimum(self._steps[slots], MANY)
+        usual_s = self._usual_s[slots] = np.where(_apart(step_s, mean_s), step_s, mean_s)
+        for slot in slots[_apart(usual_s, self._told_s[slots])].tolist():
+            self._told_s[slot] = self._usual_s[slot]
             self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
 
     def were_reset(self, slots: Slots) -> None:
@@ -122,8 +135,8 @@ class Cuts:
             self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
 
     def step_s(self, slot: int) -> float:
-        """How long a step of the slot takes, seconds; 0 where that is not known yet."""
-        return float(self._step_s[slot])
+        """How long a step of the slot takes usually, seconds; 0 where that is not known yet."""
+        return float(self._usual_s[slot])
 
     def began(self, slot: int) -> None:
         """The slot has begun a fragment."""
@@ -187,7 +200,10 @@ class Cuts:
         """[S] bool: the slots whose chunk will have taken longer than it may when it is full."""
         left = np.maximum(self._chunk_steps - self._steps_before - recorder.length, 0)
         expected_s: NDArray[np.float64] = self._clock() - self._began_at + left * self._step_s
-        return expected_s > self._longest_s + MARGIN_S
+        usual_s = self._chunk_steps * self._usual_s
+        hiccup_s = np.where(usual_s <= ALIKE * self._longest_s, HICCUP * usual_s, 0.0)
+        takes_too_long: NDArray[np.bool_] = expected_s > np.maximum(self._longest_s, hiccup_s)
+        return takes_too_long
 
     def _may_be_cut(self, slot: int, recorder: Recorder) -> bool:
         steps = recorder.length[slot]
@@ -204,3 +220,8 @@ class Cuts:
     def _foresee(self, slot: int) -> None:
         self._deadline[slot], self._longest_s[slot], whole = self._lanes.outlook(slot)
         self._steps_before[slot] = whole * self._fragment_length
+
+
+def _apart(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether one is more than `TOLD` times the other."""
+    return (one > TOLD * other) | (TOLD * one < other)

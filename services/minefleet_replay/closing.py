@@ -8,8 +8,6 @@ steps it is answered; only for chunks that would be too stale for the next one i
                   ◀─ EARLY · fill ─▶            closes: what is long enough is cut and sent by then
                   ◀─── (1 + patience) · fill ───▶ at the latest, for what is not
 
-One that is late because it lacks steps does not close sooner than those are made, at the usual pace.
-
 What acts with version v may be used for v + max_staleness at the latest. So its window is the time from when v is heard
 of until there is enough for that lease: a fragment that takes longer can never be used.
 """
@@ -77,7 +75,6 @@ class LeaseClock:
         self._answers = deque[Answer](maxlen=max_staleness + 1 + SAMPLES)
         """Of leases that followed each other."""
         self._enough_at: float | None = None
-        self._lacking = 0.0
         self._published: dict[int, float] = {}
         self._patience = LEAST_PATIENCE
 
@@ -95,11 +92,6 @@ class LeaseClock:
     def enough(self, now: float) -> None:
         """The lease that is asked for could be answered."""
         self._enough_at = now if self._enough_at is None else self._enough_at
-        self._lacking = 0.0
-
-    def lacks(self, share: float) -> None:
-        """The lease that is asked for lacks such a share of its steps."""
-        self._lacking = share
 
     def answered(self, use_version: int, now: float) -> None:
         """A lease was answered."""
@@ -119,10 +111,9 @@ class LeaseClock:
             return None
         since, fill_s = self._answers[-1].answered_at, median(self._took_s(1))
         closes_s = accumulate((self._soon_s(leases, fill_s) for leases in range(1, self._max_staleness + 2)), max)
-        lacking_s = self._lacking * fill_s if now > since + fill_s else 0.0
         return Closing(
             use_version=self._use_version + 1,
-            closes_in_s=tuple(max(lacking_s, since + close_s - now) for close_s in closes_s),
+            closes_in_s=tuple(max(0.0, since + close_s - now) for close_s in closes_s),
             at_most_in_s=max(0.0, since + (1 + self._patience) * fill_s - now),
             waits_s=(1 - EARLY + self._patience) * fill_s,
             interval_s=fill_s,

@@ -257,10 +257,6 @@ class Index:
         """Chunks of which a payload lies in a file, the oldest first."""
         return [self._chunks[chunk_id] for chunk_id in sorted(self._by_file.get(file, ()))]
 
-    def lacking(self, steps: int) -> float:
-        """The share of so many steps that is not there to be leased."""
-        return max(0.0, 1 - self._ready_steps / steps)
-
     def choose(self, steps: int, order: Order, oldest_version: int, rng: Random) -> list[Chunk]:
         """Chooses chunks to lease until their steps reach `steps`; none when there are not enough.
 

@@ -115,7 +115,6 @@ class Lending:
         oldest_version = use_version - self._books.limits.max_staleness
         chunks = self._books.index.choose(wanted.steps, wanted.order, oldest_version, self._rng)
         if not chunks:
-            self._keeper.lease_clock.lacks(self._books.index.lacking(wanted.steps))
             return None
         self._keeper.lease_clock.enough(self._clock())
         if self._waits_for_more(use_version):

@@ -16,9 +16,8 @@ from minefleet_replay.names import ChunkName
 
 TRY_S = 30.0
 """A stream that is too slow makes a chunk every so often all the same: it may have become faster."""
-FASTER = 0.5
-"""A stream is faster than another whose steps take less than so much of the other's time: on busy cores those of one
-environment take now and then nearly twice as long."""
+FASTER = 0.8
+"""A stream is faster than another whose steps take less than so much of the other's time."""
 
 
 class StreamState(NamedTuple):

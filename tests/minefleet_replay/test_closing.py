@@ -68,18 +68,6 @@ def test_what_leases_wait_for_is_not_taken_for_the_pace_of_the_run() -> None:
     assert closing is not None and closing.interval_s == pytest.approx(1.0)
 
 
-def test_a_lease_that_is_late_does_not_close_before_what_it_lacks_is_made() -> None:
-    clock = LeaseClock(max_staleness=1)
-    now = answers(clock, [1.0] * 4)
-    clock.lacks(0.5)
-    early, late = clock.forecast(now + 0.8), clock.forecast(now + 1.5)
-    assert early is not None and early.closes_in_s[0] == pytest.approx(EARLY - 0.8)
-    assert late is not None and late.closes_in_s == pytest.approx((0.5, 0.5))
-    clock.enough(now + 1.6)
-    there = clock.forecast(now + 1.6)
-    assert there is not None and there.closes_in_s[0] == 0.0
-
-
 @pytest.mark.parametrize(
     ("slow", "patience"), [(0, LEAST_PATIENCE), (1, 0.12), (45, MOST_PATIENCE), (100, MOST_PATIENCE)]
 )
