@@ -9,16 +9,13 @@ disk.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from harness.peers import PEERS, install, is_number
+from harness.peers import PEERS, install, is_number, run_within
 
 CONFIG = Path(__file__).parent / "harness" / "mortal_run.py"
 PROGRAMS = {"RLlib": ("rllib", "rllib_mortal.py"), "TorchRL": ("torchrl", "torchrl_mortal.py")}
@@ -47,25 +44,11 @@ def measure(side: str, minutes: float, directory: Path) -> str:
         command = [str(install(name, constrained=False)), str(PEERS / program), str(60 * minutes)]
     played, began = directory / "steps", time.monotonic()
     played.touch()
-    ended, said = run(command, directory, {"STEPS": str(played)}, 60 * minutes + GRACE_S)
+    ended, said = run_within(60 * minutes + GRACE_S, command, directory, {"STEPS": str(played)})
     seconds, steps = time.monotonic() - began, played.stat().st_size
     trained = trained_steps(said)
     share = f"{trained / steps:.2f} of them trained on" if trained is not None and steps else "trained on: not told"
     return f"{ended} after {seconds / 60:.1f} min; {steps / seconds:.0f} steps/s played, {share}"
-
-
-def run(command: Sequence[str], directory: Path, environ: dict[str, str], limit_s: float) -> tuple[str, list[str]]:
-    """Runs a process. Returns how it ended, and its lines."""
-    options: dict[str, Any] = {"cwd": directory, "env": os.environ | environ, "timeout": limit_s}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    except subprocess.TimeoutExpired as expired:
-        text = expired.stdout or b""
-        return "hung, and was killed", (text if isinstance(text, str) else text.decode()).splitlines()
-    if done.returncode:
-        reason = [text for text in done.stderr.splitlines() if text.strip()][-1:]
-        return f"stopped with code {done.returncode} ({' '.join(reason)[:120]})", done.stdout.splitlines()
-    return "ran", done.stdout.splitlines()
 
 
 def trained_steps(said: Sequence[str]) -> float | None:

@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness.peers import PEERS, install
+from harness.peers import PEERS, install, run_within
 from harness.report import line
 
 CONFIG = Path(__file__).parent / "harness" / "mixed_run.py"
@@ -61,6 +61,8 @@ PEERS_OF = {
     "Sample Factory": ("sample_factory", "sample_factory_mixed.py", []),
 }
 """The environment, the program and its first arguments."""
+GRACE_S = 120.0
+"""That a peer may take longer than it was told."""
 STEPS = 32
 WINDOW = 20
 """Iterations that one line of metrics counts steps over."""
@@ -104,22 +106,16 @@ def measure(case: str, minutes: float) -> None:
 
 
 def measure_peer(peer: str, case: str, minutes: float) -> str:
-    """Trains a peer. Returns the JSON text that it ends with, or what it said last where it failed."""
+    """Trains a peer. Returns the JSON text that it ends with, or how it ended where there is none."""
     name, program, first = PEERS_OF[peer]
     python = install(name, constrained=False)
     with tempfile.TemporaryDirectory() as directory:
         mixed = json.dumps({**CASES[case][0], "births": f"{directory}/births"})
         words = [str(PEERS / program), *first, str(60 * minutes), str(STEPS_OF[case])]
-        done = subprocess.run(
-            [str(python), *words],
-            env={**os.environ, "MIXED": mixed, "COUNTS": directory},
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
+        ended, lines = run_within(
+            60 * minutes + GRACE_S, [str(python), *words], Path(directory), {"MIXED": mixed, "COUNTS": directory}
         )
-    lines = (done.stdout if done.returncode == 0 else done.stderr).splitlines()
-    return next((text for text in reversed(lines) if text.startswith("{") or done.returncode), "it said nothing")
+    return next((text for text in reversed(lines) if text.startswith("{")), ended)
 
 
 def trained_share(rows: list[dict[str, Any]]) -> float:

@@ -2,9 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
+import tempfile
 import venv
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 BENCHMARKS = Path(__file__).parents[1]
 PEERS = BENCHMARKS / "peers"
@@ -37,6 +42,33 @@ def figure(command: list[str], **environ: str) -> float:
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed: {done.stderr}")
     return float(next(text for text in reversed(done.stdout.splitlines()) if is_number(text)))
+
+
+def run_within(
+    limit_s: float, command: Sequence[str], directory: Path, environ: Mapping[str, str]
+) -> tuple[str, list[str]]:
+    """Runs a process in a folder, and ends what it leaves behind. Returns how it ended, and its lines."""
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, cwd=directory, env=os.environ | environ, stdout=said, stderr=errors, start_new_session=True
+        )
+        try:
+            process.wait(limit_s)
+            ended = "ran"
+        except subprocess.TimeoutExpired:
+            ended = "hung, and was killed"
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        lines, reasons = (_lines(file) for file in (said, errors))
+    if code and ended == "ran":
+        ended = f"stopped with code {code} ({' '.join(reasons[-1:])[:120]})"
+    return ended, lines
+
+
+def _lines(file: IO[str]) -> list[str]:
+    file.seek(0)
+    return [text for text in file.read().splitlines() if text.strip()]
 
 
 def is_number(text: str) -> bool:
