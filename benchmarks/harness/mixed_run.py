@@ -16,8 +16,6 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from minefleet.envs.recall import Recall
-
 MIXED = json.loads(os.environ.get("MIXED", '{"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "births": ""}'))
 STEPS = 32
 
@@ -60,6 +58,8 @@ class PacedRecall(gymnasium.Wrapper[NDArray[np.float32], Any, NDArray[np.float32
     """Recall that takes as long."""
 
     def __init__(self) -> None:
+        from minefleet.envs.recall import Recall  # Peers have no minefleet.
+
         super().__init__(Recall(delay=16))
         self._task, self._step_s = ("slow", MIXED["slow_s"]) if is_slow() else ("fast", MIXED["fast_s"])
 
