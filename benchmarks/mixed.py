@@ -29,11 +29,12 @@ from harness.report import line
 
 CONFIG = Path(__file__).parent / "harness" / "mixed_run.py"
 BATCHES = "train_config.batches_per_iteration"
+MIX = {"fast_s": 0.001, "slow_s": 0.06, "one_in": 2}
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "large": ({"fast_s": 0.001, "slow_s": 0.06, "one_in": 2}, [f"{BATCHES}=16"]),
-    "small": ({"fast_s": 0.001, "slow_s": 0.06, "one_in": 2}, [f"{BATCHES}=1"]),
+    "large": (MIX, [f"{BATCHES}=16"]),
+    "small": (MIX, [f"{BATCHES}=1"]),
     "balanced": (
-        {"fast_s": 0.001, "slow_s": 0.06, "one_in": 2},
+        MIX,
         [f"{BATCHES}=16", "rollout_config.replay_buffer_config.balance=task"],
     ),
     "one-slow": (
@@ -46,12 +47,12 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rollout_config.replay_buffer_config.max_staleness=2",
         ],
     ),
-    "recall": ({"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "recall": True}, []),
+    "recall": ({**MIX, "recall": True}, []),
     "recall-in-turn": (
-        {"fast_s": 0.001, "slow_s": 0.06, "one_in": 2, "recall": True},
+        {**MIX, "recall": True},
         ["rollout_config.replay_buffer_config.max_staleness=0", "rollout_config.min_fragment_length=64"],
     ),
-    "too-slow": ({"fast_s": 0.001, "slow_s": 5.0, "one_in": 2}, [f"{BATCHES}=1"]),
+    "too-slow": ({**MIX, "slow_s": 5.0}, [f"{BATCHES}=1"]),
 }
 STEPS_OF = {"large": 4096, "small": 256}
 """Steps per iteration, of the cases that peers play."""

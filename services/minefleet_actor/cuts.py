@@ -35,7 +35,7 @@ MANY = 32
 """Steps in the longer mean."""
 TOLD = 2.0
 """Replay is told anew where steps take so many times as long as it was told, or the inverse; and where the two means
-are so far apart, the steps have changed, and both begin anew."""
+are so far apart, the steps have changed, and the longer one goes on from the shorter."""
 ALIKE, HICCUP = 0.95, 4.0
 """Where a slot's chunks usually take less than such a share of what they may, the slot is like others, and what they
 may is little more than they all take. One of them may take so many times as long as usually."""

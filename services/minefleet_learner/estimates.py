@@ -95,13 +95,13 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     whole_rows, step_at = has_memory(policy), _step_at(batch)
     most = config.inference_batch_size_per_gpu or config.batch_size_per_gpu
     parts = sequences(batch.mask.shape[1], config) if whole_rows else []
-    starts: list[tuple[Tree, Tensor]] = []
+    starts: list[tuple[Tensor, Tree]] = []
     for rows in passes(batch, rows_of_a_pass(policy, batch, most), whole_rows=whole_rows):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
         if len(parts) > 1:
             wayside = Wayside(batch, rows, parts)
             output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
-            starts.append((wayside.states(), rows))
+            starts.append((rows, wayside.states()))
         else:
             output = evaluate(policy, batch, selection, [slice(0, value.shape[1])], compute_dtype(config))
         value.view(-1)[selection.seen] = policy.value_norm.denormalize(output.value)
@@ -112,7 +112,7 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
         value=gather(value, batch.position).masked_fill(~batch.mask, 0.0),
         next_value=gather(value, after).masked_fill(~batch.mask | batch.terminated, 0.0),
         logp=gather(logp, batch.position).masked_fill(~batch.mask, 0.0),
-        start=in_order(*zip(*starts, strict=True)) if starts else {},
+        start=in_order(starts) if starts else {},
     )
 
 

@@ -55,16 +55,18 @@ def rows_of_a_pass(policy: Policy, batch: Batch, most: int) -> int:
 
 def passes(batch: Batch, most: int, *, whole_rows: bool = False) -> Iterator[Tensor]:
     """All rows, at most so many [b] at a time; for passes over `whole_rows` those of like length together."""
-    lengths = batch.seen_mask.sum(1).cpu()
     for pool in batch.pools(torch.arange(len(batch), device=batch.mask.device)):
-        parts = (pool[part.to(pool.device)] for part in evenly(lengths[pool.cpu()], most))
-        yield from parts if whole_rows else torch.split(pool, most)
+        if whole_rows:
+            parts = evenly(batch.seen_mask[pool].sum(1), most)
+            yield from (pool[part.to(pool.device)] for part in parts)
+        else:
+            yield from torch.split(pool, most)
 
 
-def in_order(found: Sequence[Tree], rows: Sequence[Tensor]) -> Tree:
-    """Joins what passes found of their rows, trees of [b, ...], in the order of all rows."""
-    order = torch.cat(list(rows)).cpu().argsort()
-    return tree_map(lambda *leaves: torch.cat(leaves)[order], *found)
+def in_order(found: Sequence[tuple[Tensor, Tree]]) -> Tree:
+    """Joins what passes found, their rows [b] and trees of [b, ...] on the CPU, in the order of all rows."""
+    order = torch.cat([rows for rows, _ in found]).cpu().argsort()
+    return tree_map(lambda *leaves: torch.cat(leaves)[order], *(tree for _, tree in found))
 
 
 def select_seen(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:

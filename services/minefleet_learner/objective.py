@@ -31,8 +31,9 @@ class Objective:
     def loss(self, prepared: Prepared, rates: Rates, chosen: Tensor, count: float) -> PPOLoss:
         """The loss of the pieces `chosen` [p]; means are sums over `count` steps."""
         batch, head = prepared.batch, self._policy.action_head
-        longest = int(prepared.pieces.lengths[chosen].max())
-        steps, mask = prepared.pieces.steps[chosen, :longest], prepared.pieces.mask[chosen, :longest]
+        mask = prepared.pieces.mask[chosen]
+        longest = int(mask.any(0).nonzero().max()) + 1
+        steps, mask = prepared.pieces.steps[chosen, :longest], mask[:, :longest]
         output = self._evaluate(self._policy, prepared, chosen, steps, prepared.start)
         behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, steps).unbind(-1)
         entropies = head.entropies(output.params)

@@ -67,7 +67,7 @@ def states_before(
     Returns:
         The states before each window, a tree of [B, W, ...] on the CPU.
     """
-    found: list[tuple[Tree, Tensor]] = []
+    found: list[tuple[Tensor, Tree]] = []
     for rows in passes(batch, rows_per_pass, whole_rows=True):
         longest = int(batch.mask[rows].sum(1).max())
         before = [tree_map(lambda leaf, at=rows: leaf[at], state) or stored_state(batch, rows)]
@@ -78,8 +78,8 @@ def states_before(
             seen = batch.position[rows, part.start : min(part.stop, longest)]
             obs, first = observations(batch, rows, seen), gather(batch.seen_first, seen)
             before.append(compute(policy, obs, before[-1], first, dtype)[1])
-        found.append((tree_map(lambda *leaves: torch.stack(leaves, 1).cpu(), *before), rows))
-    return in_order(*zip(*found, strict=True))
+        found.append((rows, tree_map(lambda *leaves: torch.stack(leaves, 1).cpu(), *before)))
+    return in_order(found)
 
 
 def _chosen(leaf: Tensor, row: Tensor) -> Tensor:
