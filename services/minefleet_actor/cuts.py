@@ -31,11 +31,10 @@ SHARE, OUTLIER = 0.25, 4.0
 """What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
 PATIENCE = 2.0
 """Iterations that a slot without time waits for newer weights."""
-MANY = 32
+MANY = 128
 """Steps in the longer mean."""
 TOLD = 2.0
-"""Replay is told anew where steps take so many times as long as it was told, or the inverse; and where the two means
-are so far apart, the steps have changed, and the longer one goes on from the shorter."""
+"""Replay is told anew where steps take so many times as long as it was told, or the inverse."""
 ALIKE, HICCUP = 0.95, 4.0
 """Where a slot's chunks usually take less than such a share of what they may, the slot is like others, and what they
 may is little more than they all take. One of them may take so many times as long as usually."""
@@ -113,9 +112,9 @@ class Cuts:
         step_s = np.where(known > 0, known + SHARE * (seconds - known), seconds)
         self._step_s[slots] = step_s
         self._steps[slots] += 1
-        mean_s = self._usual_s[slots]
-        mean_s += (seconds - mean_s) / np.minimum(self._steps[slots], MANY)
-        usual_s = self._usual_s[slots] = np.where(_apart(step_s, mean_s), step_s, mean_s)
+        usual_s = self._usual_s[slots]
+        usual_s += (seconds - usual_s) / np.minimum(self._steps[slots], MANY)
+        self._usual_s[slots] = usual_s
         for slot in slots[_apart(usual_s, self._told_s[slots])].tolist():
             self._told_s[slot] = self._usual_s[slot]
             self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))

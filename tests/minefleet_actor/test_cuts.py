@@ -204,4 +204,4 @@ def test_how_long_steps_take_follows_them_slowly(world: World) -> None:
     assert world.cuts.step_s(0) < 2.3
     for _ in range(4):
         world.step(50.0)
-    assert world.cuts.step_s(0) > 10
+    assert 5 < world.cuts.step_s(0) < 10

@@ -59,6 +59,8 @@ class Task:
     reset_s: float
     hiccup_s: float = 0.0
     """One step in `HICCUPS` takes so much longer."""
+    beside_learner: float = 1.0
+    """Steps take so many times as long while the learner trains."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class Count:
 
     trained: Counter[tuple[str, int]] = field(default_factory=Counter)
     lost: Counter[tuple[str, int]] = field(default_factory=Counter)
+    too_slow: set[str] = field(default_factory=set)
+    """The streams of which replay has said so."""
 
     def share(self, task: str, *parts: int) -> float:
         """Of the steps whose fate is known, those that were trained on; 1 where there are none."""
@@ -80,8 +84,9 @@ class Environments:
 
     resting = 0
 
-    def __init__(self, tasks: Sequence[Task], clock: Callable[[], float]) -> None:
+    def __init__(self, tasks: Sequence[Task], learner: "Learner", clock: Callable[[], float]) -> None:
         self._task = [task for task in tasks for _ in range(task.slots)]
+        self._learner = learner
         self._clock = clock
         self._rng = np.random.default_rng(0)
         self.num_slots = len(self._task)
@@ -99,7 +104,8 @@ class Environments:
         """Takes as long as the task says."""
         for slot in slots.tolist():
             task = self._task[slot]
-            takes_s = task.step_s + task.hiccup_s * (self._rng.random() * HICCUPS < 1)
+            takes_s = task.step_s * (task.beside_learner if self._learner.trains else 1.0)
+            takes_s += task.hiccup_s * (self._rng.random() * HICCUPS < 1)
             heapq.heappush(self._due, (self._clock() + takes_s, slot, Kind.STEP))
 
     def reset(self, slots: Slots) -> None:
@@ -269,6 +275,11 @@ class Learner:
         self._leases = 0
         self.done_s = np.inf
 
+    @property
+    def trains(self) -> bool:
+        """Whether it trains now."""
+        return bool(np.isfinite(self.done_s))
+
     def tick(self) -> list[Any]:
         """Does what is due. Returns the chunks that were trained on, if any were."""
         now, version, done = self._world.clock(), self._world.learner.version, list[Any]()
@@ -313,7 +324,8 @@ def simulate(
         cuts: Whether fragments may end before they are full.
     """
     world.staged, clock = None, world.clock
-    pool, post, inference = Environments(tasks, clock), Post(world), Nobody(sum(task.slots for task in tasks))
+    learner, counts = Learner(world, train_s, staged), [Count(), Count()]
+    pool, post, inference = Environments(tasks, learner, clock), Post(world), Nobody(sum(task.slots for task in tasks))
     grants = Grants(
         Client(world),  # type: ignore[arg-type]
         version=lambda: inference.version,
@@ -350,7 +362,6 @@ def simulate(
         ),
         clock=clock,
     )
-    learner, counts = Learner(world, train_s, staged), [Count(), Count()]
     began = ask_at = tick_at = clock()
     actor.start()
     while clock() < began + seconds:
@@ -366,6 +377,7 @@ def simulate(
         if clock() >= tick_at:
             world.replay.tick()
             settle(world, post, count)
+            count.too_slow |= world.replay.keeper.streams.too_slow.keys()
             tick_at = clock() + TICK_S
         world.clock.now_s = min(max(min(pool.next_s, learner.done_s), clock() + 0.001), clock() + ASK_S)
     return counts[1]
