@@ -1,7 +1,7 @@
 """Decides when fragments end before they are full: so that replay gets them while they may still be used.
 
 For each slot there is a deadline, from what replay forecasts for the version that began its chunk, and how long a chunk
-may take at all. One that takes longer, with its resets and slow steps, is due when its next step would pass the
+may take at all. Before anything is forecast, only that is known, and one that takes longer is due at once. One that takes longer, with its resets and slow steps, is due when its next step would pass the
 deadline: by how long the slot's steps take, and `MARGIN_S` for the way to replay. Others are not, since without them no
 lease is filled; but where a step or a reset takes much longer than steps do, the steps before it do not wait for it. A
 fragment is cut where it has `least_steps`, or where its episode has ended. Where it is shorter, it goes on: its lease
@@ -160,6 +160,8 @@ class Cuts:
         self._update()
         after = self._clock() + SLACK * self._step_s[slots] + MARGIN_S
         is_due: NDArray[np.bool_] = after > self._deadline[slots]
+        if not is_due.any():
+            return is_due
         is_due &= self._takes_too_long(recorder)[slots]
         for at in np.flatnonzero(is_due):
             is_due[at] = self._may_be_cut(int(slots[at]), recorder)
@@ -173,8 +175,11 @@ class Cuts:
         """The slots, among those that are `working` [S], whose open fragment cannot wait for their environment."""
         self._update()
         now = self._clock()
+        is_due = working & (now + MARGIN_S > self._deadline)
+        if not is_due.any():
+            return []
         is_late = now - self._asked_at > OUTLIER * np.maximum(self._step_s, MARGIN_S)
-        is_due = working & (now + MARGIN_S > self._deadline) & (is_late | self._takes_too_long(recorder))
+        is_due &= is_late | self._takes_too_long(recorder)
         return [slot for slot in np.flatnonzero(is_due).tolist() if self._may_be_cut(slot, recorder)]
 
     def may_start(self, slot: int, version: int, *, is_granted: bool) -> bool:
@@ -217,7 +222,8 @@ class Cuts:
                 self._foresee(slot)
 
     def _foresee(self, slot: int) -> None:
-        self._deadline[slot], self._longest_s[slot], whole = self._lanes.outlook(slot)
+        deadline, self._longest_s[slot], whole = self._lanes.outlook(slot)
+        self._deadline[slot] = deadline if math.isfinite(deadline) or math.isinf(self._longest_s[slot]) else -math.inf
         self._steps_before[slot] = whole * self._fragment_length
 
 

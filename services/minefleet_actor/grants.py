@@ -72,7 +72,7 @@ class Grants:
         self.longest_chunk_s = math.inf
         """How long a chunk may take before it must be cut."""
         self.forecasts = 0
-        """How many times `deadline` has changed."""
+        """How many times `deadline` or `longest_chunk_s` has changed."""
         self._verdicts: dict[str, Verdict] = {}
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
@@ -178,8 +178,7 @@ class Grants:
         answer = self._replay.reserve(version, asked, streams)
         with self._changed:
             self._unsaid -= {state.stream for state in streams if state is self._states[state.stream]}
-            self._learn(answer.closing)
-            self.longest_chunk_s = answer.longest_chunk_s
+            self._learn(answer.closing, answer.longest_chunk_s)
             self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
@@ -223,7 +222,9 @@ class Grants:
         self._unsaid.add(stream)
         self._wake(urgent=False)
 
-    def _learn(self, closing: Closing | None) -> None:
+    def _learn(self, closing: Closing | None, longest_chunk_s: float) -> None:
+        self.forecasts += closing is None and longest_chunk_s != self.longest_chunk_s
+        self.longest_chunk_s = longest_chunk_s
         if closing is not None:
             self._closing = closing, self._clock()
             self._news_due = self._clock() + max(closing.interval_s / 2, SHORTEST_NEWS_S)

@@ -115,14 +115,19 @@ class Streams:
         return self._rates[1][-1]
 
     def longest_chunk_s(self, closing: Closing | None) -> float:
-        """How long a chunk may take unless it is cut; infinite where that is not known."""
-        if closing is None:
-            return math.inf
-        chunk_steps, window_s = self._limits.chunk_steps, closing.window_s
+        """How long a chunk may take unless it is cut; infinite where that is not known.
+
+        Before anything is forecast, leases are taken to be filled as fast as steps are made.
+        """
         steps_s, rates = self._rates
+        if not steps_s:
+            return math.inf
+        chunk_steps = self._limits.chunk_steps
+        window_s = closing.window_s if closing else 0.0
+        interval_s = closing.interval_s if closing else self._limits.steps_per_iteration / self.rate
         for step_s, slower_s, rate in zip(steps_s, [*steps_s[1:], math.inf], rates[1:], strict=False):
             theirs_s = min(window_s * self.rate / rate, max(window_s, self._limits.window_steps / rate))
-            longest_s = max(chunk_steps * step_s / FASTER, (theirs_s - closing.interval_s - WAYS_S) / SLACK)
+            longest_s = max(chunk_steps * step_s / FASTER, (theirs_s - interval_s - WAYS_S) / SLACK)
             if longest_s <= chunk_steps * slower_s / FASTER:
                 return longest_s
         return math.inf

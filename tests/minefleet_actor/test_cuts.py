@@ -82,8 +82,14 @@ def world() -> World:
     return World()
 
 
+def test_before_anything_is_forecast_a_chunk_is_due_that_takes_longer_than_it_may(world: World) -> None:
+    assert world.is_due() and world.is_overdue()
+    world.lanes.longest = math.inf
+    world.lanes.foresee(math.inf)
+    assert not world.is_due() and not world.is_overdue()
+
+
 def test_a_fragment_is_due_when_the_next_step_would_pass_its_deadline(world: World) -> None:
-    assert not world.is_due()
     world.lanes.foresee(110.0)
     world.now = 110.0 - SLACK * STEP_S - MARGIN_S - 0.01
     assert not world.is_due()

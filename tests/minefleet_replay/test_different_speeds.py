@@ -96,6 +96,22 @@ def test_alike_environments_are_as_fast_as_without_cuts_also_where_some_steps_ta
     assert trained[0] >= 0.9 * trained[1]
 
 
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_slow_environments_lose_hardly_anything_before_something_is_known(
+    make_world: Callable[..., Any], staleness: int
+) -> None:
+    world = make_world(
+        steps_per_iteration=256, chunk_steps=FRAGMENT, max_chunks=5000, least_steps=LEAST, max_staleness=staleness
+    )
+    tasks = [
+        Task(name="fast", slots=4, step_s=0.001, reset_s=0.001),
+        Task(name="slow", slots=4, step_s=0.06, reset_s=0.06),
+    ]
+    count = simulate(world, tasks, seconds=30.0, warm_s=0.0, train_s=0.5, staged=staged)
+    assert count.trained["slow", MIDDLE]
+    assert sum(count.lost["slow", part] for part in (START, MIDDLE, END)) <= 4 * LEAST
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_setting_trains_on_less_than_it_plays(
