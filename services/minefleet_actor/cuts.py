@@ -1,11 +1,11 @@
 """Decides when fragments end before they are full: so that replay gets them while they may still be used.
 
 For each slot there is a deadline, from what replay forecasts for the version that began its chunk, and how long a chunk
-may take at all. Before anything is forecast, only that is known, and one that takes longer is due at once. One that takes longer, with its resets and slow steps, is due when its next step would pass the
-deadline: by how long the slot's steps take, and `MARGIN_S` for the way to replay. Others are not, since without them no
-lease is filled; but where a step or a reset takes much longer than steps do, the steps before it do not wait for it. A
-fragment is cut where it has `least_steps`, or where its episode has ended. Where it is shorter, it goes on: its lease
-waits a while.
+may take at all. Before anything is forecast, only that is known, and one that takes longer is due at once. One that
+takes longer, with its resets and slow steps, is due when its next step would pass the deadline: by how long the slot's
+steps take, and `MARGIN_S` for the way to replay. Others are not, since without them no lease is filled; but where a
+step or a reset takes much longer than steps do, the steps before it do not wait for it. A fragment is cut where it has
+`least_steps`, or where its episode has ended. Where it is shorter, it goes on: its lease waits a while.
 
 How long steps take is known twice: of the last few, for when the next one will end, and of many, for whether a slot is
 slower than others. On busy cores a step waits now and then, and a cut for that would cost more than it saves.
