@@ -43,7 +43,7 @@ def writer(space: Any, leaves: Mapping[str, Any], rows: Mapping[str, NDArray[Any
     """
     if _kind(space) in ("Dict", "Tuple"):
         return _write_all(
-            [(key, writer(child, leaves, rows, join(path, name))) for key, name, child in _children(space)]
+            [(key, writer(child, leaves, rows, join(path, name))) for key, name, child in _children(space)], path
         )
     leaf, row = leaves[path], rows[path]
     name = f"observation {path!r}" if path else "the observation"
@@ -162,10 +162,14 @@ def _longest_bytes(space: Any, place: str) -> int:
     return int(getattr(space, "max_length", None) or space.MAX_STR_LEN) * widest
 
 
-def _write_all(parts: list[tuple[Any, Write]]) -> Write:
+def _write_all(parts: list[tuple[Any, Write]], path: str) -> Write:
     def write(obs: Any) -> None:
         for key, child in parts:
-            child(obs[key])
+            try:
+                part = obs[key]
+            except (LookupError, TypeError) as error:
+                raise EnvError(f"the observation lacks {join(path, str(key))!r}, which its space has") from error
+            child(part)
 
     return write
 

@@ -208,6 +208,7 @@ BAD: dict[str, tuple[gymnasium.Space[Any], Any, str]] = {
     "one of many": (SPACES["multi-discrete"], np.array([1, 3, 0]), r"below \(2, 3, 4\), got \[1 3 0\]"),
     "too few": (SPACES["multi-binary"], np.zeros(3, np.int8), r"must have shape \(4,\), got \(3,\)"),
     "two for a bit": (SPACES["multi-binary"], np.array([0, 2, 0, 0], np.int8), "must count categories below"),
+    "missing": (SPACES["dict"], {"a": {"c": np.zeros(2, np.float32)}}, "the observation lacks 'b'"),
     "deep": (SPACES["dict"], {"b": 0, "a": {"c": np.zeros(3, np.float32)}}, "observation 'a/c' must have shape"),
 }
 

@@ -1,13 +1,14 @@
 """MineStudio's simulator as an environment of Gymnasium, whatever its callbacks do.
 
     action {"buttons", "camera"} ─▶ Simulator ─▶ MinecraftSim ─▶ callbacks, engine
-    {"image"}, two ends, plain info ◀─ Simulator ◀─ MinecraftSim ◀┘
+    what is declared, two ends, plain info ◀─ Simulator ◀─ MinecraftSim ◀┘
 
 Known by the name of its class, so that MineStudio is imported by whoever makes one, and not here.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,9 @@ from minefleet_worker.minecraft.last_words import ended_at_start
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-IMAGE = "image"
+logger = logging.getLogger(__name__)
+
+IMAGE, SPACE = "image", "observation_space"
 KEPT = ("metrics", "task")
 """Keys of `info` that callbacks may set for the fleet. The rest is the engine's and outlives its step."""
 AGENT = (("buttons", NUM_BUTTONS), ("camera", NUM_CAMERA))
@@ -35,8 +38,9 @@ TIME_LIMIT = "JudgeResetCallback"
 class Simulator(gymnasium.Env[Any, Any]):
     """A `MinecraftSim`.
 
-    The observation is {"image": uint8 [size, size, 3]}, the action {"buttons", "camera"} of categories, or MineStudio's
-    own dict where the simulator was made with `action_type="env"`.
+    The observation is {"image": uint8 [size, size, 3]}, and what else the simulator's `observation_space` or that of a
+    callback declares. The action is {"buttons", "camera"} of categories, or MineStudio's own dict where the simulator
+    was made with `action_type="env"`.
 
     Seeds: the world is the one that the simulator was made with (`seed=`). A seed at reset is for the random numbers
     from which callbacks draw places, biomes and tasks: Python's and NumPy's in this process, and `sim.np_random`.
@@ -53,7 +57,10 @@ class Simulator(gymnasium.Env[Any, Any]):
         self._is_agent = sim.action_type == "agent"
         self._limits = [each.time_limit for each in sim.callbacks if _is_a(each, TIME_LIMIT)]
         self._steps = 0
-        self.observation_space = spaces.Dict({IMAGE: spaces.Box(0, 255, shape, np.uint8)})
+        declared = [sim.observation_space, *(getattr(each, SPACE) for each in sim.callbacks if hasattr(each, SPACE))]
+        shown = {str(key): space for spaces_of in declared for key, space in spaces_of.items()}
+        self._space = self.observation_space = spaces.Dict({**shown, IMAGE: spaces.Box(0, 255, shape, np.uint8)})
+        self._undeclared: set[str] = set()
         self.action_space = sim.action_space
         if self._is_agent:
             choices = [(str(name), spaces.Discrete(int(part.nvec[0]))) for name, part in sim.action_space.items()]
@@ -103,7 +110,14 @@ class Simulator(gymnasium.Env[Any, Any]):
 
     def _shown(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         self._image = obs[IMAGE]
-        return {IMAGE: self._image}
+        unseen = obs.keys() - self._space.spaces.keys() - self._undeclared
+        if unseen:
+            self._undeclared |= unseen
+            logger.warning(
+                "the policy does not see %s, which callbacks observe and no observation_space declares",
+                ", ".join(sorted(map(str, unseen))),
+            )
+        return {key: obs[key] for key in self._space.spaces if key in obs}
 
     def _ends(self, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> tuple[bool, bool]:
         """Tells a limit of time from an end.

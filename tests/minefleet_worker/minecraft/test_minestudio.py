@@ -4,17 +4,19 @@ import io
 import random
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from minefleet_worker import layout
 from minefleet_worker.errors import EnvError, RefusedError
 from minefleet_worker.making import make
 from minefleet_worker.minecraft import minestudio_engine
-from minefleet_worker.spaces import schema_of
+from minefleet_worker.minecraft.minestudio import Simulator
+from minefleet_worker.spaces import schema_of, writer
 from minefleet_worker.wrapping import OFF
 
 
@@ -74,6 +76,25 @@ class Derived(MinecraftSim):
     """A simulator of somebody's own."""
 
 
+class Segments:
+    """A callback that observes, and says of what space that is."""
+
+    observation_space: ClassVar = {"segment": spaces.Dict({"obj_id": spaces.Box(-1, 8, (), np.int64)})}
+
+
+class Observing(MinecraftSim):
+    """A simulator of somebody's own that declares what it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({"image": spaces.Box(0, 255, (4, 4, 3), np.uint8), "task": spaces.Text(8)})
+        self.callbacks: list[Any] = [JudgeResetCallback(9), Segments()]
+        self.segment: Any = {"obj_id": -1}
+
+    def _obs(self) -> dict[str, Any]:
+        return {**super()._obs(), "segment": self.segment}
+
+
 def simulator(**kwargs: Any) -> Any:
     return Derived(**kwargs)
 
@@ -98,6 +119,33 @@ def test_a_simulator_is_known_by_a_base_of_its_class_and_shows_images_and_takes_
     schema = schema_of(env)
     assert {path: leaf["shape"] for path, leaf in schema["obs"].items()} == {"image": [4, 4, 3]}
     assert {path: leaf["categories"] for path, leaf in schema["action"].items()} == {"buttons": [8641], "camera": [121]}
+
+
+def test_what_a_simulator_or_a_callback_declares_is_shown_too() -> None:
+    env = Simulator(Observing())
+    schema = schema_of(env)
+    assert {path: leaf["kind"] for path, leaf in schema["obs"].items()} == {
+        "image": "box",
+        "segment/obj_id": "box",
+        "task": "text",
+    }
+    obs, _ = env.reset()
+    assert (obs["segment"], obs["task"]) == ({"obj_id": -1}, "none")
+    rows = {path: array[0, ...] for path, array in layout.private(schema, 1).obs.items()}
+    write = writer(env.observation_space, schema["obs"], rows)
+    write(obs)
+    assert rows["segment/obj_id"] == -1
+    env._sim.segment = {}
+    with pytest.raises(EnvError, match="the observation lacks 'segment/obj_id'"):
+        write(env.step({"buttons": 5, "camera": 60})[0])
+
+
+def test_what_nobody_declares_is_not_shown_which_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    env = made()
+    assert set(env.reset()[0]) == {"image"}
+    env.step({"buttons": 5, "camera": 60})
+    (said,) = caplog.messages
+    assert said.startswith("the policy does not see task")
 
 
 def test_actions_arrive_as_arrays_of_one_and_ours_are_not_touched() -> None:
