@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.mine_models import OBSERVED, policy_generator
 from tests.updates import equal, make_updater, weights
 
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies.mine_policy import MinePolicyAdapter
+from minefleet.policies.mine_policy_probe import probe, random_observation
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import tree_map
 from minefleet_learner.batch import collate
@@ -89,6 +91,31 @@ def forgets_in_the_middle_of_a_chunk() -> None:
     torch.testing.assert_close(whole.value[1], remembering.value[1])
 
 
+def every_model_says_what_it_says_itself_and_forgets_where_it_should() -> None:
+    for name, leaves in OBSERVED.items():
+        policy = policy_generator(name).eval()
+        schema = Schema(obs=leaves, action=SCHEMA.action)
+        obs, first = random_observation(schema, torch.Generator().manual_seed(1)), torch.zeros(2, 3, dtype=torch.bool)
+        with torch.no_grad():
+            theirs, after = policy(obs, policy.initial_state(BATCH))
+            ours = MinePolicyAdapter(policy, schema)
+            probe(ours, schema)
+            assert ours.is_told and ours.takes_chunks, name
+            output, state_after = ours(obs, ours.initial_state(BATCH), first)
+            first[0, 1] = True
+            whole, _ = ours(obs, ours.initial_state(BATCH), first)
+            rest = tree_map(lambda leaf: leaf[:, 1:], obs)
+            fresh, _ = ours(rest, ours.initial_state(BATCH), torch.zeros(2, 2, dtype=torch.bool))
+        for key, leaf in output.params.items():
+            torch.testing.assert_close(leaf, theirs["pi_logits"][key].squeeze(-2), rtol=0, atol=1e-5)
+            torch.testing.assert_close(whole.params[key][0, 1:], fresh.params[key][0], rtol=0, atol=1e-5)
+            assert (whole.params[key][0, 1:] - output.params[key][0, 1:]).abs().max() > 1e-4, name
+        torch.testing.assert_close(output.value, theirs["vpred"].squeeze(-1), rtol=0, atol=1e-5)
+        torch.testing.assert_close(whole.value[0, 1:], fresh.value[0], rtol=0, atol=1e-5)
+        for one, other in zip(state_after.values(), after, strict=True):
+            torch.testing.assert_close(one, other)
+
+
 def starts_from_a_state_that_nobody_else_has() -> None:
     ours = MinePolicyAdapter(mine(), SCHEMA)
     ours.initial_state(BATCH)["01"].fill_(1)
@@ -148,6 +175,7 @@ if __name__ == "__main__":
     names.serve()
     says_what_minestudio_says()
     forgets_in_the_middle_of_a_chunk()
+    every_model_says_what_it_says_itself_and_forgets_where_it_should()
     starts_from_a_state_that_nobody_else_has()
     denormalises_as_minestudio_does()
     trains_from_what_it_did_itself()

@@ -46,7 +46,8 @@ def start_rolloutmanager(
     """Starts replay, parameters and actors of a run and returns; where they run already, they are taken over.
 
     Args:
-        policy_generator: Makes a policy; it may take the schema. None for the one that `cfg` describes.
+        policy_generator: Makes a policy, from `policy.kwargs` and, if it asks for it, the schema. None for the one that
+            `cfg` describes.
         env_generator: Makes an environment. None for the one that `cfg` describes.
         cfg: The configuration, as nested plain data or of OmegaConf.
         run_dir: Where the run lies, or shall; by default `runs/` and `logger_config.name`, or `runs/online`.

@@ -9,6 +9,8 @@ from minefleet.policies import Policy
 def train_only(policy: Policy, *, heads: bool, warming_up: bool) -> bool:
     """Lets gradients reach all parameters or only some, and says whether the others stand still.
 
+    Never those that are frozen.
+
     Args:
         policy: Any; its heads are all that lies below `action_head` and `value_head`.
         heads: Train both heads and nothing else.
@@ -18,4 +20,6 @@ def train_only(policy: Policy, *, heads: bool, warming_up: bool) -> bool:
     policy.requires_grad_(not stands_still)
     policy.action_head.requires_grad_(not warming_up)
     policy.value_head.requires_grad_(True)
+    for name in policy.frozen:
+        policy.get_parameter(name).requires_grad_(False)
     return stands_still

@@ -12,8 +12,8 @@ class PolicyConfig:
     """Which policy to train: ours, sized here, or one that a generator makes."""
 
     generator: str = ""
-    """`package.module:function` or `path/to/file.py:function` that makes a policy; it may take the schema.
-    Empty for ours."""
+    """`package.module:function` or `path/to/file.py:function` that makes a policy, called with `kwargs` by name.
+    A parameter named `schema`, or annotated `Schema`, is given what the environment shows and takes. Empty for ours."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the generator. Relative paths under keys that end in `_path` are taken from where the
     configuration lies."""

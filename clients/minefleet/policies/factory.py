@@ -1,7 +1,7 @@
 """The policy of a configuration: ours, or one that a generator makes."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from minefleet import generators
@@ -11,11 +11,15 @@ from minefleet.errors import ConfigError
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.encoders import encoder
 from minefleet.policies.mine_policy import MinePolicyAdapter, is_mine_policy
+from minefleet.policies.mine_policy_probe import probe
 from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
 from minefleet.policies.vpt.generator import check_fits
 from minefleet.schema import Schema
 from minefleet_worker.minecraft import names
+
+SCHEMA = "schema"
+"""A parameter of a generator."""
 
 
 def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | None = None) -> Policy:
@@ -46,17 +50,18 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
     reference = config.generator
     names.serve(partial(_load_vpt_policy, path_map))
     generator = generators.load(reference)
-    wanted = _required_arguments(generator, config.kwargs)
-    if wanted > 1:
-        raise ConfigError(f"policy.generator={reference} needs {wanted} arguments; it may take the schema or nothing")
-    arguments = (schema,) if wanted else ()
+    arguments = dict.fromkeys(_schema_arguments(generator), schema) | config.kwargs
     try:
-        inspect.signature(generator).bind(*arguments, **config.kwargs)
+        inspect.signature(generator).bind(**arguments)
     except TypeError as error:
-        raise ConfigError(f"policy.kwargs do not fit policy.generator={reference}: {error}") from error
-    policy = generator(*arguments, **config.kwargs)
+        raise ConfigError(
+            f"policy.kwargs do not fit policy.generator={reference}: {error} (the schema is given to a parameter that "
+            "is named `schema` or annotated `Schema`)"
+        ) from error
+    policy = generator(**arguments)
     if is_mine_policy(policy):
         policy = MinePolicyAdapter(policy, schema)
+        probe(policy, schema)
     if isinstance(policy, VPTPolicy):
         check_fits(policy, schema)
     if not isinstance(policy, Policy):
@@ -69,6 +74,7 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
             f"policy.normalize_obs is true, and the policy of policy.generator={reference} has no obs_norm: "
             "give ActorCritic normalize_obs=True, or use an ObsNorm of your own in forward"
         )
+    policy.frozen = [key for key, parameter in policy.named_parameters() if not parameter.requires_grad]
     return policy.cpu()
 
 
@@ -79,9 +85,11 @@ def _load_vpt_policy(path_map: Mapping[str, str], model_path: str | None, weight
     return load_vpt_policy(there(model_path, path_map), None if weights_path is None else there(weights_path, path_map))
 
 
-def _required_arguments(function: Callable[..., object], given: Collection[str]) -> int:
-    """Counts the positional parameters that have no default and are not given by name."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    return sum(parameter.kind in positional and parameter.name not in given for parameter in required)
+def _schema_arguments(function: Callable[..., object]) -> list[str]:
+    """The parameters that ask for the schema, by name or annotation, and have not been given another one."""
+    return [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default in (None, parameter.empty)
+        and SCHEMA in (parameter.name, getattr(parameter.annotation, "__name__", str(parameter.annotation)).lower())
+    ]

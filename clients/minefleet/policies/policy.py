@@ -33,6 +33,8 @@ class Policy(nn.Module, abc.ABC):
     value_norm: ValueNorm
     exact_tensors: Collection[str] = ()
     """Names in the state of parameters that `train_config.wire_dtype` must not round. Buffers never are."""
+    frozen: Collection[str] = ()
+    """Names of parameters that are never trained: those of a generator's policy that need no gradient."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,6 +14,8 @@ SCHEMA = Schema(
     action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,)),
 )
 SOURCE = """
+import functools
+
 from minefleet.policies import ActorCritic
 from minefleet.schema import Leaf, Schema
 
@@ -34,8 +36,19 @@ class Mine(ActorCritic):
 def wrong():
     return "policy"
 
-def greedy(schema, more):
+def greedy(schema, checkpoint_path):
+    assert checkpoint_path == "here"
     return ActorCritic(schema, features=4)
+
+def annotated(checkpoint_path: str, shown: Schema):
+    return greedy(shown, checkpoint_path)
+
+def quoted(checkpoint_path: str, shown: "Schema" = None):
+    return greedy(shown, checkpoint_path)
+
+partial = functools.partial(greedy, checkpoint_path="here")
+action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
+given = functools.partial(greedy, Schema(obs=None, action=action))
 """
 
 
@@ -64,6 +77,16 @@ def test_what_is_no_policy_is_refused_by_key_and_type(source: Path) -> None:
         build(PolicyConfig(generator=f"{source}:wrong"), SCHEMA)
 
 
-def test_a_generator_that_wants_more_is_refused(source: Path) -> None:
-    with pytest.raises(ConfigError, match="needs 2 arguments"):
-        build(PolicyConfig(generator=f"{source}:greedy"), SCHEMA)
+def test_a_generator_gets_its_arguments_by_name_and_the_schema_where_it_asks_for_one(source: Path) -> None:
+    for name in ("greedy", "annotated", "quoted", "given"):
+        policy = build(PolicyConfig(generator=f"{source}:{name}", kwargs={"checkpoint_path": "here"}), SCHEMA)
+        assert policy.value_head.in_features == 4
+    build(PolicyConfig(generator=f"{source}:partial"), SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["greedy", "annotated"])
+def test_an_argument_that_a_generator_lacks_is_named(source: Path, name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"policy\.kwargs do not fit .*'checkpoint_path'.*named `schema` or annotated"
+    ):
+        build(PolicyConfig(generator=f"{source}:{name}"), SCHEMA)

@@ -1,0 +1,76 @@
+"""MineStudio's models train, through the real package, over the stand-in engine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conftest import Fleet
+from tests.engine.prepared import Prepared
+from tests.mine_models import OBSERVED, SIDE
+
+from minefleet.run import read_run
+from minefleet.schema import Schema
+from minefleet.tree import flatten
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+ITERATIONS, MORE = 20, 2
+
+
+def configuration(model: str, python: str) -> dict[str, Any]:
+    return {
+        "preset": "minestudio",
+        "env": {
+            "generator": f"{HERE}/engine/mine_tasks.py:env_generator",
+            "kwargs": {"model": model},
+            "python": python,
+        },
+        "policy": {"generator": f"{HERE}/mine_models.py:policy_generator", "kwargs": {"model": model}},
+        "rollout_config": {
+            "fragment_length": 16,
+            "worker_config": {"num_envs": 4, "envs_per_process": 2},
+            "num_rollout_workers": 1,
+        },
+        "train_config": {
+            "num_iterations": ITERATIONS,
+            "batch_size_per_gpu": 2,
+            "batches_per_iteration": 2,
+            "gradient_accumulation": 1,
+            "context_length": 16,
+            "save_interval": 10,
+            "record_video_interval": 10,
+            "vf_warmup": 2,
+        },
+    }
+
+
+@pytest.mark.parametrize("model", list(OBSERVED))
+def test_a_model_of_minestudio_trains_is_filmed_and_resumes(
+    model: str,
+    minestudio_engine: Prepared,
+    train: Callable[..., Fleet],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in minestudio_engine.variables.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "model.yaml"
+    path.write_text(yaml.safe_dump(configuration(model, minestudio_engine.python)))
+    fleet = train(str(path))
+    fleet.finish()
+    assert len(fleet.rows()) == ITERATIONS
+    run = read_run(fleet.directory)
+    schema = Schema(obs=OBSERVED[model], action=run.schema.action)
+    assert {key: (leaf.shape, leaf.kind) for key, leaf in flatten(run.schema.obs).items()} == {
+        key: (leaf.shape, leaf.kind) for key, leaf in flatten(schema.obs).items()
+    }
+    assert run.schema.obs["image"].shape == (SIDE, SIDE, 3)
+    assert all(row["parity_logp"] < 1e-4 and row["parity_steps"] > 0 for row in fleet.rows())
+    assert list(fleet.directory.rglob("*.mp4"))
+    resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={ITERATIONS + MORE}")
+    resumed.finish()
+    assert [row["iteration"] for row in resumed.rows()] == [*range(1, ITERATIONS + MORE + 1)]
+    assert minestudio_engine.engines() == []
