@@ -211,8 +211,9 @@ def _categories(schema: Schema, pi_head: nn.Module, name: str) -> dict[str, int]
     """Of each part of the action, what a policy of MineStudio can choose among."""
     action = schema.action if isinstance(schema.action, Mapping) else {}
     if not action or any(not isinstance(leaf, Leaf) or leaf.kind != "discrete" for leaf in action.values()):
+        kinds = ", ".join(f"{path or 'an action'}: {leaf.kind}" for path, leaf in flatten(schema.action).items())
         raise ConfigError(
-            f"{name} chooses a category for each part of an action, and the environment takes {schema.action}"
+            f"{name} chooses a category for each named part of an action, and the environment takes {kinds}"
         )
     for part in pi_head.modules():
         if getattr(part, "nucleus_prob", None) is not None:

@@ -360,9 +360,15 @@ def test_a_policy_for_other_actions_is_refused() -> None:
         adapted(MinePolicy(6))
 
 
-def test_a_policy_for_continuous_actions_is_refused() -> None:
-    action = {"camera": Leaf(kind="box", shape=(2,), dtype="float32")}
-    with pytest.raises(ConfigError, match="MinePolicy chooses a category for each part"):
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        ({"camera": Leaf(kind="box", shape=(2,), dtype="float32")}, "camera: box"),
+        (ACTION["buttons"], "an action: discrete"),
+    ],
+)
+def test_a_policy_for_other_kinds_of_actions_is_refused(action: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"MinePolicy chooses a category for each named part .* takes {says}"):
         MinePolicyAdapter(MinePolicy(), Schema(obs={"image": IMAGE}, action=action))
 
 
