@@ -1,11 +1,11 @@
 """Decides when fragments end before they are full: so that replay gets them while they may still be used.
 
 For each slot there is a deadline, from what replay forecasts for the version that began its chunk, and how long a chunk
-may take at all. Before anything is forecast, only that is known, and one that takes longer is due at once. One that
-takes longer, with its resets and slow steps, is due when its next step would pass the deadline: by how long the slot's
-steps take, and `MARGIN_S` for the way to replay. Others are not, since without them no lease is filled; but where a
-step or a reset takes much longer than steps do, the steps before it do not wait for it. A fragment is cut where it has
-`least_steps`, or where its episode has ended. Where it is shorter, it goes on: its lease waits a while.
+may take at all. Before anything is forecast, only that is known, and is the deadline. One that takes longer, with its
+resets and slow steps, is due when its next step would pass the deadline: by how long the slot's steps take, and
+`MARGIN_S` for the way to replay. Others are not, since without them no lease is filled; but where a step or a reset
+takes much longer than steps do, the steps before it do not wait for it. A fragment is cut where it has `least_steps`,
+or where its episode has ended. Where it is shorter, it goes on: its lease waits a while.
 
 How long steps take is known twice: of the last few, for when the next one will end, and of many, for whether a slot is
 slower than others. On busy cores a step waits now and then, and a cut for that would cost more than it saves.
@@ -141,9 +141,9 @@ class Cuts:
         """The slot has begun a fragment."""
         self._is_open[slot] = self._enabled
         if self._enabled:
-            self._foresee(slot)
-            if not self._steps_before[slot]:
+            if not self._lanes.outlook(slot).whole_fragments:
                 self._began_at[slot] = self._clock()
+            self._foresee(slot)
         self._waits_until[slot] = math.inf
         self.lacks[slot] = 0
 
@@ -222,9 +222,9 @@ class Cuts:
                 self._foresee(slot)
 
     def _foresee(self, slot: int) -> None:
-        deadline, self._longest_s[slot], whole = self._lanes.outlook(slot)
-        self._deadline[slot] = deadline if math.isfinite(deadline) or math.isinf(self._longest_s[slot]) else -math.inf
-        self._steps_before[slot] = whole * self._fragment_length
+        deadline, longest_s, whole = self._lanes.outlook(slot)
+        self._deadline[slot] = deadline if deadline < math.inf else self._began_at[slot] + longest_s
+        self._longest_s[slot], self._steps_before[slot] = longest_s, whole * self._fragment_length
 
 
 def _apart(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
