@@ -23,6 +23,7 @@ from minefleet.errors import ConfigError
 from minefleet.policies.heads import DictHead, DiscreteHead
 from minefleet.policies.masks import mask_of
 from minefleet.policies.policy import Policy, PolicyOutput
+from minefleet.policies.text import decode_text
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import Tree, flatten, tree_map, unflatten
@@ -133,9 +134,10 @@ class MinePolicyAdapter(Policy):
         if not self._texts:
             return self._call(obs, state, first)
         flat = flatten(obs)
+        texts = [flat[path][:, 0].cpu() for path in self._texts]
         rows: dict[tuple[str, ...], list[int]] = {}
         for row in range(len(first)):
-            rows.setdefault(tuple(_text(flat[path][row, 0]) for path in self._texts), []).append(row)
+            rows.setdefault(tuple(decode_text(text[row]) for text in texts), []).append(row)
         outputs, states = [], []
         for some in rows.values():
             output, after = self._call(
@@ -150,7 +152,7 @@ class MinePolicyAdapter(Policy):
 
     def _call(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
         given = {
-            path: [[_text(step) for step in row] for row in leaf] if path in self._texts else leaf
+            path: [[decode_text(step) for step in row] for row in leaf.cpu()] if path in self._texts else leaf
             for path, leaf in flatten(obs).items()
         }
         tensors = iter(state[key] for key in sorted(state))
@@ -273,10 +275,6 @@ def _joined(outputs: list[PolicyOutput], dim: int) -> PolicyOutput:
 
 def _named(leaves: Iterable[Tensor]) -> Tree:
     return {f"{index:02d}": leaf for index, leaf in enumerate(leaves)}
-
-
-def _text(leaf: Tensor) -> str:
-    return bytes(leaf.tolist()).rstrip(b"\0").decode()
 
 
 def _is_a(value: object, name: str) -> bool:

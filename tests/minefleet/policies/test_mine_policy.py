@@ -237,7 +237,7 @@ def test_an_episode_that_begins_in_a_call_is_as_one_that_begins_it(make: Any) ->
 
 @pytest.mark.parametrize("make", [MinePolicy, Gru, Without])
 def test_a_call_for_many_steps_says_what_one_for_each_says_and_what_the_policys_own_says(make: Any) -> None:
-    policy, obs, state = adapted(make()), images(), None
+    policy, obs = adapted(make()), images()
     assert policy.takes_chunks
     output, after = policy(obs, policy.initial_state(BATCH), begins((0, 0), (1, 0)))
     own, _ = make().eval()(obs, make().initial_state(BATCH))
