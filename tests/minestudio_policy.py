@@ -11,7 +11,8 @@ from tests.updates import equal, make_updater, weights
 from minefleet.config import TrainConfig
 from minefleet.fragment import Fragment
 from minefleet.policies.mine_policy import MinePolicyAdapter
-from minefleet.policies.mine_policy_probe import probe, random_observation
+from minefleet.policies.mine_policy_probe import probe
+from minefleet.policies.random_observation import random_observation
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import tree_map
 from minefleet_learner.batch import collate

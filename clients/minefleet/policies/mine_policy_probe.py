@@ -12,14 +12,12 @@ from torch import Tensor
 from minefleet.errors import ConfigError
 from minefleet.policies.mine_policy import MinePolicyAdapter
 from minefleet.policies.policy import PolicyOutput
-from minefleet.schema import Leaf, Schema
+from minefleet.policies.random_observation import BATCH, STEPS, random_observation
+from minefleet.schema import Schema
 from minefleet.tree import Tree, flatten, tree_map
 
-BATCH, STEPS = 2, 3
 CLOSE = 1e-3
 """Log-probabilities and values that differ by less are equal, but for rounding."""
-BOUND = 3.0
-"""Of numbers that have none."""
 
 
 def probe(adapter: MinePolicyAdapter, schema: Schema) -> None:
@@ -80,24 +78,3 @@ def _part(output: PolicyOutput, *, rows: int, start: int = 0) -> PolicyOutput:
 def _equal(one: PolicyOutput, other: PolicyOutput) -> bool:
     pairs = [(one.value, other.value), *((one.params[key], other.params[key]) for key in one.params)]
     return all(torch.allclose(mine, theirs, rtol=CLOSE, atol=CLOSE) for mine, theirs in pairs)
-
-
-def random_observation(schema: Schema, generator: torch.Generator) -> Tree:
-    """Random values of each leaf, [B, T, ...]."""
-    return tree_map(lambda leaf: _values(leaf, generator), schema.obs)
-
-
-def _values(leaf: Leaf, generator: torch.Generator) -> Tensor:
-    part = torch.rand(BATCH, STEPS, *leaf.shape, generator=generator, dtype=torch.float64)
-    dtype = getattr(torch, leaf.dtype)
-    if leaf.categories:
-        return (part * torch.tensor(leaf.categories).reshape(leaf.shape)).floor().to(dtype)
-    low, high = (_bound(bound, leaf) for bound in (leaf.low, leaf.high))
-    values: Tensor = low + part * (high - low)
-    return values.to(dtype)
-
-
-def _bound(bound: float | tuple[float, ...], leaf: Leaf) -> Tensor:
-    """One for all elements, or [*shape]."""
-    limits = torch.tensor(bound, dtype=torch.float64).nan_to_num(posinf=BOUND, neginf=-BOUND)
-    return limits.reshape(leaf.shape) if isinstance(bound, tuple) else limits
