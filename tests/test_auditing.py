@@ -53,7 +53,8 @@ class Stream:
 
     def fail(self) -> None:
         """The environment fails, and another one takes its place."""
-        self._recorder.fail(0, self._obs)
+        self._recorder.fail(0)
+        self._recorder.cut(0, self._obs)
         self._end(failure="hang")
         self._reset(next(self._seeds))
 

@@ -20,7 +20,11 @@ HERE = Path(__file__).parent
 ITERATIONS, MORE = 20, 2
 
 
-def configuration(model: str, python: str) -> dict[str, Any]:
+FROZEN = {"groot": {"frozen_encoder/00"}, "rocket3": {"frozen_encoder/00", "frozen_encoder/01"}}
+"""Models whose backbone is frozen, and what is stored of it: it is called for one picture, and for two."""
+
+
+def configuration(model: str, python: str, frozen_encoder: str = "") -> dict[str, Any]:
     return {
         "preset": "minestudio",
         "env": {
@@ -28,7 +32,11 @@ def configuration(model: str, python: str) -> dict[str, Any]:
             "kwargs": {"model": model},
             "python": python,
         },
-        "policy": {"generator": f"{HERE}/mine_models.py:policy_generator", "kwargs": {"model": model}},
+        "policy": {
+            "generator": f"{HERE}/mine_models.py:policy_generator",
+            "kwargs": {"model": model},
+            "frozen_encoder": frozen_encoder,
+        },
         "rollout_config": {
             "fragment_length": 16,
             "worker_config": {"num_envs": 4, "envs_per_process": 2},
@@ -74,3 +82,31 @@ def test_a_model_of_minestudio_trains_is_filmed_and_resumes(
     resumed.finish()
     assert [row["iteration"] for row in resumed.rows()] == [*range(1, ITERATIONS + MORE + 1)]
     assert minestudio_engine.engines() == []
+
+
+@pytest.mark.parametrize("model", list(FROZEN))
+def test_a_model_with_a_frozen_backbone_trains_without_pictures(
+    model: str,
+    minestudio_engine: Prepared,
+    train: Callable[..., Fleet],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in minestudio_engine.variables.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "model.yaml"
+    path.write_text(yaml.safe_dump(configuration(model, minestudio_engine.python, "backbone")))
+    fleet = train(str(path))
+    fleet.finish()
+    run = read_run(fleet.directory)
+    stored, shown = flatten(run.fragment_schema.obs), flatten(run.schema.obs)
+    assert {path for path in stored if path not in shown} == FROZEN[model]
+    assert {path for path in shown if path not in stored} == {path for path in shown if shown[path].is_pixels}
+    assert all(row["parity_logp"] < 1e-4 and row["parity_steps"] > 0 for row in fleet.rows())
+    assert list(fleet.directory.rglob("*.mp4"))
+    resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={ITERATIONS + MORE}")
+    resumed.finish()
+    assert [row["iteration"] for row in resumed.rows()] == [*range(1, ITERATIONS + MORE + 1)]
+    refused = train("--resume", str(fleet.directory), "policy.frozen_encoder=", "train_config.num_iterations=30")
+    assert "has stored other observations" in refused.process.communicate()[1]
+    assert refused.process.returncode == 2

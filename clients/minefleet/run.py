@@ -70,9 +70,16 @@ class Run:
     schema: Schema
     architecture: str
     """Fingerprint of the policy's architecture."""
+    stored: Schema | None = None
+    """What fragments hold, where a frozen encoder's outputs are stored in the place of pictures; None for `schema`."""
     frame_shape: tuple[int, ...] | None = None
     """[height, width, 3] of the frames that environments render for videos; None where they show pixels anyway, or no
     videos are wanted."""
+
+    @property
+    def fragment_schema(self) -> Schema:
+        """What fragments hold: what the environment shows and takes, unless something else is stored."""
+        return self.stored or self.schema
 
     @property
     def checkpoints(self) -> Path:
@@ -114,7 +121,7 @@ class Run:
         """The keys on which all roles must agree, with their values as canonical JSON."""
         values = {key: value for key, value in to_dict(self.config).items() if key not in LOCAL_KEYS}
         flat = {key: json.dumps(value, sort_keys=True) for key, value in _flat(values).items()}
-        return flat | {"schema": self.schema.fingerprint, "architecture": self.architecture}
+        return flat | {"schema": self.fragment_schema.fingerprint, "architecture": self.architecture}
 
     def identity(self, role: status_service_pb2.Role.ValueType) -> status_service_pb2.Identity:
         """Who this process is when it plays `role`."""
@@ -132,6 +139,7 @@ class Run:
             "config": to_dict(self.config),
             "schema": self.schema.to_dict(),
             "architecture": self.architecture,
+            "stored": None if self.stored is None else self.stored.to_dict(),
             "frame_shape": list(self.frame_shape) if self.frame_shape else None,
         }
         write_whole(self.directory / RUN_FILE, OmegaConf.to_yaml(OmegaConf.create(data)))
@@ -149,6 +157,7 @@ def read_run(directory: Path, name: str = RUN_FILE) -> Run:
         config=from_data(data["config"], str(directory.absolute() / name)),
         schema=Schema.from_dict(data["schema"]),
         architecture=str(data["architecture"]),
+        stored=Schema.from_dict(data["stored"]) if data.get("stored") else None,
         frame_shape=tuple(data["frame_shape"]) if data.get("frame_shape") else None,
     )
 

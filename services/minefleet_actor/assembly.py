@@ -18,6 +18,7 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import Architecture, architecture
 from minefleet.replay import ReplayClient
 from minefleet.run import Run, Shard
+from minefleet.tree import flatten
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.crew import Crew
@@ -95,7 +96,9 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         pool=pool,
         inference=inference,
         batcher=batcher,
-        recorder=Recorder(run.schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)),
+        recorder=Recorder(
+            run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)
+        ),
         episodes=episodes,
         lanes=lanes,
         follower=follower,
@@ -131,7 +134,18 @@ def make_policy(run: Run) -> Policy:
     if rollout.worker_config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    return build(run.config.policy, run.schema, run.config.path_map)
+    policy = build(run.config.policy, run.schema, run.config.path_map)
+    if run.stored is not None:
+        shown, stored = (
+            sum(leaf.zeros().nbytes for leaf in flatten(each.obs).values()) for each in (run.schema, run.stored)
+        )
+        logger.info(
+            "fragments hold outputs of %s: %d bytes a step, of %d that are shown",
+            run.config.policy.frozen_encoder,
+            stored,
+            shown,
+        )
+    return policy
 
 
 def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference:
@@ -210,7 +224,7 @@ def make_shipper(
     return Shipper(
         replay_client(context, shard, abandoned),
         capacity=rollout.queue_size,
-        schema_fingerprint=context.run.schema.fingerprint,
+        schema_fingerprint=context.run.fragment_schema.fingerprint,
         compression=packing_for(rollout.replay_buffer_config.compression, shard),
         state_dtype=rollout.state_dtype,
         progress=partial(metrics.progress, shard.index),

@@ -39,6 +39,8 @@ class Evaluated(NamedTuple):
     """[n, 1] float32, in normalised units."""
     state: Tree
     """Tree of [n, ...]: after the step."""
+    encoded: Tree
+    """Tree of [n, 1, ...]: see `PolicyOutput.encoded`."""
 
 
 Pass = Callable[[Tree, Tree, Tensor], Evaluated]
@@ -112,7 +114,7 @@ class Forward:
 
     def _plain(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
         output, after = compute(self._policy, obs, state, first, self._dtype)
-        return Evaluated(output.params, output.value, after)
+        return Evaluated(output.params, output.value, after, output.encoded)
 
     def _compile(self) -> None:
         @torch.inference_mode()

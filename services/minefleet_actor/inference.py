@@ -100,6 +100,9 @@ class Inference:
         self._first = np.ones(slots, np.bool_)
         self._staging: Tree = tree_map(self._stage, zeros(schema.obs, self.largest))
         example = tree_map(lambda leaf: leaf[:1].unsqueeze(1).to(device), self._staging)
+        self._encoder = self._policy.frozen_encoder
+        leaves = self._encoder.outputs if self._encoder else {}
+        self._encoded = {name: output.leaf.zeros(slots) for name, output in leaves.items()}
         self._forward = Forward(self._policy, example, self.largest, device=device, options=options)
 
     @property
@@ -136,16 +139,26 @@ class Inference:
         if begins is not None and begins.any():
             state = self._rounded(state, rows[begins])
             before = self._before(slots[begins], state, rows[begins])
-        params, value, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        params, value, after, encoded = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
         if computed is not slots:
             at = torch.from_numpy(rows).to(self.device) if self._whole else slice(count)
-            params, value = _rows(params, at), value[at]
+            params, value, encoded = _rows(params, at), value[at], _rows(encoded, at)
         action = self._draw(slots, params, keeps)
         logp = self._policy.action_head.logp(params, action)
-        back = _to_host({"action": action, "logp": logp, "value": value})
+        back = _to_host({"action": action, "logp": logp, "value": value, **encoded})
+        for name in encoded:
+            self._encoded[name][slots] = back.pop(name)
         back["value"] = back["value"] * self._std + self._mean
         self._keep(slots[keeps], after, rows[keeps])
         return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
+
+    def stored(self, obs: Tree) -> Tree:
+        """What fragments hold of the slots' newest observations, [S, ...]; of those that were decided for.
+
+        Args:
+            obs: Tree of [S, ...]: what all slots see.
+        """
+        return obs if self._encoder is None else self._encoder.stored(obs, self._encoded)
 
     @torch.inference_mode()
     def state_before(self, slot: int, *, first: bool) -> Tree:

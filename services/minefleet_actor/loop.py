@@ -223,7 +223,6 @@ class Actor:
         if terminated:
             self._reset(slot)
         else:
-            self._recorder.cut(slot, self._obs(slot))
             self._phase[slot] = Phase.ENDING
 
     def _absorb_failure(self, slot: int, failure: Failure, task: str) -> None:
@@ -235,8 +234,9 @@ class Actor:
         )
         self._report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING
-        self._recorder.fail(slot, self._recorder.acted_on(slot) if in_flight else self._obs(slot))
+        self._recorder.fail(slot)
         if in_flight:
+            self._recorder.cut(slot, self._recorder.acted_on(slot))
             self._reset(slot)
         else:
             self._phase[slot] = Phase.ENDING
@@ -284,6 +284,7 @@ class Actor:
             for slot in slots[ready & ~decision.keeps].tolist():
                 self._end_fragment(slot)
             for slot in slots[~ready].tolist():
+                self._recorder.cut(slot, self._obs(slot))
                 self._reset(slot)
 
     def _see(self, decision: Decision) -> None:
@@ -301,7 +302,7 @@ class Actor:
                 self._begin(slot, state, decision.version)
         action = tree_map(lambda leaf: leaf[acts], decision.action)
         logp, value, first = decision.logp[acts], decision.value[acts], decision.first[acts]
-        self._recorder.act(slots, self._pool.obs, action, logp, value, first, decision.version)
+        self._recorder.act(slots, self._inference.stored(self._pool.obs), action, logp, value, first, decision.version)
         if self._camera is not None:
             self._camera.look(slots, value, decision.version)
         self._phase[slots] = Phase.WORKING
@@ -389,4 +390,5 @@ class Actor:
         return self._cuts.may_start(slot, self._inference.version, is_granted=may_start)
 
     def _obs(self, slot: int) -> Tree:
-        return tree_map(lambda leaf: leaf[slot], self._pool.obs)
+        """What a fragment holds of what the slot sees, which has been decided for."""
+        return tree_map(lambda leaf: leaf[slot], self._inference.stored(self._pool.obs))

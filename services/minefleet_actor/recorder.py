@@ -146,37 +146,32 @@ class Recorder:
         self.length[slots] += 1
 
     def cut(self, slot: int, obs: Tree) -> None:
-        """Keeps the observation after the last step, which is truncated or the last of its fragment."""
-        self._cuts[slot].add(int(self.length[slot]) - 1, tree_map(np.array, obs))
+        """Keeps the observation after the last step, unless that is terminated, or it is kept already."""
+        if self.length[slot] and not self._arrays["terminated"][self._last(slot)] and not self._is_cut(slot):
+            self._cuts[slot].add(int(self.length[slot]) - 1, tree_map(np.array, obs))
 
-    def fail(self, slot: int, obs: Tree) -> None:
-        """Drops the step in flight, if any, and marks the last good step of the episode as cut by a failure.
-
-        Args:
-            slot: The slot whose environment failed.
-            obs: The observation after the last good step: `acted_on(slot)` when a step was in flight.
-        """
+    def fail(self, slot: int) -> None:
+        """Drops the step in flight, if any, and marks the last good step of the episode as cut by a failure."""
         if self.length[slot] == 0 or self.is_done(slot):
             return
         last = self._last(slot)
         self._arrays["truncated"][last] = True
         self._arrays["crash"][last] = True
-        self.cut(slot, obs)
 
     def close(self, slot: int, after: Tree | None = None) -> Fragment | None:
         """Ends the open fragment and returns a copy; None when it has no step.
 
         Args:
             slot: The slot.
-            after: Observation after the last step; needed unless that step ended its episode.
+            after: Observation after the last step; needed unless that step ended its episode and it is kept already.
         """
         steps = int(self.length[slot])
         if steps == 0:
             return None
-        if not self.is_done(slot):
-            if after is None:
-                raise ValueError(f"the fragment of slot {slot} ends in mid-episode: it needs the observation after it")
+        if after is not None:
             self.cut(slot, after)
+        elif not self._arrays["terminated"][self._last(slot)] and not self._is_cut(slot):
+            raise ValueError(f"the fragment of slot {slot} needs the observation after its last step")
         fragment = self._copy(slot, steps)
         self.begin(slot, {})
         self.pending[slot] = False
@@ -219,6 +214,10 @@ class Recorder:
         """The observation of the step in flight."""
         row = self._rows(slot, self.length[slot])
         return tree_map(lambda buffer: buffer[row], self._obs)
+
+    def _is_cut(self, slot: int) -> bool:
+        """Whether the observation after the last step is kept."""
+        return self._cuts[slot].index[-1:] == [int(self.length[slot]) - 1]
 
     def _last(self, slot: int) -> Any:
         """The row of the slot's last step."""

@@ -168,7 +168,7 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: S
         optimizer = build_optimizer(policy, config)
     policy.value_norm.enabled = config.use_normalized_vf
     reference = twin(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
-    compiled = compiled_policy(policy, run.schema, compute_dtype(config)) if config.compile else None
+    compiled = compiled_policy(policy, run.fragment_schema, compute_dtype(config)) if config.compile else None
     dump = Dumps(run, rank=ranks.rank)
     return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)
 

@@ -93,7 +93,7 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
         task_weights=replay.task_weights,
         balance_limit=replay.balance_limit,
         syncs_appends=replay.durability == "host",
-        schema_fingerprint=run.schema.fingerprint,
+        schema_fingerprint=run.fragment_schema.fingerprint,
         shard=shard,
         shards=shards,
         episodes_kept=records_kept,

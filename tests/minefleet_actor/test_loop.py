@@ -11,10 +11,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
-from torch import Tensor
+from torch import Tensor, nn
 
 from minefleet.config import ReplayBufferConfig, RolloutConfig, WorkerConfig
 from minefleet.policies import Policy, PolicyOutput
+from minefleet.policies.frozen_encoder import KEY, FrozenEncoder
 from minefleet.policies.heads import action_head
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.policies.weights import Weights, to_numpy
@@ -127,6 +128,7 @@ class NumberPolicy(Policy):
         self.action_head = action_head(SCHEMA.action, 1)
         self.value_norm = ValueNorm()
         self.register_buffer("favourite", torch.zeros(ACTIONS))
+        self.encoder = nn.Identity()
 
     def initial_state(self, batch: int) -> Tree:
         return {"count": torch.zeros(batch, 1)}
@@ -135,7 +137,18 @@ class NumberPolicy(Policy):
         assert obs.shape[1] == 1
         count = state["count"].masked_fill(first, 0.0) + 1
         logits = self.get_buffer("favourite").expand(*obs.shape[:2], ACTIONS)
-        return PolicyOutput(logits, obs[..., 0]), {"count": count}
+        value = self.encoder(obs)[..., 0]
+        encoded = self.frozen_encoder.made() if self.frozen_encoder else {}
+        return PolicyOutput(logits, value, encoded), {"count": count}
+
+
+def frozen_policy() -> NumberPolicy:
+    """What the encoder returns is stored, and no observation."""
+    policy = NumberPolicy()
+    policy.frozen_encoder = FrozenEncoder(policy, policy.encoder)
+    policy(torch.zeros(1, 1, 1), policy.initial_state(1), torch.zeros(1, 1, dtype=torch.bool))
+    policy.frozen_encoder.blank[""] = SCHEMA.obs
+    return policy
 
 
 def weights_of(version: int) -> Weights:
@@ -232,9 +245,10 @@ def played(
     threaded: bool = False,
     least: int = 0,
     due: float = 0.0,
+    policy: NumberPolicy | None = None,
 ) -> tuple[NumberedPool, Post]:
     post = Post(seed, due)
-    return play(seed, clock, [post], threaded=threaded, least=least)[0], post
+    return play(seed, clock, [post], threaded=threaded, least=least, policy=policy)[0], post
 
 
 def play(
@@ -246,15 +260,18 @@ def play(
     least: int = 0,
     steps: int = STEPS,
     metrics: ActorMetrics | None = None,
+    policy: NumberPolicy | None = None,
 ) -> tuple[NumberedPool, ActorMetrics]:
     """Acts with one lane per post until so many steps are taken, and drains."""
+    policy = policy or NumberPolicy()
+    schema = policy.frozen_encoder.schema(SCHEMA) if policy.frozen_encoder else SCHEMA
     torch.manual_seed(seed)
     pool, metrics = NumberedPool(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
         Lane(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
     ]
-    inference = Inference(NumberPolicy(), SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
+    inference = Inference(policy, SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
     inference.swap(weights_of(1), 1)
     timeout_s = 0.001 if least else 0.0
     batcher = Batcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
@@ -263,7 +280,7 @@ def play(
         pool=pool,
         inference=inference,
         batcher=batcher,
-        recorder=Recorder(SCHEMA, SLOTS, 6),
+        recorder=Recorder(schema, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
         lanes=lanes_,
         cuts=Cuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
@@ -295,14 +312,16 @@ def ticking() -> Callable[[], float]:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("is_frozen", [False, True], ids=["observations", "outputs of a frozen encoder"])
 @pytest.mark.parametrize("due", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize(
     ("threaded", "least"), [(False, 0), (False, 2), (True, 0)], ids=["in order", "batch by batch", "batches in flight"]
 )
 def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_version(
-    seed: int, due: float, threaded: bool, least: int
+    seed: int, due: float, threaded: bool, least: int, is_frozen: bool
 ) -> None:
-    pool, post = played(seed, ticking(), threaded=threaded, least=least, due=due)
+    policy = frozen_policy() if is_frozen else None
+    pool, post = played(seed, ticking(), threaded=threaded, least=least, due=due, policy=policy)
     assert len(post.used) > 10
     assert post.used == sorted(set(post.used))
     assert CAPACITY <= post.most_queued <= CAPACITY + SLOTS
@@ -316,12 +335,18 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
             audit_border(parcel, following)
 
 
+def numbers(stored: Tree) -> NDArray[np.float32]:
+    """What was seen, [T]: stored as it was, or as a frozen encoder returned it."""
+    seen: NDArray[np.float32] = stored[KEY]["00"] if isinstance(stored, dict) else stored
+    return seen[:, 0]
+
+
 def audit(parcel: Parcel) -> None:
     """Checks a fragment against what the numbered observations say."""
     fragment = parcel.fragment
-    number = fragment.obs[:, 0]
+    number = numbers(fragment.obs)
     after = np.append(number[1:], np.nan)
-    cuts = dict(zip(fragment.cut_index.tolist(), fragment.cut_obs[:, 0].tolist(), strict=True))
+    cuts = dict(zip(fragment.cut_index.tolist(), numbers(fragment.cut_obs).tolist(), strict=True))
     for t in range(len(fragment)):
         done = fragment.terminated[t] or fragment.truncated[t]
         follows = cuts[t] if t in cuts else after[t]
@@ -347,7 +372,7 @@ def audit_border(parcel: Parcel, following: Parcel) -> None:
         starts = np.flatnonzero(before.first)
         count = len(before) - starts[-1] if len(starts) else len(before) + before.recurrent_state["count"][0]
         assert after.recurrent_state["count"].tolist() == [float(count)]
-        assert after.obs[0, 0] == before.obs[-1, 0] + 1
+        assert numbers(after.obs)[0] == numbers(before.obs)[-1] + 1
 
 
 @pytest.mark.parametrize("seed", range(2))

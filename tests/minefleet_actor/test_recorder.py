@@ -97,7 +97,8 @@ def test_a_failed_step_is_never_stored_and_the_last_good_one_is_cut() -> None:
     act(recorder, 0, value=1.0)
     step(recorder)
     act(recorder, 1, value=2.0)
-    recorder.fail(0, recorder.acted_on(0))
+    recorder.fail(0)
+    recorder.cut(0, recorder.acted_on(0))
     act(recorder, 30, value=9.0, first=True)
     step(recorder, terminated=True)
     fragment = closed(recorder)
@@ -114,7 +115,8 @@ def test_a_failure_on_the_first_step_of_an_episode_leaves_the_episode_before_as_
     act(recorder, 0, value=1.0)
     step(recorder, terminated=True)
     act(recorder, 10, value=2.0, first=True)
-    recorder.fail(0, recorder.acted_on(0))
+    recorder.fail(0)
+    recorder.cut(0, recorder.acted_on(0))
     fragment = closed(recorder)
 
     assert fragment.terminated.tolist() == [True]

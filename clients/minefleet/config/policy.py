@@ -17,6 +17,9 @@ class PolicyConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the generator. Relative paths under keys that end in `_path` are taken from where the
     configuration lies."""
+    frozen_encoder: str = ""
+    """A part of a generator's policy that is not trained, `backbone` or `encoder.vit`, whose outputs are stored in the
+    place of the pictures that it reads, so that the learner does not compute it. Empty: pictures are stored."""
     hidden_size: int = 256
     """Features of the trunk, >= 1."""
     hidden_layers: int = 2
@@ -40,6 +43,8 @@ class PolicyConfig:
         """Rejects impossible values."""
         if self.kwargs and not self.generator:
             raise ConfigError(f"policy.kwargs are a generator's: give policy.generator, or leave out {self.kwargs}")
+        if self.frozen_encoder and not self.generator:
+            raise ConfigError("policy.frozen_encoder is a part of a generator's policy: give policy.generator")
         at_least("policy.hidden_size", self.hidden_size, 1)
         at_least("policy.hidden_layers", self.hidden_layers, 1)
         at_least("policy.gru_size", self.gru_size, 0)

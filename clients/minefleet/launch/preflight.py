@@ -36,6 +36,8 @@ class Found:
     schema: Schema
     architecture: str
     """Fingerprint of the policy's architecture."""
+    stored: Schema | None = None
+    """See `Run.stored`."""
     frame_shape: tuple[int, ...] | None
     """See `Run.frame_shape`."""
 
@@ -46,6 +48,7 @@ class Found:
             "config": to_dict(self.config),
             "schema": self.schema.to_dict(),
             "architecture": self.architecture,
+            "stored": None if self.stored is None else self.stored.to_dict(),
             "frame_shape": shape,
         }
 
@@ -77,6 +80,7 @@ def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = N
         config=config,
         schema=schema,
         architecture=str(answered["architecture"]),
+        stored=None if answered["stored"] is None else Schema.from_dict(answered["stored"]),
         frame_shape=None if shape is None else tuple(shape),
     )
 
@@ -102,7 +106,8 @@ def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
     check_state(policy)
     with naming("the policy does not fit the environment's spaces"):
         _act_once(policy, schema)
-    return {"architecture": architecture_fingerprint(architecture(policy))}
+    stored = None if policy.frozen_encoder is None else policy.frozen_encoder.schema(schema).to_dict()
+    return {"architecture": architecture_fingerprint(architecture(policy)), "stored": stored}
 
 
 def describe_environment(config: FleetConfig) -> dict[str, Any]:

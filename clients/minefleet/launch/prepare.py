@@ -61,6 +61,7 @@ def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh, of
             config=replace(found.config, services=services),
             schema=found.schema,
             architecture=found.architecture,
+            stored=found.stored,
             frame_shape=found.frame_shape,
         )
     )
@@ -82,6 +83,11 @@ def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fre
         raise ConfigError(f"{previous.directory} was trained on other spaces than this environment has")
     if found.architecture != previous.architecture:
         raise ConfigError(f"{previous.directory} was trained with another architecture than this policy's")
+    if found.stored != previous.stored:
+        raise ConfigError(
+            f"{previous.directory} has stored other observations than policy.frozen_encoder asks for now: leave it as "
+            "it was, or begin a new run with train_config.resume, which takes the weights only"
+        )
     run = replace(previous, config=replace(config, services=services), frame_shape=found.frame_shape)
     (run.directory / RESULT_FILE).unlink(missing_ok=True)
     run.logs.mkdir(exist_ok=True)

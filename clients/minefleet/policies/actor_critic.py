@@ -83,7 +83,9 @@ class ActorCritic(Policy):
         steps = tree_map(lambda leaf: leaf.flatten(0, 1), obs)
         if self.obs_norm is not None:
             steps = self.obs_norm(steps)
-        hidden = value_hidden = by_parts(self.encode, steps).view(*first.shape, -1)
+        # A frozen encoder is called once for all steps, as its outputs are stored.
+        features = by_parts(self.encode, steps) if self.frozen_encoder is None else self.encode(steps)
+        hidden = value_hidden = features.view(*first.shape, -1)
         if self.core is not None:
             hidden, memory = self.core(hidden, state["gru"], first)
             value_hidden, state = hidden, {"gru": memory}

@@ -8,6 +8,7 @@ from minefleet import generators
 from minefleet.config import PolicyConfig
 from minefleet.config.paths import there
 from minefleet.errors import ConfigError
+from minefleet.policies import frozen_encoder
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.encoders import encoder
 from minefleet.policies.mine_policy import MinePolicyAdapter, is_mine_policy
@@ -75,6 +76,9 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
             "give ActorCritic normalize_obs=True, or use an ObsNorm of your own in forward"
         )
     policy.frozen = [key for key, parameter in policy.named_parameters() if not parameter.requires_grad]
+    if config.frozen_encoder:
+        called = policy.policy if isinstance(policy, MinePolicyAdapter) else policy
+        frozen_encoder.freeze(policy, called, config.frozen_encoder, schema)
     return policy.cpu()
 
 

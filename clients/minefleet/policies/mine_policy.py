@@ -12,7 +12,8 @@ The policy stays in evaluation mode, in the learner, too: PPO compares how likel
 dropout would change that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class MinePolicyAdapter(Policy):
             outputs.append(output)
         output, mask = _joined(outputs, 1), mask_of(obs)
         if mask is not None:
-            output = PolicyOutput(self.action_head.masked(output.params, mask), output.value)
+            output = replace(output, params=self.action_head.masked(output.params, mask))
         return output, state
 
     def _spans(self, obs: Tree, first: Tensor) -> list[tuple[int, int]]:
@@ -146,9 +147,8 @@ class MinePolicyAdapter(Policy):
             outputs.append(output)
             states.append(after)
         order = torch.tensor([row for some in rows.values() for row in some], device=first.device).argsort()
-        output = _joined(outputs, 0)
-        after = tree_map(lambda *leaves: torch.cat(leaves)[order], *states)
-        return PolicyOutput(tree_map(lambda leaf: leaf[order], output.params), output.value[order]), after
+        output = _map_output(lambda leaf: leaf[order], _joined(outputs, 0))
+        return output, tree_map(lambda *leaves: torch.cat(leaves)[order], *states)
 
     def _call(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
         given = {
@@ -171,9 +171,9 @@ class MinePolicyAdapter(Policy):
                 f"{self._name} chooses among {counts} categories, and the environment takes {self._categories}"
             )
         logits = {key: made[key].float().reshape(*first.shape, -1) for key in self._categories}
-        return PolicyOutput(logits, value), _named(
-            leaf for leaf in pytree.tree_leaves(after) if isinstance(leaf, Tensor)
-        )
+        encoded = {} if self.frozen_encoder is None else self.frozen_encoder.made()
+        state = _named(leaf for leaf in pytree.tree_leaves(after) if isinstance(leaf, Tensor))
+        return PolicyOutput(logits, value, encoded), state
 
     def _tell(self, memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Puts ours in the place of the policy's `first`. A policy may hand over several rows for each of ours."""
@@ -269,8 +269,15 @@ def _value_norm(value_head: nn.Module) -> ValueNorm:
 
 
 def _joined(outputs: list[PolicyOutput], dim: int) -> PolicyOutput:
-    params = tree_map(lambda *leaves: torch.cat(leaves, dim), *(output.params for output in outputs))
-    return PolicyOutput(params, torch.cat([output.value for output in outputs], dim))
+    return _map_output(lambda *leaves: torch.cat(leaves, dim), *outputs)
+
+
+def _map_output(function: Callable[..., Tensor], *outputs: PolicyOutput) -> PolicyOutput:
+    return PolicyOutput(
+        tree_map(function, *(output.params for output in outputs)),
+        function(*(output.value for output in outputs)),
+        tree_map(function, *(output.encoded for output in outputs)),
+    )
 
 
 def _named(leaves: Iterable[Tensor]) -> Tree:

@@ -3,7 +3,8 @@
 import abc
 import copy
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from minefleet.policies.heads import ActionHead
 from minefleet.policies.obs_norm import ObsNorm
 from minefleet.policies.value_norm import ValueNorm
 from minefleet.tree import Tree
+
+if TYPE_CHECKING:
+    from minefleet.policies.frozen_encoder import FrozenEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class PolicyOutput:
     """Tree of [B, T, ...]: parameters of the action distribution, for the policy's `action_head` only."""
     value: Tensor
     """[B, T] float32, V(sₜ) in normalised units; `value_norm.denormalize` gives reward units."""
+    encoded: Tree = field(default_factory=dict)
+    """Tree of [B, T, ...]: outputs of a frozen encoder, to be stored; {} where there is none, or they were given."""
 
 
 class Policy(nn.Module, abc.ABC):
@@ -40,6 +46,8 @@ class Policy(nn.Module, abc.ABC):
         super().__init__()
         self.obs_norm: ObsNorm | None = None
         """Statistics of observations, for `forward` to use; the learner takes what was acted on into them."""
+        self.frozen_encoder: FrozenEncoder | None = None
+        """Whose outputs fragments hold in the place of pictures; None for nobody's."""
 
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state at the start of an episode, a tree of [B, ...]; {} without recurrence."""
@@ -51,7 +59,8 @@ class Policy(nn.Module, abc.ABC):
         """Evaluates T steps of B environments.
 
         Args:
-            obs: Tree of [B, T, ...] as the schema says: pixels are bytes, categories integers.
+            obs: Tree of [B, T, ...] as the schema says: pixels are bytes, categories integers. Or what a frozen
+                encoder has stored of it.
             state: Tree of [B, ...], the recurrent state before step 0.
             first: [B, T] bool, the state is reset before this step; True anywhere.
 

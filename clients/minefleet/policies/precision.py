@@ -24,7 +24,7 @@ def compute(policy: Policy, obs: Tree, state: Tree, first: Tensor, dtype: torch.
     with torch.autocast(first.device.type, dtype):
         output, after = policy(obs, state, first)
     return (
-        PolicyOutput(tree_map(lambda leaf: leaf.float(), output.params), output.value.float()),
+        PolicyOutput(tree_map(lambda leaf: leaf.float(), output.params), output.value.float(), output.encoded),
         tree_map(lambda new, old: new.to(old.dtype), after, state),
     )
 

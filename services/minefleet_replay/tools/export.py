@@ -65,7 +65,7 @@ def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> d
             (aside / entry["file"]).unlink()
         if wanted.stream and not entries:
             raise NotFoundError(f"no fragment of stream {wanted.stream} is stored")
-        head = {"run_dir": str(run.directory), "schema": run.schema.to_dict()}
+        head = {"run_dir": str(run.directory), "schema": run.fragment_schema.to_dict()}
         (aside / INDEX).write_text(json.dumps(head | {"fragments": entries}, indent=1) + "\n")
     return {"directory": str(target), "fragments": len(entries), "steps": sum(entry["length"] for entry in entries)}
 
