@@ -152,6 +152,10 @@ class Nobody:
         """Newer weights."""
         self.version = version
 
+    def stored(self, obs: Tree) -> Tree:
+        """What fragments hold of it."""
+        return obs
+
     def decide(self, slots: Slots, obs: Tree, *, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]) -> Decision:
         """Zeros."""
         zeros, first = np.zeros(len(slots), np.float32), self._first[slots]
