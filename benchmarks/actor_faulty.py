@@ -1,4 +1,4 @@
-"""What failing environments cost, and whether anything of a failure is stored.
+"""Measures the cost of failing environments, and verifies that no failed step is stored.
 
     python benchmarks/actor_faulty.py [--slots 32] [--seconds 300] [--calm-seconds 60]
 
@@ -32,7 +32,7 @@ MAX_RSS_BYTES = 96 * 2**20
 WARM_UP_S = 5.0
 TICK_S = 1.0
 FLAT = 1.02
-"""What must not grow may be larger by this factor in the last third than in the middle one."""
+"""A figure that must not grow may be larger by this factor in the last third than in the middle one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +147,7 @@ def growth(each: Stretch) -> list[tuple[float, float]]:
 
 
 def problems_of(name: str, each: Stretch) -> list[str]:
-    """What must not be."""
+    """The violations."""
     problems = [f"{name}: {fault}" for fault in each.audit.faults[:20]]
     if len(each.audit.faults) > 20:
         problems.append(f"{name}: {len(each.audit.faults)} faults altogether")

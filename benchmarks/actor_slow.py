@@ -77,7 +77,7 @@ def config(case: str, worker: dict[str, Any]) -> dict[str, Any]:
 
 
 def seed_of(slot: int, episode: int) -> int:
-    """What an environment is seeded with that is made for this episode of this slot."""
+    """The seed of an environment that is made for this episode of this slot."""
     return episode_seed(SEED, 0, slot, episode)
 
 

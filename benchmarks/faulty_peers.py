@@ -1,4 +1,4 @@
-"""What environments that crash cost, beside peers: steps per second, what is trained on, and who stops.
+"""Compares crashing environments with peers: steps per second, trained share, and which systems stop.
 
 python benchmarks/faulty_peers.py [--minutes 3]
 
@@ -52,7 +52,7 @@ def measure(side: str, minutes: float, directory: Path) -> str:
 
 
 def trained_steps(said: Sequence[str]) -> float | None:
-    """What a side says in the end that it has trained on."""
+    """The number of trained steps in a side's last report."""
     for text in reversed(said):
         if is_number(text):
             return float(text)

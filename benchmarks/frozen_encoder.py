@@ -1,4 +1,4 @@
-"""What `policy.frozen_encoder` saves the learner, and what it stores.
+"""Measures the time that `policy.frozen_encoder` saves the learner, and the bytes that it stores.
 
 python benchmarks/frozen_encoder.py [--rounds 3]
 

@@ -1,4 +1,4 @@
-"""What is learned, against stable-baselines3 with the same hyper-parameters, on seven environments.
+"""Compares learning with stable-baselines3 on seven environments, with the same hyper-parameters.
 
     python benchmarks/learning.py [--case LunarLander …] [--side ours …] [--seeds N] [--together 1]
     python benchmarks/learning.py --report [--picture FILE]
@@ -138,7 +138,7 @@ def run_peer(python: Path, case: Case, seed: int, side: str) -> Points:
 
 
 def ask(python: Path, script: str, question: Any) -> Any:
-    """What a script of the peer's interpreter answers."""
+    """Runs a script in the peer's interpreter, and returns its answer."""
     done = subprocess.run(
         [python, str(PEERS / script), json.dumps(question)], capture_output=True, text=True, check=False
     )

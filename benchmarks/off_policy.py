@@ -65,7 +65,7 @@ def read_all(results: Path) -> list[Run]:
 
 
 def place(results: Path, method: str, staleness: int, seed: int) -> Path:
-    """Where a run's curve lies."""
+    """The path of a run's curve."""
     return results / f"{method}-{staleness}-{seed}.json"
 
 

@@ -1,4 +1,4 @@
-"""How far what actors record is from what the learner computes, by the dtype of their inference.
+"""Measures how far actors' records differ from the learner's computation, by the dtype of inference.
 
     python benchmarks/parity.py [--iterations 50] [--presets cartpole recall crafter]
 

@@ -49,7 +49,7 @@ CASES: Mapping[str, tuple[str, Sequence[signal.Signals]]] = {
     "parameters-down": ("parameters", (signal.SIGSTOP, signal.SIGCONT)),
     "parameters-killed": ("parameters", (signal.SIGKILL,)),
 }
-"""Who is sent what before and after."""
+"""Recipients before and after."""
 
 Row = Mapping[str, Any]
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a case."""
+    """The observations of a case."""
 
     rows: Sequence[Row]
     bare_s: float

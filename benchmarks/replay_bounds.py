@@ -70,7 +70,7 @@ def main() -> None:
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen from outside."""
+    """Observations from outside."""
 
     peak_disk_bytes: int = 0
     resident: list[int] = field(default_factory=list)
@@ -186,7 +186,7 @@ def watching(watch: Watch, run: Run, pid: int) -> Iterator[None]:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files of a directory take on the disk. Files that vanish meanwhile take nothing."""
+    """The disk that a directory's files take. Files that vanish meanwhile take nothing."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:

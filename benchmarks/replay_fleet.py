@@ -1,4 +1,5 @@
-"""How many actors one replay process carries: up to 1,000 simulated ones, and a learner that takes all they send.
+"""Measures how many actors one replay process carries: up to 1,000 simulated ones, and a learner that takes all they
+send.
 
     python benchmarks/replay_fleet.py [--actors 1000] [--compression 1 3 25] [--write docs/scaling.md]
 
@@ -36,7 +37,7 @@ PER_LEASE = 32
 MAX_CHUNKS = 1024
 HALVINGS = 3
 TICK_S = 1.0
-"""How often replay brings its board up to date."""
+"""Interval at which replay updates its status."""
 SETTLED_SHARE = 0.01
 """Memory is read once it changes by less than this within a tick."""
 
@@ -201,7 +202,7 @@ def page_part(
     sizes: list[list[str]],
     arguments: argparse.Namespace,
 ) -> str:
-    """What `docs/scaling.md` says of this machine."""
+    """This machine's part of `docs/scaling.md`."""
     parts = [
         f"Measured on {machine()}, which replay shared with {arguments.processes} processes of simulated actors and a "
         f"consumer; frames of {arguments.frame} x {arguments.frame} x 3, T = {arguments.length}.",

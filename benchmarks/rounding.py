@@ -1,4 +1,4 @@
-"""How far the learner's policy is from the rounded one that acts under `train_config.wire_dtype=bfloat16`.
+"""Measures how far the learner's policy is from the rounded one that acts under `train_config.wire_dtype=bfloat16`.
 
 python benchmarks/rounding.py [CHECKPOINT ...] [--steps 8192]
 

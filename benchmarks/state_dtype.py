@@ -1,4 +1,4 @@
-"""What `rollout_config.state_dtype` changes: log-probabilities and values after a state was rounded.
+"""Measures the effect of `rollout_config.state_dtype`: log-probabilities and values after a state was rounded.
 
 python benchmarks/state_dtype.py [--size tiny] [--steps 64] [--rows 16]
 

@@ -33,7 +33,7 @@ OURS, PEER, BARE = SIDES = ("ours", "sample-factory", "bare")
 
 
 class Figures(NamedTuple):
-    """What a side did in a round."""
+    """A side's figures of a round."""
 
     steps_per_s: float
     peak_mb: float

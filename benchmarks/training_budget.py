@@ -1,4 +1,4 @@
-"""Where each microsecond of a step goes, while a whole fleet trains: processor time by stage.
+"""Profiles a whole fleet while it trains: processor time of each step, by stage.
 
     python benchmarks/training_budget.py [--case pixels] [--seconds 20] [--set KEY=VALUE ...]
 
@@ -86,7 +86,7 @@ class Probe:
 
 
 def thread_times(pids: Mapping[int, str]) -> Times:
-    """What each thread has used so far."""
+    """The time that each thread has used so far."""
     times: Times = {}
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/stat"):

@@ -1,4 +1,4 @@
-"""What the two sides of `benchmarks/training.py` learn: mean returns of ours and Sample Factory after the same steps.
+"""Compares the returns of both sides of `benchmarks/training.py`, ours and Sample Factory, after the same steps.
 
     python benchmarks/training_returns.py [--case vizdoom] [--rounds 3] [--steps 400000] [--picture FILE]
 

@@ -34,7 +34,7 @@ ROLES = ("actor", "environments", "replay", "parameters", "learner", "launcher")
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """What one amount of work did."""
+    """The results of one amount of work."""
 
     work: int
     """Environments, or actors."""
@@ -48,7 +48,7 @@ class Level:
 
     @property
     def used_up(self) -> str:
-        """What there is no more of."""
+        """The resources that are used up."""
         busiest = max(self.cores, key=self.cores.__getitem__)
         if min(self.busy) >= USED_UP:
             return f"all cores, by {busiest} most"

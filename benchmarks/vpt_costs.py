@@ -1,4 +1,4 @@
-"""What VPT of each size costs: counted from the network, not measured. `docs/minecraft.md` works with it.
+"""Counts the cost of VPT of each size from the network, without measuring. `docs/minecraft.md` works with it.
 
 python benchmarks/vpt_costs.py [--context 64] [--fragment 256]
 

@@ -176,7 +176,7 @@ def policy_of(size: str) -> VPTPolicy:
 
 
 def schema_of(shape: Any) -> Schema:
-    """What VPT sees and does."""
+    """VPT's schema."""
     action = {
         name: Leaf(kind="discrete", shape=(), dtype="int64", categories=(count,))
         for name, count in (("buttons", BUTTONS), ("camera", CAMERA))
@@ -220,7 +220,7 @@ def fragments(size: str, policy: VPTPolicy, count: int) -> Iterator[Fragment]:
 
 
 def per_second(once: Callable[[], object], arguments: argparse.Namespace) -> float:
-    """How often per second it runs, after two warm-ups."""
+    """Runs per second, after two warm-ups."""
 
     def synchronize() -> None:
         if arguments.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""How many watchers one parameters process carries: up to 1,000, each on a connection of its own.
+"""Measures how many watchers one parameters process carries: up to 1,000, each on a connection of its own.
 
     python benchmarks/weights_watchers.py [--watchers 1 100 1000] [--rounds 20] [--write docs/scaling.md]
 
@@ -45,7 +45,7 @@ PART = "watchers"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """What so many watchers did."""
+    """The results for so many watchers."""
 
     watchers: int
     first_s: float
@@ -64,7 +64,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upkeep:
-    """What many watchers cost beside announcements."""
+    """The cost of many watchers beside announcements."""
 
     idle_cores: float
     back_s: float
@@ -204,7 +204,7 @@ def settled(server: Server) -> int:
 
 
 def open_watches(server: Server) -> int:
-    """What the server says of its watchers."""
+    """The number of watchers by the server's count."""
     with connect(server.address) as channel:
         return int(shake_hands(channel, None).figures["watchers"])
 
@@ -247,7 +247,7 @@ def told(upkeep: Upkeep) -> str:
 
 
 def page_part(rows: list[list[str]], upkeep: Upkeep, arguments: argparse.Namespace) -> str:
-    """What `docs/scaling.md` says of this machine."""
+    """This machine's part of `docs/scaling.md`."""
     shared = f"Measured on {machine()}, which the server shared with {arguments.processes} processes of watchers."
     most = f"With {max(arguments.watchers):,} watchers: {told(upkeep)}"
     return "\n\n".join([shared, markdown(rows), most])

@@ -1,4 +1,4 @@
-"""What the site adds to `docs/`: files of the repository that its pages link to, and the decisions.
+"""Adds to the site of `docs/`: files of the repository that its pages link to, and the decisions.
 
 mkdocs calls these functions by their names. Links are written for the repository, where a page of `docs/` reaches
 `../SECURITY.md`; on the site that file is a page of its own, below the site's root.
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 OUTSIDE = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/*.*")
 """Files beside `docs/` that are on the site, too."""
 LINK = re.compile(r"(?<=\]\()[^)#\s:]+")
-"""Where a Markdown link leads, unless to another host or within its page."""
+"""Targets of Markdown links, except other hosts and the page itself."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

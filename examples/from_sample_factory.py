@@ -1,4 +1,6 @@
-"""What was registered with Sample Factory, as a configuration: `minefleet train examples/from_sample_factory.py`."""
+"""Turns environments registered with Sample Factory into a configuration: `minefleet train
+examples/from_sample_factory.py`.
+"""
 
 import torch
 from compass import Compass

@@ -1,4 +1,4 @@
-"""What tests of several areas share: the command line as a process, and engines of Minecraft to play over."""
+"""Fixtures for several areas: the command line as a process, and engines of Minecraft to play over."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("same")
 
 COMMAND = (str(Path(sys.executable).with_name("minefleet")),)
-"""What users type: the program that `pip install` makes, whose folder is the first of its search path."""
+"""The program that `pip install` makes, as users type it; its folder is the first of its search path."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 LONG = 60
-"""How many times as much a soak draws."""
+"""Factor for a soak's number of draws."""
 SEED = int(os.environ.get("FUZZ_SEED") or random.getrandbits(32))
 EXTENTS = pytest.mark.parametrize(
     "extent", [pytest.param(1, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.soak)]
 )
-"""How much a test draws."""
+"""Number of a test's draws."""
 
 NOTHING: Mapping[str, Sequence[Any]] = {}
 ODD = ["", "s", "run-1", "x" * 201, "x" * 70_000, "../../etc/passwd", "\0", "\N{GRINNING FACE}" * 300, "a\nb", "%s{}"]

@@ -227,7 +227,7 @@ OBSERVED: dict[str, Any] = {
         "env_prev_action": {**dict.fromkeys(BUTTONS, PRESSED), "camera": TURNED},
     },
 }
-"""What each is shown: the schema of `mine_tasks`."""
+"""The observations of each model: the schema of `mine_tasks`."""
 
 MODELS = {"groot": groot, "rocket": rocket, "steve": steve, "rocket3": rocket3}
 

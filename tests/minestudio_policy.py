@@ -1,4 +1,4 @@
-"""What a policy of MineStudio does as one of ours; `test_mine_policy` runs it in an interpreter that has MineStudio."""
+"""Compares a policy of MineStudio with ours; a test runs this file in an interpreter that has MineStudio."""
 
 import importlib
 from typing import Any
@@ -144,7 +144,7 @@ def trains_from_what_it_did_itself() -> None:
 
 
 def acted(policy: MinePolicyAdapter) -> Fragment:
-    """What the policy did in one environment, in two episodes."""
+    """The policy's actions in one environment, in two episodes."""
     first = np.zeros(STEPS, np.bool_)
     first[[0, 5]] = True
     obs = tree_map(lambda leaf: leaf[:1], images(STEPS + 1))

@@ -102,7 +102,7 @@ def messages_of(header: pb.PublishHeader, pieces: Sequence[weights_pb2.TensorPie
 
 
 def status_of(call: Callable[[], Any]) -> grpc.StatusCode:
-    """How a call ends."""
+    """The status code of a call."""
     try:
         call()
     except grpc.RpcError as error:

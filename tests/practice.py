@@ -29,7 +29,7 @@ EVERY_SLOT = np.arange(SLOTS)
 
 @dataclass(slots=True)
 class Rows:
-    """What one slot did, step by step."""
+    """The steps of one slot."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     cuts: dict[int, Tree] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from minefleet.launch.ports import free_port
 
 TIMEOUT_S = 60.0
 BEAT_S = 0.02
-"""How often `wait_for` looks."""
+"""Interval of `wait_for`."""
 
 
 class RoleProcess:

@@ -1,4 +1,4 @@
-"""What becomes of an actor, and of what it stores, when replay, the way to it or the actor itself stands still."""
+"""An actor, and its steps in replay, survive when replay, the way to it or the actor itself stands still."""
 
 import os
 import signal

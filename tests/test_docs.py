@@ -1,4 +1,4 @@
-"""What the pages say exists: commands, flags, keys and files; and the site that they become."""
+"""Everything that the pages name exists: commands, flags, keys and files; and the site can be built."""
 
 import argparse
 import importlib
@@ -31,7 +31,7 @@ OVERRIDE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=")
 
 
 def blocks(text: str) -> Iterator[str]:
-    """What a page shows as code, fenced or indented."""
+    """The code blocks of a page, fenced or indented."""
     return (fenced or indented for fenced, indented in BLOCK.findall(text))
 
 
@@ -46,7 +46,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def spans(text: str) -> Iterator[str]:
-    """What a page shows as code within a sentence or a table."""
+    """The code within a page's sentences and tables."""
     return (span.replace("\\|", "|") for span in SPAN.findall(BLOCK.sub("", text)))
 
 

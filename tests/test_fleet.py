@@ -92,12 +92,12 @@ def test_actors_pause_while_parameters_hangs_and_go_on_with_it(train: Train) -> 
 
 
 def states(fleet: Fleet) -> dict[str, str]:
-    """What each role says that it does."""
+    """The state of each role by its own word."""
     return {role.name: role.state for role in look(fleet.directory).roles}
 
 
 def books_of(run: Run, shard: Shard) -> Books:
-    """What a shard's store holds."""
+    """The contents of a shard's store."""
     limits = limits_of(run, shard.index)
     store = open_store(shard.store, max_bytes=limits.max_bytes, fresh=False)
     try:

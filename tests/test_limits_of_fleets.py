@@ -38,7 +38,7 @@ def between(service: str) -> Iterator[tuple[Proxy, list[str]]]:
 
 
 def status(fleet: Fleet) -> dict[str, Any]:
-    """What `minefleet status --json` prints."""
+    """The output of `minefleet status --json`."""
     command = [*COMMAND, "status", str(fleet.directory), "--json"]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 

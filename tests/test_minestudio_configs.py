@@ -26,7 +26,7 @@ SMALL = (
     *("train_config.batches_per_iteration=4", "train_config.gradient_accumulation=2"),
     "rollout_config.replay_buffer_config.database_config.num_shards=2",
 )
-"""What two cores can do of it."""
+"""The part of it that two cores can do."""
 STEPS = 4 * 64
 """Trained on in an iteration of that."""
 FILMED = 20

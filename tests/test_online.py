@@ -71,7 +71,7 @@ class Program:
         return process
 
     def finish(self, *arguments: str) -> list[Any]:
-        """What it prints, line by line, as JSON."""
+        """Its output, line by line, as JSON."""
         process = self.start(*arguments)
         out, errors = process.communicate()
         assert process.returncode == 0, errors

@@ -1,4 +1,4 @@
-"""What the benchmarks of whole training count on: keys that exist, steps of one window, all processes of a command."""
+"""Assumptions of the benchmarks of whole training: keys that exist, steps of one window, all processes of a command."""
 
 import subprocess
 import sys

@@ -1,1 +1,1 @@
-"""What benchmarks share."""
+"""Shared code of the benchmarks."""

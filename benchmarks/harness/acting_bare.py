@@ -1,4 +1,4 @@
-"""What the machine allows where 64 processes sleep and one waits for them, for `benchmarks/actor_slow.py`.
+"""Measures the machine's limit for 64 sleeping processes and one that waits for them, for `benchmarks/actor_slow.py`.
 
     python -m harness.acting_bare SECONDS
 

@@ -1,4 +1,4 @@
-"""What needs no actor, for `benchmarks/actor_fast.py`. Prints steps per second.
+"""Measures the environments and the policy without an actor, for `benchmarks/actor_fast.py`. Prints steps per second.
 
     python -m harness.acting_limit {gymnasium,forward} SECONDS THREADS
 

@@ -1,4 +1,4 @@
-"""What the actor's benchmarks play and act with, as generators of a configuration."""
+"""Environments and policies of the actor's benchmarks, as generators of a configuration."""
 
 import time
 from typing import Any

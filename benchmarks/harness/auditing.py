@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(kw_only=True, slots=True)
 class Audit:
-    """What was found."""
+    """The findings of an audit."""
 
     steps: int = 0
     episodes: int = 0
@@ -55,7 +55,7 @@ class Audit:
     failures: Counter[str] = field(default_factory=Counter)
     """Records of episodes that a failure cut, by its kind."""
     faults: list[str] = field(default_factory=list)
-    """What must not be; empty where all is well."""
+    """Violations; empty where all is well."""
 
 
 def audit(
@@ -118,7 +118,7 @@ def _mark(frame: NDArray[np.uint8], pulse: NDArray[np.float32]) -> Mark | None:
 
 
 def _misplaced(steps: Sequence[Step], episode_length: int) -> Iterator[str]:
-    """What is wrong with single steps, and with what follows what."""
+    """Faults of single steps, and of the order of steps."""
     for number, step in enumerate(steps):
         mark = step.mark
         if mark is None:
@@ -151,7 +151,7 @@ def _expected_end(step: Step, mark: Mark, episode_length: int) -> tuple[bool, bo
 
 
 def _discontinuity(step: Step, follower: Mark, next_step: Step) -> Iterator[str]:
-    """What is wrong between two steps of a stream.
+    """The fault between two steps of a stream.
 
     An episode that is not marked as cut can only have been cut where its fragment was already closed.
     """
@@ -183,7 +183,8 @@ def _episodes(steps: Sequence[Step]) -> Iterator[list[Step]]:
 def _contradictions(
     stream: str, episodes: Sequence[list[Step]], log: Sequence[episode_pb2.EpisodeRecord], *, killed: bool
 ) -> Iterator[str]:
-    """Where steps and records of a stream tell different stories. The last episode may have none: it was not over."""
+    """Contradictions between the steps and the records of a stream. The last episode may have no record: it was not
+    over."""
     yield from _gaps(stream, "episode record", [record.episode for record in log])
     told = [record for record in log if record.length]
     yield from (

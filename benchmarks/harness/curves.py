@@ -1,4 +1,4 @@
-"""How benchmarks draw learning curves."""
+"""Draws learning curves."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -44,7 +44,7 @@ GONE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What the kernel says of an actor."""
+    """The kernel's figures of an actor."""
 
     rss_bytes: int
     descriptors: int

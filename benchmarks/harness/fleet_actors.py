@@ -40,7 +40,7 @@ OPTIONS = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 TIMEOUT_S = 60.0
 RETRY_S = 0.05
 REFUSALS = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL)
-"""What an overloaded replay answers. INTERNAL is what grpc.aio makes of a refusal in the middle of an upload."""
+"""Status codes of an overloaded replay. grpc.aio turns a refusal in the middle of an upload into INTERNAL."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ class Actor:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened between two moments on the clock."""
+    """Events between two moments on the clock."""
 
     began_s: float
     ends_s: float

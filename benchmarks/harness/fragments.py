@@ -44,7 +44,7 @@ def load(kind: str, count: int) -> list[Arrays]:
 
 
 def name_of(fragment: Arrays) -> bytes:
-    """What tells a fragment from all others."""
+    """Identifies a fragment."""
     return fragment["action"].tobytes()
 
 
@@ -54,7 +54,7 @@ def total_bytes(fragments: list[Arrays]) -> int:
 
 
 def window_count(terminated: NDArray[np.bool_]) -> int:
-    """How many windows a recording with these ends has."""
+    """The number of windows of a recording with these ends."""
     starts = range(0, terminated.shape[1] - CRAFTER_STEPS + 1, STRIDE)
     return sum(int((~terminated[:, start + CRAFTER_STEPS - 1]).sum()) for start in starts)
 

@@ -1,4 +1,4 @@
-"""What `benchmarks/learning.py` trains: each case for both sides, with the same hyper-parameters.
+"""Cases of `benchmarks/learning.py`, for both sides with the same hyper-parameters.
 
 They are rl-baselines3-zoo's for its PPO (`hyperparams/ppo.yml`), but for gSDE in Pendulum, which both sides leave out.
 LunarLander's are the defaults of PPO itself, with eight environments. MinAtar is not in the zoo; its settings are those
@@ -23,7 +23,7 @@ class Case:
     theirs: Mapping[str, Any]
     """Keyword arguments of PPO."""
     ours: Mapping[str, Any] = field(default_factory=dict)
-    """What `theirs` does not say, by sections of a configuration."""
+    """Settings that `theirs` lacks, by sections of a configuration."""
     fragment_length: int = 32
     seeds: int = 3
     normalize: bool = False
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def least(self) -> dict[str, Any]:
-        """What a user has to say beside the environment."""
+        """The least that a user has to configure beside the environment."""
         return {"policy": {"gru_size": 64}} if self.recurrent else {}
 
 

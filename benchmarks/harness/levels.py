@@ -13,7 +13,7 @@ SPOILT_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """What a load did."""
+    """The results of a load."""
 
     actors: int
     steps_per_s: float

@@ -25,7 +25,7 @@ Named = list[tuple[tuple[str, int], Fragment]]
 
 
 def schema_of_env(env: EnvConfig) -> Schema:
-    """What the environment shows and takes."""
+    """The schema of the environment."""
     with closing(make(env)) as one:
         return schema_of(one)
 
@@ -114,5 +114,5 @@ class Player:
 
 
 def steps_of(named: Iterable[tuple[tuple[str, int], Fragment]]) -> int:
-    """How many steps fragments have together."""
+    """The number of steps of all fragments."""
     return sum(len(fragment) for _, fragment in named)

@@ -1,4 +1,4 @@
-"""What the kernel says of a process, and questions to a child process: one JSON line there, one back."""
+"""Reads a process's figures from the kernel, and asks a child process: one JSON line there, one back."""
 
 import json
 import os

@@ -1,11 +1,11 @@
-"""How benchmarks report: a table of rounds, and one JSON line per case."""
+"""Reports of benchmarks: a table of rounds, and one JSON line per case."""
 
 import json
 from collections.abc import Mapping, Sequence
 from statistics import median
 
 Round = Mapping[str, float]
-"""What was measured, by column."""
+"""Measurements, by column."""
 
 
 def table(title: str, rounds: Sequence[Round], digits: int = 3) -> str:

@@ -17,7 +17,7 @@ FRAMES = ((64, 64, 3), (128, 128, 3), (224, 224, 3), (360, 640, 3))
 
 
 class Cost(NamedTuple):
-    """What a fragment costs."""
+    """The cost of a fragment."""
 
     per_fragment_s: float
     per_byte_s: float

@@ -1,4 +1,4 @@
-"""What a side of `benchmarks/training.py` did: its iterations, and what its processes took."""
+"""Records a side of `benchmarks/training.py`: its iterations, and the cost of its processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Trace:
     """Of its network."""
     rows: Sequence[Row]
     watch: Watch
-    """What its processes took."""
+    """Cost of its processes."""
 
     def steady(self, warm_up_s: float, seconds: float) -> Sequence[Row]:
         """The iterations that end within so many seconds, from `warm_up_s` after the first one on.

@@ -1,4 +1,4 @@
-"""What both sides of `benchmarks/learner.py` train on, and how they measure.
+"""Data and timing shared by both sides of `benchmarks/learner.py`.
 
 Crafter's preset: 32 fragments of 64 steps, micro-batches of 4, 4 epochs, convolutions and a GRU, and the threads that
 the learner takes. The frames were recorded once (`recording`); the weights are the same.

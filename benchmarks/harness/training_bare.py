@@ -1,4 +1,4 @@
-"""What torch alone allows, for `benchmarks/learner.py`: the same PPO as a bare loop over tensors that lie ready.
+"""Measures torch alone, for `benchmarks/learner.py`: the same PPO as a bare loop over tensors in memory.
 
     python -m harness.training_bare ITERATIONS
 

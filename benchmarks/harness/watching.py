@@ -1,4 +1,4 @@
-"""What a command and all that it has started take, looked at from outside, the same for every side of a benchmark."""
+"""Measures the cost of a command and its child processes from outside, alike for every side of a benchmark."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ class Watch:
 
     @property
     def output(self) -> Path:
-        """What it has printed."""
+        """The output so far."""
         return self.directory / "output"
 
     def run(self, is_over: Callable[[], bool] = lambda: False) -> None:

@@ -13,7 +13,7 @@ SHAPES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (24, (128, 128, 3, 3)),
     (236, (1024,)),
 )
-"""How many tensors of each shape: 300 of 4 KB to 17 MB, 284 MB in all."""
+"""Number of tensors of each shape: 300 of 4 KB to 17 MB, 284 MB in all."""
 
 
 def draw(seed: int) -> Weights:

@@ -1,4 +1,4 @@
-"""What whole training is measured on, and with which numbers. Imports the standard library only: peers read it, too."""
+"""Cases and hyper-parameters of whole training runs. Imports the standard library only: peers read it, too."""
 
 import os
 from dataclasses import dataclass

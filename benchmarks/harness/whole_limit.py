@@ -138,7 +138,7 @@ def measure(case: Case, seconds: float, core: int) -> Rates:
 
 
 def rate(action: Callable[[], None], seconds: float) -> float:
-    """How often something is done per second."""
+    """Calls per second."""
     action()
     done, began_s = 0, time.monotonic()
     while (taken_s := time.monotonic() - began_s) < seconds:
@@ -148,7 +148,7 @@ def rate(action: Callable[[], None], seconds: float) -> float:
 
 
 def schema_of(case: Case) -> Schema:
-    """What environments of a case show and take."""
+    """The schema of a case's environments."""
     shape, dtype = ((64, 64, 3), "uint8") if case.has_frames else ((4,), "float32")
     obs = Leaf(kind="box", shape=shape, dtype=dtype)
     action = Leaf(kind="discrete", shape=(), dtype="int64", categories=(case.actions,))

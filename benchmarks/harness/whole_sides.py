@@ -16,7 +16,7 @@ FOREVER = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What the bare loop reached."""
+    """The results of the bare loop."""
 
     parameters: int
     eager: float

@@ -1,4 +1,4 @@
-"""What the peers of `benchmarks/mixed.py` count alike: the steps that each task plays, and those trained on."""
+"""Counts the played and the trained steps of each task, alike for all peers of `benchmarks/mixed.py`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which stage holds a run up: from what the two loops of the ring spend their time on.
+"""Finds the stage that limits a run, from the times that the two loops of the ring spend on each thing.
 
     actors' slots   environment, inference │ room, weights ............ │ grant ...... waits for the learner
     learner's loop  training               │ replay, weights, blocked . │ fragments .. waits for the actors
@@ -13,12 +13,13 @@ from typing import Literal
 
 Stage = Literal["environment", "inference", "replay", "learner", "weights", "balance"]
 SLOTS = ("environment", "inference", "grant", "room", "weights", "pace", "balance")
-"""What an actor's slot waits for: a step or a reset; from an observation to the action; replay to have room for another
-chunk, replay to take what is queued; weights that are not too old for a chunk that there would be room for; enough time
-to make one before it is too stale; others to have had as many steps."""
+"""An actor's slot may wait for: a step or a reset; the policy, from an observation to the action; room in replay for
+another chunk; room in the upload queue; weights that are not too old for a chunk that has room; enough time to make a
+chunk before it is too stale; other slots, which have had fewer steps."""
 LOOP = ("training", "fragments", "replay", "weights", "blocked")
-"""What the learner's loop spends its time on: all that is none of the others; a wait until there are fragments, until
-they are read, until versions are out before which nobody can make any; standing still while weights are copied."""
+"""Uses of the time of the learner's loop: everything that is none of the others; waits until there are fragments, until
+they are read, and until versions are published before which no actor can make any; standing still while weights are
+copied."""
 SLOT_PREFIX, LOOP_PREFIX = "slot_seconds.", "loop_seconds."
 """Of a role's figures."""
 CLEAR_SHARE = 0.2
@@ -36,7 +37,7 @@ SENTENCES: Mapping[Stage, str] = {
     "balance": "the slowest tasks or environments hold the run up, since others wait for them: more of those, or a "
     "smaller rollout_config.replay_buffer_config.balance_limit",
 }
-"""What is said of a stage, with the key to turn."""
+"""Advice on a stage, with the key to turn."""
 BALANCED = "nothing holds the run up by itself: neither loop waits long for the other"
 
 

@@ -27,7 +27,7 @@ CA_DAYS = 3650
 DAYS = 365
 OWNER_ONLY = 0o600
 EARLIER = timedelta(minutes=5)
-"""How much earlier than now a certificate begins, for clocks that are behind."""
+"""A certificate begins so much earlier than now, for clocks that are behind."""
 
 
 def init(directory: Path, *, days: int = DAYS, keep_authority: bool = False) -> list[Path]:

@@ -51,7 +51,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointState:
-    """Where training stood."""
+    """Position of training in a run."""
 
     run_id: str
     epoch: int = 0
@@ -68,7 +68,7 @@ class CheckpointState:
     wall_s: float = 0.0
     """Seconds of training, over all launches."""
     episode_cursors: list[int] = field(default_factory=list)
-    """Where to go on in the episode log of each shard of replay; empty before the first look."""
+    """Next position in the episode log of each shard of replay; empty before the first read."""
     episodes: dict[str, Any] = field(default_factory=dict)
     """Statistics of the episodes read so far, as the learner keeps them."""
     best_return: float | None = None
@@ -76,7 +76,7 @@ class CheckpointState:
     best_iteration: int = 0
     """Of that checkpoint."""
     stopped_by: str = ""
-    """What ended the run; empty while it goes on."""
+    """The condition that ended the run; empty while it goes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

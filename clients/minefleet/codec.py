@@ -40,7 +40,7 @@ _STATE = "recurrent_state"
 LARGE = ("obs", "cut_obs", "recurrent_state")
 """Fields that `decode_half` leaves packed."""
 _DTYPES = NUMPY_DTYPES | {tensor_pb2.DTYPE_BFLOAT16: np.dtype("<u2")}
-"""What the elements are on the wire; NumPy has no bfloat16, which is the upper half of a float32."""
+"""Element types on the wire; NumPy has no bfloat16, which is the upper half of a float32."""
 
 
 class _Packing(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a process shows its peers, and what it asks of them: certificates, a token, or, within one machine, nothing.
+"""Credentials of a process: certificates, a token, or, within one machine, none.
 
     certificates/
       ca.pem, ca.key            the fleet's own authority; the key stays with the operator
@@ -20,9 +20,9 @@ from minefleet.config.security import SecurityConfig
 from minefleet.errors import ConfigError
 
 OPERATOR = "operator"
-"""Whoever runs the command line."""
+"""The user of the command line."""
 ROLES = ("actor", "learner", OPERATOR, "parameters", "replay")
-"""Who certificates are for."""
+"""Holders of certificates."""
 DOMAIN = ".minefleet"
 CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
 SHORTEST_TOKEN = 16
@@ -42,7 +42,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What there is of either; nothing of both is for one machine."""
+    """A process's certificates and token; without both it stays within one machine."""
 
     pair: KeyPair | None = None
     token: str = field(default="", repr=False)
@@ -64,7 +64,7 @@ class Credentials:
         return grpc.intercept_channel(channel, _Token(self.token)) if self.token else channel
 
     def server(self) -> grpc.ServerCredentials | None:
-        """What a server listens with; None for an open port."""
+        """Server credentials; None for an open port."""
         if self.pair is None:
             return None
         own = [(self.pair.key, self.pair.certificate)]

@@ -1,4 +1,4 @@
-"""Why fragments left replay: one record per chunk, or part of a chunk, that left."""
+"""Drop records: why fragments left replay, one record per chunk, or part of a chunk."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -25,7 +25,7 @@ _NUMBERS = {ordered: number for number, dtype in NUMPY_DTYPES.items() for ordere
 
 
 def dtype_number(name: str, dtype: np.dtype[Any]) -> tensor_pb2.Dtype.ValueType:
-    """What the wire calls an element type, whatever its byte order.
+    """The wire's number for an element type, whatever its byte order.
 
     Raises:
         RejectedError: If there is none; names the array.

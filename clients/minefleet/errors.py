@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""All errors, as one tree.
 
 FleetError
 ├── ConfigError            the configuration cannot work; exit code 2

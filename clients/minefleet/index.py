@@ -1,4 +1,4 @@
-"""What tells the processes of one role apart: a number, or the name of the host that each has for itself."""
+"""Distinguishes the processes of one role: by a number, or by the name of the host that each has for itself."""
 
 import argparse
 import socket
@@ -20,7 +20,7 @@ def read_index(text: str) -> str:
 
 
 def label_of(index: str) -> str:
-    """What stands behind the role in the process's name."""
+    """The suffix after the role in the process's name."""
     return socket.gethostname() if index == HOST else index
 
 

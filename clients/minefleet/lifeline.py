@@ -1,4 +1,4 @@
-"""How a process follows the one that started it into death, however that dies."""
+"""Ends this process when its parent dies, however that dies."""
 
 import ctypes
 import os

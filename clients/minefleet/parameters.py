@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What parameters issued to a learner."""
+    """An epoch that parameters has issued to a learner."""
 
     epoch: int
     newest_version: int

@@ -1,4 +1,4 @@
-"""Where the stores of a run lie and their services listen, for tools that look into them from outside."""
+"""Locates the stores of a run and the addresses of their services, for tools that read them from outside."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Place:
     store: Path
     """Directory of its store."""
     address: str
-    """Where it serves, or would."""
+    """The address that the service has, or would have."""
 
 
 def places(run: Run) -> list[Place]:

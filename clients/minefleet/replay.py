@@ -56,7 +56,7 @@ Packed = tuple[fragment_pb2.FragmentHeader, bytes]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """Who calls: the run and, for the learner, where it stands in it."""
+    """Identity of a caller: its run and, for the learner, its position in it."""
 
     run_id: str = ""
     epoch: int = 0
@@ -91,7 +91,7 @@ class Reservation:
     closing: "Closing | None" = None
     """None while replay knows too little."""
     longest_chunk_s: float = math.inf
-    """How long a chunk may take; one that takes longer is to be cut in time."""
+    """Longest duration of a chunk; a longer one must be cut in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +110,7 @@ class Closing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppendResult:
-    """What became of fragments. They are durable."""
+    """The fate of appended fragments. They are durable."""
 
     outcomes: list[Outcome]
     """One per fragment, in their order."""
@@ -135,7 +135,7 @@ class LeasedChunk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepAccount:
-    """What has become of the steps of a task or a stream, as replay has counted it."""
+    """The fate of the steps of a task or a stream, as counted by replay."""
 
     name: str
     played: int
@@ -165,7 +165,7 @@ class Lease:
     env_failures: int
     """Environment failures that actors have reported, in total."""
     tasks: list[StepAccount]
-    """What has become of the steps of each task since replay started."""
+    """The fate of each task's steps since replay started."""
     starved_streams: list[StepAccount]
     """The same of some streams of which less than half of the steps are trained on."""
     window_s: float
@@ -180,7 +180,7 @@ class EpisodePage:
 
     episodes: list[episode_pb2.EpisodeRecord]
     next_cursor: int
-    """Where to go on."""
+    """The next position in the episode log."""
 
 
 class ReplayClient:

@@ -1,4 +1,4 @@
-"""How to see an environment's failure again, alone."""
+"""Prints the command that reproduces an environment's failure alone."""
 
 import shlex
 from collections.abc import Iterator, Sequence

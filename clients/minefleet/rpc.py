@@ -1,4 +1,4 @@
-"""What every client shares: channels, the handshake, pieces, and retries by name.
+"""Shared code of all clients: channels, the handshake, pieces, and retries by name.
 
 A retry is safe because each repeated call carries a name (a fragment, a lease, a version) under which the peer knows
 it. gRPC's own retries are not used: they silently leave out messages above 256 KiB.

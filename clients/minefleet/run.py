@@ -35,7 +35,7 @@ from minefleet.v1 import status_service_pb2
 
 RUN_FILE = "run.yaml"
 WHOLE_CONFIG_FILE = "whole_config.txt"
-"""What `start_trainer` was given of the configuration as its author wrote it."""
+"""The configuration given to `start_trainer`, as its author wrote it."""
 LOCAL_KEYS = (
     "services",
     "logger_config",
@@ -62,7 +62,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What `run.yaml` holds."""
+    """The contents of `run.yaml`."""
 
     directory: Path
     """The run directory, absolute."""
@@ -71,24 +71,25 @@ class Run:
     architecture: str
     """Fingerprint of the policy's architecture."""
     stored: Schema | None = None
-    """What fragments hold, where a frozen encoder's outputs are stored in the place of pictures; None for `schema`."""
+    """The schema of fragments, where a frozen encoder's outputs are stored in the place of pictures; None for
+    `schema`."""
     frame_shape: tuple[int, ...] | None = None
     """[height, width, 3] of the frames that environments render for videos; None where they show pixels anyway, or no
     videos are wanted."""
 
     @property
     def fragment_schema(self) -> Schema:
-        """What fragments hold: what the environment shows and takes, unless something else is stored."""
+        """The schema of fragments: the environment's, unless something else is stored."""
         return self.stored or self.schema
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """The directory of checkpoints."""
         return self.directory / (self.config.train_config.save_path or "checkpoints")
 
     @property
     def replay(self) -> Path:
-        """Where replay keeps its store, or its shards theirs."""
+        """The directory of replay's store, or of its shards' stores."""
         return self.directory / self.config.rollout_config.replay_buffer_config.database_config.path
 
     @property
@@ -104,7 +105,7 @@ class Run:
 
     @property
     def parameters(self) -> Path:
-        """Where parameters keeps the versions."""
+        """The directory of the versions that parameters keeps."""
         return self.directory / "parameters"
 
     @property
@@ -124,7 +125,7 @@ class Run:
         return flat | {"schema": self.fragment_schema.fingerprint, "architecture": self.architecture}
 
     def identity(self, role: status_service_pb2.Role.ValueType) -> status_service_pb2.Identity:
-        """Who this process is when it plays `role`."""
+        """This process's identity in `role`."""
         return status_service_pb2.Identity(
             role=role,
             wire_version=WIRE_VERSION,

@@ -1,4 +1,4 @@
-"""What an environment shows and takes, as plain data: the observation and action schema.
+"""The observation and action schema of an environment, as plain data.
 
 Free of gymnasium, so that replay and tools can read it; `minefleet_worker.spaces` makes it from spaces.
 """

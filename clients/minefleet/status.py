@@ -1,4 +1,4 @@
-"""How a run fares: every role is asked, and the stage that holds it up is named with the key to turn."""
+"""Queries every role of a run, and names the stage that limits it with the key to turn."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class RunStatus:
     metrics: Mapping[str, Any]
     """The last line of `metrics.jsonl`; empty before the first."""
     bottleneck: Bottleneck | None
-    """What holds it up; None while that is unknown."""
+    """The bottleneck; None while it is unknown."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -133,7 +133,7 @@ def _summary(status: RunStatus) -> list[Text]:
 
 
 def _bottleneck(found: Bottleneck | None) -> Iterator[RenderableType]:
-    """Where the time of the two loops goes, and what holds them up."""
+    """The shares of both loops' time, and the bottleneck."""
     if found is None:
         return
     times = Table.grid(padding=(0, 2))
@@ -143,7 +143,7 @@ def _bottleneck(found: Bottleneck | None) -> Iterator[RenderableType]:
 
 
 def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """How many episodes failed, how, and what that does to the mean return."""
+    """The number of failed episodes, their kinds, and the effect on the mean return."""
     if metrics.get("episode_failures"):
         kinds = "  ".join(_figures(metrics.get("episode_failures_by_kind", {})))
         shown = _line(metrics, ("episode_failures", "episode_cut_share", "episode_return_uncut_mean"))

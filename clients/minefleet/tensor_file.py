@@ -25,7 +25,7 @@ _ALIGNMENT = 8
 
 
 class Row(NamedTuple):
-    """What the header says of one tensor."""
+    """The header's entry of one tensor."""
 
     name: str
     dtype: str
@@ -40,12 +40,12 @@ def row_of(name: str, array: NDArray[Any]) -> Row:
 
 
 def word_of(dtype: np.dtype[Any]) -> str:
-    """What the format calls an element type: F32, I64, U8, BOOL."""
+    """The format's word for an element type: F32, I64, U8, BOOL."""
     return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
 def header_of(rows: Sequence[Row], metadata: Mapping[str, str] | None = None) -> bytes:
-    """What precedes the data of some tensors, which lie back to back in this order.
+    """The bytes before the data of tensors that lie back to back in this order.
 
     Raises:
         ValueError: If a tensor is called `__metadata__`.

@@ -13,7 +13,7 @@ from minefleet.run import RUN_FILE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What is known of a trained policy without its weights."""
+    """A trained policy without its weights."""
 
     version: int
     env_steps: int | None

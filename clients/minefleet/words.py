@@ -12,7 +12,7 @@ def role_word(role: status_service_pb2.Role.ValueType) -> str:
 
 
 def state_word(state: status_service_pb2.State.ValueType) -> str:
-    """How a role fares."""
+    """A word for a role's state."""
     known = state in status_service_pb2.State.values()
     return _word(status_service_pb2.State.Name(state)) if known else UNKNOWN
 

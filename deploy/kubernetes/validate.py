@@ -48,7 +48,7 @@ def overlays(directory: Path = HERE) -> list[Path]:
 
 
 def faults_of(overlay: Path) -> Iterator[str]:
-    """What is wrong with an overlay, one line each."""
+    """The faults of an overlay, one line each."""
     try:
         resources = build(overlay)
     except BuildError as error:
@@ -60,7 +60,7 @@ def faults_of(overlay: Path) -> Iterator[str]:
 
 
 def build(overlay: Path) -> list[Resource]:
-    """What `kubectl apply -k` would send.
+    """The resources that `kubectl apply -k` would send.
 
     Raises:
         BuildError: Says what kubectl says.
@@ -73,7 +73,7 @@ def build(overlay: Path) -> list[Resource]:
 
 
 def faults_in(resource: Resource) -> Iterator[str]:
-    """What is wrong with one resource."""
+    """The faults of one resource."""
     schema = _own_schema(resource)
     yield from _faults_by(schema, resource) if schema is not None else _faults_by_kubernetes(resource)
     for place, quantity in _quantities(resource):

@@ -1,4 +1,5 @@
-"""What `compose.sh` does with the images: a fleet comes up, is scaled, is hurt, learns nevertheless, leaves nothing.
+"""Runs `compose.sh`'s scenario against the images: a fleet comes up, is scaled, is hurt, learns nevertheless, leaves
+nothing.
 
 Only Python's own library, so that it needs no environment; the fleet is looked at as users do, by `docker compose`,
 `minefleet status` and Prometheus.
@@ -94,7 +95,7 @@ def fleet(variables: dict[str, str]) -> Iterator[None]:
 
 
 def strangers_are_refused() -> None:
-    """Who shows no certificate reaches no role, from beside them on the network; and no role is published."""
+    """A caller without a certificate reaches no role, from beside them on the network; and no role is published."""
     command = ["run", "--rm", "--no-deps", "--entrypoint", "python", "cli", "-c", PLAINTEXT]
     answers = dict(line.split() for line in compose(*command).splitlines() if line.count(":7000") == 1)
     assert answers == {f"{role}:7000": "UNAVAILABLE" for role in ROLES}, answers
@@ -184,7 +185,7 @@ def run_directory() -> str:
 
 
 def actors_seen() -> int:
-    """How many actors Prometheus scrapes with success.
+    """The number of actors that Prometheus scrapes with success.
 
     Not `sum(up{job="actor"})`: a Prometheus that was stopped and started again answers for five minutes with the last
     value of addresses that nobody has any more.

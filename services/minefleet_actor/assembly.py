@@ -233,7 +233,7 @@ def make_shipper(
 
 
 def packing_for(compression: str, shard: Shard) -> str:
-    """How `encode` packs for a shard.
+    """The packing of `encode` for a shard.
 
     On one host, zstd takes longer to save a byte of what it does not halve than the byte takes to be carried.
     """
@@ -317,5 +317,5 @@ def parameters_client(
 
 
 def identity(run: Run) -> status_service_pb2.Identity:
-    """Who an actor is."""
+    """An actor's identity."""
     return run.identity(status_service_pb2.ROLE_ACTOR)

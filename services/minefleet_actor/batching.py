@@ -142,7 +142,7 @@ class Batcher:
             return self._busy
 
     def _patience_s(self) -> float | None:
-        """How long to wait for more, seconds; None until something is wanted, 0 when a batch is to start."""
+        """Seconds to wait for more; None until something is wanted, 0 when a batch is due."""
         if not self._wanted:
             return None
         if len(self._wanted) >= self._least:

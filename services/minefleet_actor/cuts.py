@@ -28,7 +28,7 @@ from minefleet_actor.recorder import Recorder
 MARGIN_S = 0.03
 """From when a fragment is cut until replay has it."""
 SHARE, OUTLIER = 0.25, 4.0
-"""What a new step weighs in the mean of how long steps take; a longer one counts as so many times the mean."""
+"""Weight of a new step in the mean duration of steps; a longer one counts as at most so many times the mean."""
 PATIENCE = 2.0
 """Iterations that a slot without time waits for newer weights."""
 MANY = 128
@@ -36,16 +36,16 @@ MANY = 128
 TOLD = 2.0
 """Replay is told anew where steps take so many times as long as it was told, or the inverse."""
 ALIKE, HICCUP = 0.95, 4.0
-"""Where a slot's chunks usually take less than such a share of what they may, the slot is like others, and what they
-may is little more than they all take. One of them may take so many times as long as usually."""
+"""A slot whose chunks usually take less than such a share of their limit is like others, and the limit is little more
+than they all take. One of them may take so many times as long as usually."""
 TELL_S = 3.0
-"""How often replay is told of every slot that plays, where slots wait for each other."""
+"""Interval between reports of every playing slot to replay, where slots wait for each other."""
 STUCK = 3.0
 """A slot plays no longer whose environment takes so many times as long as resets do, and steps."""
 RESETS = 64
 """Of how long resets take, of which the median counts."""
 PACE, BALANCE = 1, 2
-"""What a slot lacks that may not start: time, or others that have had as many steps."""
+"""A slot that may not start lacks time, or waits for others to have as many steps."""
 SLACK = 1.2
 """Steps are expected to take so much longer than they did."""
 
@@ -134,7 +134,7 @@ class Cuts:
             self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
 
     def step_s(self, slot: int) -> float:
-        """How long a step of the slot takes usually, seconds; 0 where that is not known yet."""
+        """The usual duration of the slot's step, seconds; 0 where it is not known yet."""
         return float(self._usual_s[slot])
 
     def began(self, slot: int) -> None:

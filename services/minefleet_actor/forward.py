@@ -31,7 +31,7 @@ WARM_UPS = 3
 
 
 class Evaluated(NamedTuple):
-    """What the policy says of a batch, on its device."""
+    """The policy's outputs for a batch, on its device."""
 
     params: Tree
     """Tree of [n, 1, ...] float32: parameters of the action distribution."""
@@ -49,7 +49,7 @@ Pass = Callable[[Tree, Tree, Tensor], Evaluated]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardOptions:
-    """How a policy is computed."""
+    """Options of computing a policy."""
 
     dtype: torch.dtype = torch.float32
     """Of the layers below the heads."""
@@ -60,7 +60,7 @@ class ForwardOptions:
 
 
 def options_of(config: WorkerConfig) -> ForwardOptions:
-    """What a configuration asks for."""
+    """The options of a configuration."""
     return ForwardOptions(
         dtype=DTYPES[config.dtype],
         compile=config.compile,

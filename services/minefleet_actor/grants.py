@@ -29,7 +29,7 @@ Chunk = tuple[str, int]
 
 
 class Verdict(NamedTuple):
-    """What replay says of a stream."""
+    """Replay's verdict on a stream."""
 
     too_slow: bool = False
     """Its chunks are refused since nothing in them could be used."""
@@ -70,9 +70,9 @@ class Grants:
         self._unsaid: set[str] = set()
         self._closing: tuple[Closing, float] | None = None
         self.longest_chunk_s = math.inf
-        """How long a chunk may take before it must be cut."""
+        """Longest duration of a chunk before it must be cut."""
         self.forecasts = 0
-        """How many times `deadline` or `longest_chunk_s` has changed."""
+        """Number of changes of `deadline` and `longest_chunk_s`."""
         self._verdicts: dict[str, Verdict] = {}
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
@@ -132,7 +132,7 @@ class Grants:
         return at + closing.closes_in_s[min(leases, len(closing.closes_in_s) - 1)] + at_most * closing.waits_s
 
     def verdict(self, stream: str) -> Verdict:
-        """What replay has said of a stream lately."""
+        """Replay's latest verdict on a stream."""
         return self._verdicts.get(stream, Verdict())
 
     @property

@@ -29,11 +29,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What the policy made of a batch; arrays of [n, ...]."""
+    """The policy's decision for a batch; arrays of [n, ...]."""
 
     slots: Slots
     keeps: Mask
-    """Where False, the value was all that was wanted."""
+    """False where only the value was wanted."""
     action: Tree
     logp: NDArray[np.float32]
     value: NDArray[np.float32]
@@ -87,7 +87,7 @@ class Inference:
         if device.type == "cpu":
             lay_out(self._policy)
         self.device = device
-        """Where it computes."""
+        """The device."""
         self._greedy = greedy
         self._state_dtype = state_dtype
         self._generators = [
@@ -153,7 +153,7 @@ class Inference:
         return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
 
     def stored(self, obs: Tree) -> Tree:
-        """What fragments hold of the slots' newest observations, [S, ...]; of those that were decided for.
+        """The stored form of the slots' newest observations, [S, ...]; valid for slots that were decided for.
 
         Args:
             obs: Tree of [S, ...]: what all slots see.
@@ -167,7 +167,7 @@ class Inference:
         return tree_map(lambda leaf: leaf[row].cpu().numpy().copy(), states)
 
     def _rows_of(self, slots: Slots) -> Slots:
-        """Where the states of slots lie: two of each are kept, that before its last step and that after it."""
+        """Rows of the slots' states: two of each are kept, the one before its last step and the one after it."""
         rows: Slots = slots + self._slots * self._side[slots]
         return rows
 

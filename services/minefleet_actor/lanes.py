@@ -24,7 +24,7 @@ from minefleet_actor.shipping import Parcel, Shipper
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lane:
-    """What works for one shard in the background."""
+    """The background workers of one shard."""
 
     name: str
     """The shard's."""
@@ -39,7 +39,7 @@ class Lane:
 
     @property
     def lack(self) -> str:
-        """What a slot that is held waits for: one of `metrics.REASONS`."""
+        """The reason for which a blocked slot waits: one of `metrics.REASONS`."""
         if not self.has_room():
             return "room"
         return "weights" if self.grants.is_behind else "grant"
@@ -56,7 +56,7 @@ class Outlook(NamedTuple):
     deadline: float
     """Until when it should have been sent; infinite where that is not known."""
     longest_s: float
-    """How long it may take, unless it is cut."""
+    """Longest duration, unless it is cut."""
     whole_fragments: int
     """That it has already."""
 
@@ -125,17 +125,17 @@ class Lanes:
 
     @property
     def forecasts(self) -> int:
-        """How many times deadlines have changed."""
+        """Number of changes of deadlines."""
         return sum(lane.grants.forecasts for lane in self._lanes)
 
     def outlook(self, slot: int) -> Outlook:
-        """What is forecast for the chunk that the slot is making."""
+        """The forecast for the chunk that the slot is making."""
         grants = self._lane(slot).grants
         whole = self._sequence[slot] - self._chunk_start[slot]
         return Outlook(grants.deadline(self._oldest[slot]), grants.longest_chunk_s, whole)
 
     def left_s(self, slot: int, version: int, now: float) -> float:
-        """How long a chunk may take at most that this version begins now."""
+        """Longest duration of a chunk that this version begins now."""
         return self._lane(slot).grants.deadline(version, at_most=True) - now
 
     def interval_s(self, slot: int) -> float:
@@ -143,11 +143,11 @@ class Lanes:
         return self._lane(slot).grants.interval_s
 
     def verdict(self, slot: int) -> Verdict:
-        """What replay has said of the slot's stream lately."""
+        """Replay's latest verdict on the slot's stream."""
         return self._lane(slot).grants.verdict(self.stream(slot))
 
     def lacking(self, held: NDArray[np.bool_]) -> Counter[str]:
-        """How many of the slots that are held, [S] bool, wait for what."""
+        """The number of blocked slots, of [S] bool, for each reason."""
         counts = np.bincount(self.numbers[held], minlength=len(self._lanes)).tolist()
         lacking: Counter[str] = Counter()
         for lane, slots in zip(self._lanes, counts, strict=True):

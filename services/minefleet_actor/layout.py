@@ -1,4 +1,4 @@
-"""How the weights of a policy lie in memory that computes few rows at a time, on a CPU, and is not trained."""
+"""Lays a policy's weights out in memory for few rows at a time, on a CPU, without training."""
 
 import torch
 from torch import nn

@@ -60,7 +60,7 @@ LONGEST_WAIT_S = 1.0
 
 
 class Phase:
-    """Where a slot stands; the legal moves are in the module's docstring.
+    """The phase of a slot; the legal moves are in the module's docstring.
 
     Plain numbers, as those of `pool.Kind` below: NumPy compares an array with a member of an enumeration five times
     more slowly.
@@ -109,7 +109,7 @@ class Actor:
         self._asked = np.zeros(slots, np.bool_)
         self._acted_at = np.full(slots, np.nan)
         self._commands = 0
-        """How many slots were given something to do in this turn."""
+        """Number of slots that got a command in this turn."""
 
     def start(self) -> None:
         """Resets every environment and wishes for every slot's first chunk."""
@@ -143,7 +143,7 @@ class Actor:
         return bool(np.all(self._phase == Phase.HELD))
 
     def figures(self) -> dict[str, float]:
-        """What `minefleet status` shows."""
+        """Figures for `minefleet status`."""
         resetting = (self._phase == Phase.WORKING) & np.isnan(self._acted_at)
         return {
             "policy_version": self._inference.version,
@@ -158,7 +158,7 @@ class Actor:
         }
 
     def held(self) -> Counter[str]:
-        """How many slots are held, by what they wait for."""
+        """The number of blocked slots by reason."""
         is_held = self._phase == Phase.HELD
         lacks = np.where(is_held, self._cuts.lacks, 0)
         lacking = self._lanes.lacking(is_held & (lacks == 0))
@@ -335,7 +335,8 @@ class Actor:
         return wanting
 
     def _waiting(self) -> Waiting:
-        """How many slots wait for what. Bytes are counted, since that takes less than any call of NumPy."""
+        """The number of slots by what they wait for."""
+        # Bytes are counted, since that takes less than any call of NumPy.
         phases = self._phase.tobytes()
         working, held = phases.count(Phase.WORKING), phases.count(Phase.HELD)
         waiting = (ENVIRONMENT, working), (INFERENCE, len(phases) - working - held)
@@ -390,5 +391,5 @@ class Actor:
         return self._cuts.may_start(slot, self._inference.version, is_granted=may_start)
 
     def _obs(self, slot: int) -> Tree:
-        """What a fragment holds of what the slot sees, which has been decided for."""
+        """The stored form of the slot's observation, which has been decided for."""
         return tree_map(lambda leaf: leaf[slot], self._inference.stored(self._pool.obs))

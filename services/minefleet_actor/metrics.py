@@ -1,4 +1,4 @@
-"""What an actor counts."""
+"""Prometheus metrics of an actor."""
 
 import threading
 import time
@@ -26,12 +26,12 @@ REASONS = {
     "pace": "its steps take too long to be used before they are too stale, or newer weights would let it",
     "balance": "others are to have as many steps first",
 }
-"""What a slot may wait for before it starts a fragment."""
+"""Reasons for which a slot waits before it starts a fragment."""
 STEP_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 class SlotTimeCollector(Collector):
-    """What slots have spent their time on, at the moment of the scrape."""
+    """The time of slots by use, at the moment of the scrape."""
 
     def __init__(self, slot_time: SlotTime) -> None:
         self._slot_time = slot_time
@@ -141,7 +141,7 @@ class ActorMetrics:
         self._batch.observe(batch_size)
 
     def progress(self, lane: int) -> replay_service_pb2.ActorProgress:
-        """What one lane has counted, cumulative over this incarnation."""
+        """The counts of one lane, cumulative over this incarnation."""
         with self._lock:
             return replay_service_pb2.ActorProgress(
                 actor=self.actor, env_steps=self._env_steps[lane], env_failures=self._env_failures[lane]

@@ -30,7 +30,7 @@ class Durations(Collector):
         self._sum_s += float(seconds.sum())
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What Prometheus sees."""
+        """Metrics for Prometheus."""
         names = [*(str(bound) for bound in self._bounds_s), "+Inf"]
         buckets = list(zip(names, map(float, accumulate(self._counts.tolist())), strict=True))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum_s)

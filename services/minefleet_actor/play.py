@@ -36,7 +36,7 @@ class Played:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
-    """How the first whole episode of slot 0 is filmed."""
+    """The film of the first whole episode of slot 0."""
 
     lens: Lens
     reel: Reel

@@ -224,7 +224,7 @@ class Recorder:
         return self._rows(slot, self.length[slot] - 1)
 
     def _rows(self, slots: Slots | int, steps: Slots | int) -> Any:
-        """Where these steps of the slots stand: buffers have one axis of rows, along which NumPy copies much faster.
+        """The rows of these steps of the slots: buffers have one axis of rows, along which NumPy copies much faster.
 
         Raises:
             ValueError: If a slot has no such step.

@@ -1,4 +1,4 @@
-"""What an actor's slots spend their time on.
+"""Accounts for the time of an actor's slots.
 
     turn:  pool.wait ── settle ── absorb, decide, act ── wait_for ── pool.wait
 
@@ -17,7 +17,7 @@ ENVIRONMENT, INFERENCE = "environment", "inference"
 Waiting = Sequence[tuple[str, int]]
 """Names of `SLOTS`, with the number of slots that wait for it."""
 AT_ONCE_S = 1e-4
-"""What is found within so long was there before."""
+"""Events found within so long were there before."""
 
 
 class SlotTime:

@@ -1,4 +1,4 @@
-"""What a trial has seen of an environment, and how it is told."""
+"""Reports a trial of an environment."""
 
 import math
 import time

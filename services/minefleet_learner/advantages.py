@@ -103,7 +103,7 @@ def contiguous(names: Sequence[tuple[str, int]]) -> list[list[int]]:
 
 
 class _Rows:
-    """Where the steps of B fragments lie in R rows of contiguous ones."""
+    """The places of the steps of B fragments in R rows of contiguous ones."""
 
     def __init__(self, names: Sequence[tuple[str, int]], mask: Tensor) -> None:
         if len(names) != len(mask):
@@ -114,7 +114,7 @@ class _Rows:
         lengths = torch.zeros(len(groups), dtype=torch.int64, device=mask.device).index_add_(0, row, mask.sum(1)[order])
         self._shape = mask.shape
         self._steps = torch.arange(mask.numel(), device=mask.device).view_as(mask)[order][mask[order]]
-        """Where each step lies in a flattened [B, T], row by row."""
+        """The index of each step into a flattened [B, T], row by row."""
         self.present = torch.arange(int(lengths.max()), device=mask.device) < lengths.unsqueeze(1)
         """[R, L] bool, False at padding."""
 

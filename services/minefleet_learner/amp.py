@@ -8,7 +8,7 @@ from minefleet.policies.precision import DTYPES
 
 
 def compute_dtype(config: TrainConfig) -> torch.dtype:
-    """What the layers below the heads compute in; every pass of the learner does, so that they agree."""
+    """The dtype of the layers below the heads; every pass of the learner has it, so that they agree."""
     return DTYPES[config.amp_dtype] if config.use_amp else torch.float32
 
 

@@ -156,7 +156,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def _stepwise(row: Row) -> Arrays:
-    """What is small of a fragment, arrays of [T, ...] by path."""
+    """The small arrays of a fragment, [T, ...] by path."""
     steps = row.steps
     stepwise = {"action": steps.action, "mask": np.ones(len(steps), np.bool_), "position": row.position}
     for key in "reward terminated truncated first behaviour_logp behaviour_value next_value".split():

@@ -28,5 +28,5 @@ def burned_in(first: Tensor, steps: int) -> Tensor:
 
 
 def burned_steps(first: Bools, steps: int) -> int:
-    """How many steps of one fragment are not trained on, likewise; `first` is [T]."""
+    """The number of steps of one fragment that are not trained on, likewise; `first` is [T]."""
     return int(np.append(first[:steps], True).argmax())

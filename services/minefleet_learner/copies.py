@@ -23,7 +23,7 @@ Layout: TypeAlias = tuple[tuple[str, torch.dtype, torch.Size, torch.device], ...
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array lies in a block."""
+    """The place of an array in a block."""
 
     start: int
     end: int

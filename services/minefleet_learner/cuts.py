@@ -1,4 +1,4 @@
-"""What the returns of finished episodes hide when failures cut some: the bias, and an estimate without it."""
+"""Estimates the mean return of episodes without the bias of those that failures cut."""
 
 from collections.abc import Sequence
 

@@ -75,7 +75,7 @@ class Dumps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dumped:
-    """What a dump holds."""
+    """The contents of a dump."""
 
     run: Run
     checkpoint: Checkpoint

@@ -23,7 +23,7 @@ class EpisodeStatistics:
         self.tasks = {name: Tally(config.window, of_one) for name, of_one in known.get("tasks", {}).items()}
         """By name; of episodes whose task has one."""
         self._metrics: deque[dict[str, float]] = deque(known.get("metrics", ()), config.window)
-        """What the environment reported at the end of each."""
+        """The environment's report at the end of each."""
         self._evaluated_version: int = known.get("evaluated_version", 0)
         self._evaluation_returns: list[float] = list(known.get("evaluation_returns", ()))
         """Of that version."""

@@ -38,7 +38,7 @@ class Estimates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """What a rank has of an iteration, before it is trained on."""
+    """A rank's part of an iteration, before it is trained on."""
 
     batch: Batch
     estimates: Estimates
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recomputed:
-    """What the current weights say of a batch, [B, T] float32 each; 0 at padding."""
+    """The current weights' outputs for a batch, [B, T] float32 each; 0 at padding."""
 
     value: Tensor
     """V(sₜ) in reward units."""
@@ -138,7 +138,7 @@ def _vtrace(batch: Batch, steps: dict[str, Tensor], logp: Tensor, config: TrainC
 
 @torch.no_grad()
 def steps_of(batch: Batch, value: Tensor, next_value: Tensor) -> dict[str, Tensor]:
-    """What `chain` takes of a batch, [B, T] each, with these values in reward units."""
+    """The arguments of `chain` for a batch, [B, T] each, with these values in reward units."""
     return {
         "reward": batch.reward,
         "value": value,

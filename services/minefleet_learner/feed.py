@@ -29,13 +29,13 @@ from minefleet_learner.collating import Collator
 logger = logging.getLogger(__name__)
 
 LEASE_WAIT_S = 1.0
-"""How long one Lease waits; bounds how late a stop is noticed."""
+"""Duration of one Lease's wait; bounds how late a stop is noticed."""
 WAITING = "waiting for fragments"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What was leased, without the fragments themselves."""
+    """A lease without the fragments themselves."""
 
     number: int
     """Of the lease."""
@@ -57,7 +57,7 @@ class Leased:
 
 
 class Leases(Protocol):
-    """Where chunks come from: `Shards`, or one rank's part of what they lease."""
+    """The source of chunks: `Shards`, or one rank's part of what they lease."""
 
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
         """Leases chunks; None when the wait ran out."""

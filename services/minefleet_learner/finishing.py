@@ -1,4 +1,4 @@
-"""What becomes of an iteration once it is trained.
+"""Publishes a trained iteration: weights, checkpoints, acknowledgements and metrics.
 
     publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
        │        │        │            │            │
@@ -58,18 +58,18 @@ class Trained:
     iteration: int
     """Iterations done with it."""
     version: int
-    """What its weights are published as; otherwise the newest version."""
+    """Version to publish its weights as; otherwise the newest one."""
     is_published: bool
     weights: Future[Weights]
     """The copy of them, which may be under way."""
     insides: Insides | None
-    """Where a checkpoint is due."""
+    """Directory of a checkpoint that is due."""
     account: Account
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlets:
-    """Where iterations go."""
+    """The destinations of iterations."""
 
     run: Run
     feed: Feed

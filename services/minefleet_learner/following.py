@@ -70,7 +70,7 @@ class FollowingShards:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Follower:
-    """What a follower works with: `follow`, then `close`."""
+    """The parts of a follower: `follow`, then `close`."""
 
     run: Run
     ranks: Ranks

@@ -43,7 +43,7 @@ def has_memory(policy: Policy) -> bool:
 
 
 def rows_of_a_pass(policy: Policy, batch: Batch, most: int) -> int:
-    """How many rows of a batch one pass takes, at most `most`. Sums over passes are the same for any number.
+    """The number of rows of a batch for one pass, at most `most`. Sums over passes are the same for any number.
 
     A recurrent layer multiplies by the same weights for each step of time: it wants all the rows that it can have. What
     is below it, it encodes by parts.
@@ -136,7 +136,7 @@ def evaluate_pieces(
 
 
 def observations(batch: Batch, rows: Tensor, seen: Tensor) -> Tree:
-    """What was seen in some rows.
+    """The observations of some rows.
 
     Args:
         batch: Where they are.

@@ -1,4 +1,4 @@
-"""Which parameters are trained.
+"""Chooses the parameters that are trained.
 
 Those that are not have no gradient: they are in no gradient norm, and AdamW neither decays them nor keeps moments.
 """

@@ -1,4 +1,4 @@
-"""What may be large of fragments, observations and recurrent states, as tensors.
+"""Decodes the large parts of fragments, observations and recurrent states, into tensors when they are needed.
 
 Shape legend: b = rows that are stacked, S = observations seen in the longest row of the batch, T = steps of a fragment,
 K = its steps with a `cut_obs`.
@@ -50,9 +50,9 @@ class Row:
     """A fragment, and where its observations lie in the order of time."""
 
     steps: Fragment
-    """What is small of it."""
+    """The small part of it."""
     contents: Contents
-    """What is large of it."""
+    """The large part of it."""
     position: NDArray[np.int64]
     """[T], where `obs` goes."""
     after: NDArray[np.int64]
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Large:
-    """What is large of b fragments."""
+    """The large parts of b fragments."""
 
     seen: Tree
     """Tree of [b, S, ...], the observations in the order of time; padding is zeros."""

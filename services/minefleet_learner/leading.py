@@ -95,7 +95,7 @@ def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> 
 
 
 def whole_receipt(ranks: Ranks, mine: Receipt) -> Receipt:
-    """What all ranks have read of a lease. Every rank calls it."""
+    """The fragments of a lease that all ranks have read. Every rank calls it."""
     if ranks.is_alone:
         return mine
     parts = [Receipt(**part) for part in ranks.gather(asdict(mine))]

@@ -54,7 +54,7 @@ SPARE_COPIES = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What a learner works with."""
+    """The parts of a learner."""
 
     updater: Updater
     probe: ParityProbe
@@ -70,14 +70,14 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """What one iteration starts from."""
+    """The input of one iteration."""
 
     leased: Leased
     rates: Rates
     parity: Parity
     """Of what was leased, under the weights that acted it."""
     blocked_s: float
-    """How long the loop stood still until the weights might be changed."""
+    """Seconds that the loop stood still until the weights might be changed."""
 
 
 class Learner:
@@ -106,7 +106,7 @@ class Learner:
 
     @property
     def updater(self) -> Updater:
-        """What is trained."""
+        """The updater."""
         return self._parts.updater
 
     @property
@@ -236,7 +236,7 @@ class Learner:
         return self._started is not None and self._known().iteration == self._iteration
 
     def _known(self) -> CheckpointState:
-        """Where training stands as far as the peers have heard."""
+        """The position of training that the peers know."""
         assert self._started is not None
         return self._backlog.newest() or self._started
 

@@ -1,4 +1,4 @@
-"""What the learner's loop spends its time on.
+"""Accounts for the time of the learner's loop.
 
     loop    waits ─▶ trains ─▶ (stands still) ─▶ trains ─▶ waits
     feed    reading ──▶ not                                        tell what a wait is for

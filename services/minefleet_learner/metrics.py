@@ -1,4 +1,4 @@
-"""What the learner exports to Prometheus."""
+"""Prometheus metrics of the learner."""
 
 import math
 import time
@@ -49,7 +49,7 @@ GAUGES = {
 
 
 ROW_KEYS = {"wait_ratio": "learner_wait_ratio", "publish_blocked_seconds": "publish_blocked_s"}
-"""What a row of `metrics.jsonl` calls them, where that is another name."""
+"""Their names in `metrics.jsonl`, where those differ."""
 
 
 class LearnerMetrics:

@@ -1,4 +1,4 @@
-"""What an optimizer step minimises: the loss of a micro-batch.
+"""The loss of a micro-batch, which an optimizer step minimises.
 
 Shape legend: p = pieces of the micro-batch, L = steps of the longest one.
 """

@@ -38,7 +38,7 @@ from minefleet_learner.suspects import LOGP, NEXT_VALUE, VALUE, Comparison, Side
 logger = logging.getLogger(__name__)
 
 FRAGMENTS = 2
-"""How many are compared per iteration: enough to notice, too few to cost."""
+"""Number of fragments compared per iteration: enough to notice, too few to cost."""
 MOST_VERSIONS = 8
 """Versions that are remembered at most, whatever `max_staleness` allows: each is a copy of the weights."""
 MOST_UNPROBED = 10
@@ -75,7 +75,7 @@ class ParityProbe:
     ) -> None:
         self._policy = twin(policy).eval()
         self.versions = min(versions, MOST_VERSIONS)
-        """How many are remembered at most."""
+        """Number of remembered versions, at most."""
         self._context_length = context_length
         self._rounded = rounded
         self._bound = bound
@@ -177,7 +177,10 @@ def _but_last(mask: Tensor) -> Tensor:
 
 
 def _side(recorded: Tensor, recomputed: Tensor, mask: Tensor) -> Side:
-    """What is not finite in the record is left to the update, which leaves it out and counts it."""
+    """A side of the comparison.
+
+    Values that are not finite are left to the update, which leaves them out and counts them.
+    """
     difference = (recomputed - recorded).abs().nan_to_num(nan=math.inf)
     return Side(
         recorded=recorded,

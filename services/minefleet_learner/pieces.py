@@ -1,4 +1,4 @@
-"""What minibatches are drawn from: steps, or sequences where the policy has memory.
+"""Cuts fragments into the pieces that minibatches are drawn from: steps, or sequences where the policy has memory.
 
     a fragment    s₀ s₁ s₂ s₃ s₄ s₅ s₆
     without       s₀│s₁│s₂│s₃│s₄│s₅│s₆

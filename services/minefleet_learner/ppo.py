@@ -21,7 +21,7 @@ class PPOLoss:
     """One micro-batch's objective and the numbers that explain it (all scalars)."""
 
     total: Tensor
-    """What to minimise; the only one with a gradient."""
+    """The loss; the only one with a gradient."""
     policy: Tensor
     """The negated clipped surrogate, before its weight."""
     value: Tensor

@@ -1,4 +1,4 @@
-"""What the epochs of an iteration train on: its pieces, what is known of their steps, and the states before them.
+"""Prepares the data of an iteration's epochs: pieces, figures of their steps, and the states before them.
 
 Shape legend: B = fragments, T = steps in the longest one, P = pieces.
 """
@@ -25,7 +25,7 @@ from minefleet_learner.update_tally import Before
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What the epochs train on."""
+    """The data of the epochs."""
 
     batch: Batch
     pieces: Pieces
@@ -145,7 +145,7 @@ class Preparer:
         return estimates.proximal_logp
 
     def _windows(self, length: int) -> list[slice]:
-        """How fragments are cut into pieces."""
+        """The parts that fragments are cut into."""
         if not self._has_memory:
             return windows(length, 1)
         return sequences(length, self._config)

@@ -185,14 +185,14 @@ def join(num_workers: int, timeout_s: float, device: torch.device) -> Ranks:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Where this rank trains: of all GPUs that it sees, the one with its number on this machine."""
+    """This rank's device: of all GPUs that it sees, the one with its number on this machine."""
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", int(os.environ.get(LOCAL_RANK, "0")) % torch.cuda.device_count())
 
 
 def _store(timeout: timedelta) -> Store:
-    """Where ranks meet: torchrun's, or rank 0's own, which listens on MASTER_ADDR only."""
+    """The meeting point of ranks: torchrun's, or rank 0's own, which listens on MASTER_ADDR only."""
     if os.environ.get(AGENT_HOSTS_STORE) == str(True):
         met: Store = next(rendezvous("env://", timeout=timeout))[0]
         return met

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateReport:
-    """What an update did: means over its optimizer steps. NaN where there was nothing to average."""
+    """The results of an update: means over its optimizer steps. NaN where there was nothing to average."""
 
     policy_loss: float = math.nan
     value_loss: float = math.nan

@@ -1,4 +1,4 @@
-"""Where a learner starts: from its run's newest checkpoint, from another run's weights, or afresh."""
+"""Restores a learner: from its run's newest checkpoint, from another run's weights, or afresh."""
 
 import logging
 import uuid

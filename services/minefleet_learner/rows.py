@@ -61,7 +61,7 @@ class Speedometer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """What the loop says of an iteration that it has trained."""
+    """The loop's account of a trained iteration."""
 
     receipt: Receipt
     report: UpdateReport
@@ -70,7 +70,7 @@ class Account:
     learner_wait_ratio: float
     """Share of the iteration that the loop waited for fragments."""
     publish_blocked_s: float
-    """How long the loop stood still so that weights could be published, seconds."""
+    """Seconds that the loop stood still so that weights could be published."""
 
 
 def make_row(

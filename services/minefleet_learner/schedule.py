@@ -1,4 +1,4 @@
-"""What changes over a run: step size, clip range, entropy bonus, the pull towards the reference; and when it ends."""
+"""Schedules over a run: step size, clip range, entropy bonus, the pull towards the reference; and its end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

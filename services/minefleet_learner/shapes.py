@@ -1,4 +1,4 @@
-"""What all estimates and losses take: tensors of fragments side by side, of one shape."""
+"""Type aliases of estimates and losses: tensors of fragments side by side, of one shape."""
 
 from torch import Tensor
 

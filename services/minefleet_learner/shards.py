@@ -33,11 +33,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Episodes:
-    """What the logs of all shards say since the last time."""
+    """New entries of all shards' logs."""
 
     records: list[episode_pb2.EpisodeRecord]
     cursors: list[int]
-    """Where to go on, one per shard."""
+    """The next position, one per shard."""
 
 
 class Shards:
@@ -46,14 +46,14 @@ class Shards:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self.latest: Sequence[Lease] = ()
-        """What each shard has answered last: with what has become of the steps of tasks."""
+        """Each shard's latest answer, with the fate of the steps of tasks."""
         self._homes: dict[int, Mapping[str, int]] = {}
         """Of each open lease, the shard that its streams lie on."""
         self._threads = ThreadPoolExecutor(len(parts), thread_name_prefix="lease") if len(parts) > 1 else None
 
     @property
     def position(self) -> Position:
-        """Where the learner stands."""
+        """The learner's position."""
         return self._parts[0].replay.position
 
     def stand(self, position: Position) -> None:

@@ -1,4 +1,4 @@
-"""What share of the steps that are played, and of those that are trained on, each task has; and what starves."""
+"""Computes each task's share of the played and of the trained steps, and finds tasks that starve."""
 
 import math
 from collections import Counter, deque
@@ -21,7 +21,7 @@ PLAYED, TRAINED, LET_OFF = "played", "trained", "let off"
 STALENESS, AGE_MS = "staleness", "age"
 """Sums over trained steps, at their first use: in versions, and in milliseconds."""
 SUMS = (PLAYED, TRAINED, LET_OFF, STALENESS, AGE_MS)
-"""What is counted of a task beside the reasons for which steps were dropped."""
+"""Counts of a task besides the reasons for which steps were dropped."""
 
 Counts = dict[str, Counter[str]]
 
@@ -37,7 +37,7 @@ class StepShares:
         """Iterations in a row in which a task has starved, or was too slow."""
 
     def summary(self, answers: Sequence[Lease]) -> dict[str, Any]:
-        """What is said of an iteration, from the latest answers of all shards."""
+        """The shares of an iteration, from the latest answers of all shards."""
         counts = self._counts(answers)
         if self._marks and _went_back(self._marks[-1], counts):
             self._marks.clear()
@@ -74,7 +74,7 @@ class StepShares:
         return counts
 
     def _unbalanced(self, shares: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """What is to be said of the tasks that lack steps although the run is balanced."""
+        """Messages about tasks that lack steps although the run is balanced."""
         trained = sum(share["trained_steps"] for share in shares.values())
         limit = self._config.rollout_config.replay_buffer_config.balance_limit
         return {

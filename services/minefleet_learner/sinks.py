@@ -1,4 +1,4 @@
-"""Where numbers go: `metrics.jsonl` always, wandb and TensorBoard on request."""
+"""Loggers: `metrics.jsonl` always, wandb and TensorBoard on request."""
 
 import importlib
 import json

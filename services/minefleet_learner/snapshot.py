@@ -19,7 +19,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Insides:
-    """What a checkpoint holds beside the weights and the counters."""
+    """The contents of a checkpoint besides the weights and the counters."""
 
     optimizer: Arrays
     rng: Arrays

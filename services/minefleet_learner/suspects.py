@@ -1,4 +1,4 @@
-"""What differs between the record and its repetition, in words: where, by how much, and what commonly causes that.
+"""Describes a difference between a record and its repetition in words: its place, its size, and common causes.
 
 Shape legend: b = fragments compared, T = steps in the longest one.
 """
@@ -85,7 +85,7 @@ def describe(comparison: Comparison, bound: float) -> str:
 
 
 def suspect(comparison: Comparison, bound: float) -> str:
-    """What commonly causes such a pattern."""
+    """Common causes of such a pattern."""
     wrong = {name: side.excess > bound for name, side in comparison.sides.items()}
     if not (wrong[LOGP] | wrong[VALUE]).any():
         return FOLLOWING

@@ -1,4 +1,4 @@
-"""What is kept of the episodes of one task, or of all."""
+"""Statistics of recent episodes, of one task or of all."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -91,7 +91,7 @@ class BaseTrainer(ABC):
         self.auxiliary_losses: dict[str, AuxiliaryLoss] = {}
         """By name: added to the loss of every optimizer step, and reported as `auxiliary/NAME`."""
         self.report: UpdateReport | None = None
-        """What this iteration's update did; without one the iteration counts as not trained."""
+        """The report of this iteration's update; without one the iteration counts as not trained."""
         self._taken: Taken | None = None
         self._act: Callable[[], None] | None = None
 

@@ -23,7 +23,7 @@ from minefleet_learner.uploading import Uploader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """What is large of some rows of a batch, on the device."""
+    """The large parts of some rows of a batch, on the device."""
 
     large: Large
     place: Tensor
@@ -34,7 +34,7 @@ class Held:
         return bool((self.place[rows] >= 0).all())
 
     def pick(self, rows: Tensor) -> Large:
-        """What is large of rows [b], in their order."""
+        """The large parts of rows [b], in their order."""
         at = self.place[rows]
 
         def picked(tree: Tree) -> Tree:
@@ -44,7 +44,7 @@ class Held:
 
 
 class Unpacker:
-    """What is large of a batch's rows, unpacked when it is wanted. For one thread."""
+    """Unpacks the large parts of a batch's rows when they are wanted. For one thread."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Unpacker:
         return pools
 
     def take(self, rows: Tensor) -> Held:
-        """What is large of rows [b], and perhaps of others: those of the pool that they were announced in."""
+        """The large parts of rows [b], and perhaps of others: those of the pool that they were announced in."""
         if self._held is None or not self._held.holds(rows):
             self._held = self._next(rows.tolist())
         return self._held

@@ -44,7 +44,7 @@ from minefleet_learner.stepping import Stepper
 from minefleet_learner.update_tally import Before, UpdateTally, look_at
 
 KL_SLACK = 1.5
-"""How far beyond `target_kl` an optimizer step may be, as a factor."""
+"""An optimizer step may exceed `target_kl` by such a factor."""
 
 
 class Updater:
@@ -261,7 +261,7 @@ def not_finite(batch: Batch, estimates: Estimates) -> list[int]:
 
 
 def judged(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
-    """What must be finite, [B, T] each."""
+    """The tensors that must be finite, [B, T] each."""
     proximal = {} if estimates.proximal_logp is None else {"proximal_logp": estimates.proximal_logp}
     return {
         "reward": batch.reward,

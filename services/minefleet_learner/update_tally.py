@@ -17,7 +17,7 @@ from minefleet_learner.report import UpdateReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Before:
-    """What the steps of all ranks are like before they are trained on, in reward units; moments are [] float64."""
+    """Statistics of the steps of all ranks before they are trained on, in reward units; moments are [] float64."""
 
     target: Moments
     advantage: Moments
@@ -96,7 +96,7 @@ class UpdateTally:
         return like.new_zeros(PARTS + len(self._heads))
 
     def parts(self, loss: PPOLoss, share: float) -> Tensor:
-        """What a micro-batch with this share of its step's steps adds to the report."""
+        """The contribution to the report of a micro-batch with this share of its step's steps."""
         return torch.stack(
             (
                 loss.policy,

@@ -1,4 +1,4 @@
-"""What watchers hear, and which versions they run.
+"""Announces versions to watchers, and records the versions that they run.
 
     a commit, a pin, another watcher that films ── renew ──▶ announcement ── newer_than ──▶ every watch
 

@@ -1,4 +1,4 @@
-"""What parameters counts."""
+"""Prometheus metrics of parameters."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ def serve_run(context: RoleContext) -> None:
 
 
 def versions_to_keep(config: FleetConfig) -> int:
-    """How many of the newest versions are kept: those that chunks in use were acted by are among them."""
+    """The number of newest versions to keep: those that chunks in use were acted by are among them."""
     return max(MIN_KEPT_VERSIONS, config.rollout_config.replay_buffer_config.max_staleness + 2)
 
 

@@ -71,7 +71,7 @@ UNPIN_RETRY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Whose versions these are. The numbers only rise."""
+    """The owner of these versions. The numbers only rise."""
 
     run_id: str = ""
     """Empty until a learner opens an epoch."""

@@ -158,7 +158,7 @@ def spans(digest: str, start: int, end: int) -> Iterator[Span]:
 
 
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
-    """What precedes the data in a file that holds one tensor under its digest."""
+    """The bytes before the data in a file that holds one tensor under its digest."""
     dtype = _BFLOAT16 if is_bfloat16(entry) else word_of(NUMPY_DTYPES[entry.dtype])
     return tensor_file.header_of([Row(entry.digest, dtype, entry.shape, entry.size_bytes)])
 

@@ -12,7 +12,7 @@ from minefleet_replay.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What the rows say."""
+    """The sums of the rows."""
 
     ledger: Ledger
     """As it was written."""
@@ -21,10 +21,10 @@ class Recount:
     live: Amount
     leased: Amount
     quarantined: Amount
-    """What is corrupt and still stored."""
+    """The corrupt fragments that are still stored."""
 
     def faults(self) -> Iterator[str]:
-        """What does not add up."""
+        """The sums that do not agree."""
         if not self.ledger.is_balanced:
             yield f"the buckets do not add up: {self.ledger}"
         if self.named > self.ledger.appended:

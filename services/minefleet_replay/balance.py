@@ -91,7 +91,10 @@ class Balance:
         return self._playing[group] * self._limits.chunk_steps / self._weight(group)
 
     def _least_pace(self) -> float:
-        """How fast the lowest level rises at least, per second; those that keep up with it make up for others."""
+        """The least speed at which the lowest level rises, per second.
+
+        Those that keep up with it make up for others.
+        """
         playing_pace = self._streams.rate
         trained_s = median(self._trainings) if self._trainings else 0.0
         fresh_steps = self._limits.steps_per_iteration / self._limits.max_reuse

@@ -44,7 +44,7 @@ class Books:
 
     @property
     def oldest_version(self) -> int:
-        """What is older can never be used again."""
+        """The oldest version that can be used again."""
         return self.horizon - self.limits.max_staleness
 
     def is_begun(self, name: ChunkName) -> bool:

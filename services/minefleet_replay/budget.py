@@ -1,4 +1,4 @@
-"""How `max_bytes` is shared out, so that a store's directory never exceeds it.
+"""Divides `max_bytes` among the parts of a store, so that its directory never exceeds it.
 
 What the directory comes to at the worst moment, in parts of 1/64 of `max_bytes`:
 
@@ -31,7 +31,7 @@ EVICTED_PARTS = 1
 
 ROW_WEIGHT = 2
 ROW_COST_BYTES = 64
-"""What a row takes besides its bytes."""
+"""Size of a row besides its bytes."""
 
 RECORD_BYTES = 2**14
 """One record, episode or departure or stream, is remembered per so many bytes."""
@@ -41,13 +41,13 @@ LARGEST_RECORDS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What follows from `max_bytes`."""
+    """The parts of `max_bytes`."""
 
     max_bytes: int
 
     @property
     def kept_bytes(self) -> int:
-        """What fragments may take: files of payloads, and rows by their weight."""
+        """The room of fragments: files of payloads, and rows by their weight."""
         return self.max_bytes * KEPT_PARTS // PARTS
 
     @property
@@ -57,7 +57,7 @@ class Budget:
 
     @property
     def evicted_bytes(self) -> int:
-        """What is evicted at once, in whole files: each time takes an fsync."""
+        """The bytes evicted at once, in whole files: each time takes an fsync."""
         return self.max_bytes * EVICTED_PARTS // PARTS
 
     @property
@@ -91,5 +91,5 @@ class Budget:
 
 
 def row_weight(row_bytes: int) -> int:
-    """What the row of a fragment counts against `kept_bytes`."""
+    """The weight of a fragment's row against `kept_bytes`."""
     return ROW_WEIGHT * (row_bytes + ROW_COST_BYTES)

@@ -18,8 +18,8 @@ from statistics import median
 from typing import NamedTuple
 
 LEAST_PATIENCE, MOST_PATIENCE, PATIENCE_PER_SHARE = 0.1, 1.0, 2.0
-"""How much longer than it takes to fill it a lease waits, as a share of that: the more, the larger the share of the
-streams that would not fit into their window otherwise, so that few slow ones do not slow many others down."""
+"""A lease waits longer than it takes to fill it, by such a share of that: the more, the larger the share of the streams
+that would not fit into their window otherwise, so that few slow ones do not slow many others down."""
 SLACK, WAYS_S = 1.2, 0.06
 """Steps may take so much longer than they did; and so long takes the way of weights and of fragments."""
 EARLY = 0.9
@@ -50,7 +50,7 @@ class Closing(NamedTuple):
     at_most_in_s: float
     """Until that lease waits at most."""
     waits_s: float
-    """How much longer than that a lease waits at most for what is not long enough."""
+    """Longest additional wait of a lease for streams that take too long."""
     interval_s: float
     """Between the ends of two leases that wait for nothing."""
     window_s: float
@@ -122,13 +122,13 @@ class LeaseClock:
         )
 
     def _took_s(self, leases: int) -> list[float]:
-        """How long so many leases have taken together lately, from an answer until there was enough for the last."""
+        """Seconds that so many leases have taken together lately, from an answer to enough steps for the last."""
         answers = list(self._answers)
         spans = zip(answers, answers[leases:], strict=False)
         return [last.enough_at - before.answered_at for before, last in spans][-SAMPLES:]
 
     def _soon_s(self, leases: int, fill_s: float) -> float:
-        """How soon so many leases may be over, from the last answer on."""
+        """The earliest time at which so many leases may be over, from the last answer on."""
         took_s = sorted(self._took_s(leases))
         soon_s = took_s[len(took_s) // EARLY_RANK] if took_s else leases * fill_s
         return soon_s - (1 - EARLY) * fill_s

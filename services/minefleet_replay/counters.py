@@ -24,7 +24,7 @@ FILE = "counters.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """What must not go back when the rest of a store is lost."""
+    """Counters that must not go back when the rest of a store is lost."""
 
     next_episode: int = 0
     """Number of the next record in the log of episodes."""

@@ -16,7 +16,7 @@ FORMAT = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Whose store it is."""
+    """The owner of a store."""
 
     run_id: str = ""
     """Empty until a first call names the run."""
@@ -25,7 +25,7 @@ class Identity:
     """Fragments that had been appended, and synced to disk, when this was written: a store with fewer has lost some."""
     shard: int = 0
     shards: int = 1
-    """What is in one shard's store is in no other's, so neither number may change."""
+    """No two shards hold the same fragment, so neither number may change."""
 
 
 def read_identity(directory: Path) -> Identity | None:

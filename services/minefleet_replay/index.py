@@ -1,4 +1,4 @@
-"""Which chunks there are and which may be leased. Pure, in memory; rebuilt from the store at start.
+"""Index of all chunks, and of those that may be leased. Pure, in memory; rebuilt from the store at start.
 
 A chunk is known by its id, the append number of the fragment of it that arrived first: ids rise with age. It may be
 leased when it is whole and `uses + leases < max_reuse`; then it stands, by its oldest version and its id, in the list
@@ -31,7 +31,7 @@ Age = tuple[int, int]
 
 
 class Place(NamedTuple):
-    """Where a payload lies: a file of the payload log, and the offset in it."""
+    """The place of a payload: a file of the payload log, and the offset in it."""
 
     file: int
     offset: int
@@ -57,7 +57,7 @@ class Fragment(NamedTuple):
     """Sequence of the chunk's first fragment."""
     closes_chunk: bool
     place: Place
-    """Where its payload lies."""
+    """Place of its payload."""
     task: str = ""
     corrupt: bool = False
     row_bytes: int = 0
@@ -143,7 +143,7 @@ class Index:
         self.usable_steps = 0
         """Those of chunks that are not condemned."""
         self.row_weight = 0
-        """What the rows of all fragments weigh."""
+        """Weight of the rows of all fragments."""
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -241,7 +241,7 @@ class Index:
         return next((chunk for chunk in self.unleased() if chunk is not spared), None)
 
     def figures(self) -> dict[str, int]:
-        """What the board says of the chunks."""
+        """The chunks' figures for the status."""
         return {
             "ready_chunks": sum(map(len, self._ready.values())),
             "ready_steps": self._ready_steps,
@@ -295,7 +295,7 @@ class Index:
                 yield self._ready_at(place)
 
     def _ready_at(self, place: int) -> Age:
-        """What is at a place in all lists of ready chunks, one after the other."""
+        """The entries at one place of all lists of ready chunks, one after the other."""
         for ready in self._ready.values():
             if place < len(ready):
                 return ready[place]  # type: ignore[no-any-return]  # Its stub knows no types.

@@ -1,4 +1,4 @@
-"""What actors do: reserve chunks, and append fragments, episode records and their progress."""
+"""Serves actors: reserves chunks, and appends fragments, episode records and their progress."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -124,7 +124,7 @@ class Intake:
         return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps))
 
     def _can_make(self, stream: str, closing: Closing | None, longest_s: float, now: float) -> int:
-        """How many steps a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
+        """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
         limits, streams = self._books.limits, self._keeper.streams
         step_s = streams.step_s(stream)
         if closing is None or limits.chunk_steps * step_s <= longest_s:

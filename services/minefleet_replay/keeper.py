@@ -81,7 +81,7 @@ class Keeper:
         self.stored_bytes = 0
         """Payload bytes stored since it was opened."""
         self.stored_raw_bytes = 0
-        """What they were before packing."""
+        """Size before packing."""
         self.lease_clock = LeaseClock(books.limits.max_staleness)
         self.streams = Streams(books.limits)
         self.shares = Shares()

@@ -65,7 +65,7 @@ class Account(NamedTuple):
 
     @property
     def unaccounted(self) -> int:
-        """What is in no bucket; below 0 when some is in two."""
+        """The amount in no bucket; below 0 when some is in two."""
         return self.appended - sum(self._counts())
 
     @property

@@ -1,4 +1,4 @@
-"""What the learner does: take the run over, lease chunks, and say what became of them."""
+"""Serves the learner: admits it, leases chunks, and takes acknowledgements and releases."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ LONGEST_WAIT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learner:
-    """Who calls, and where it stands."""
+    """The calling learner and its position."""
 
     epoch: int
     version: int
@@ -34,7 +34,7 @@ class Learner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What a lease shall hold."""
+    """The request of a lease."""
 
     number: int
     steps: int
@@ -130,7 +130,7 @@ class Lending:
         return LONGEST_WAIT_S if closing is None or not closing.at_most_in_s else closing.at_most_in_s
 
     def lent(self, number: int) -> list[Lent]:
-        """What an open lease holds.
+        """The contents of an open lease.
 
         Raises:
             NotFoundError: If no such lease is open.

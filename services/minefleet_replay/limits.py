@@ -1,4 +1,4 @@
-"""What replay allows: the part of the configuration that it works by."""
+"""Replay's limits: the part of the configuration that it works by."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class Limits:
 
     @property
     def budget(self) -> Budget:
-        """What follows from `max_bytes`."""
+        """The parts of `max_bytes`."""
         return Budget(self.max_bytes)
 
     @property

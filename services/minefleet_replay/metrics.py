@@ -1,4 +1,4 @@
-"""What replay tells Prometheus. Durations are in seconds, staleness in policy versions."""
+"""Prometheus metrics of replay. Durations are in seconds, staleness in policy versions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ REFUSALS = (
     RejectedError,
     RunMismatchError,
 )
-"""What calls are refused with."""
+"""Status codes of refused calls."""
 
 FIGURES = {
     "unaccounted_fragments": "Fragments in no bucket of the ledger; below 0 when some are in two.",

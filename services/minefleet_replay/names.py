@@ -34,7 +34,7 @@ class ChunkName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamNames:
-    """What a stream has sent, ever."""
+    """All names that a stream has ever sent."""
 
     fragments: Ranges = ()
     chunks: Ranges = ()

@@ -145,7 +145,7 @@ class PayloadLog:
         self.sync()
 
     def path(self, file: int) -> Path:
-        """Where a file lies."""
+        """The path of a file."""
         return self._directory / f"{file:08d}{SUFFIX}"
 
     def _open(self) -> int:

@@ -1,4 +1,4 @@
-"""How far the actors have come: the maximum per incarnation, and the sums, which never go back."""
+"""Progress of the actors: the maximum per incarnation, and sums that never go back."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -10,7 +10,7 @@ _ROW = Struct("<QQ")
 
 
 class Counts(NamedTuple):
-    """What an actor reports."""
+    """The report of an actor."""
 
     env_steps: int = 0
     env_failures: int = 0

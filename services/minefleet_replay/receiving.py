@@ -59,7 +59,7 @@ def check_name(stream: str, number: int) -> None:
 
 
 class _Receiver:
-    """What has come since the last fragment was whole."""
+    """The bytes received since the last fragment was whole."""
 
     def __init__(self, admit: Admit) -> None:
         self._admit = admit

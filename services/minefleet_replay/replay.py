@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     wants_newer_weights: bool
     closing: Closing | None
     longest_chunk_s: float
-    """How long a chunk may take; infinite where that is not known."""
+    """Longest duration of a chunk; infinite where it is not known."""
 
 
 class Page(NamedTuple):
@@ -232,12 +232,12 @@ class Replay:
         return Page(records, cursor)
 
     def progress(self) -> Counts:
-        """What actors have reported, in total."""
+        """The sums of the actors' reports."""
         with self._changed:
             return self.keeper.books.progress.total
 
     def shares(self) -> tuple[list[StepAccount], list[StepAccount], Closing | None]:
-        """What has become of the steps of each task, and of the streams that get the least of theirs trained on."""
+        """The fate of each task's steps, and of those of the streams with the smallest trained shares."""
         with self._changed:
             slow, closing = self.keeper.streams.too_slow, self.keeper.lease_clock.forecast(self._clock())
             let_off = {} if self.keeper.balance is None else self.keeper.balance.let_off
@@ -286,7 +286,7 @@ class Replay:
             self.keeper.payloads.remove(dead)
 
     def figures(self) -> dict[str, float]:
-        """What the board says."""
+        """Figures for the status."""
         with self._changed:
             books, pacing, now = self.keeper.books, self.keeper.pacing, self._clock()
             unsynced_writes = self.keeper.store.written - self.keeper.synced
@@ -316,7 +316,7 @@ class Replay:
             }
 
     def shortage(self) -> str | None:
-        """What keeps replay from taking fragments in, if anything does."""
+        """The shortage that keeps replay from taking fragments in, if any."""
         return self.keeper.store.shortage()
 
     def storage_figure(self, name: str) -> int:

@@ -28,7 +28,7 @@ _PAIR = Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a fragment is: what the index needs, then its header."""
+    """The row of a fragment: the index's part, then its header."""
 
     stream: str
     fragment: Fragment
@@ -66,7 +66,7 @@ class Meta:
 
     @classmethod
     def of(cls, number: int, header: fragment_pb2.FragmentHeader, place: Place) -> "Meta":
-        """What the index and the store need of a header."""
+        """The parts of a header that the index and the store need."""
         stream, packed = header.name.stream, header.SerializeToString()
         fragment = Fragment(
             sequence=header.name.sequence,
@@ -86,7 +86,7 @@ class Meta:
 
 
 def read_fragment(number: int, row: bytes) -> tuple[str, Fragment]:
-    """What the index needs of a fragment's row: its stream, and the rest."""
+    """The index's part of a fragment's row: its stream, and the rest."""
     values = _META.unpack_from(row)
     sequence, payload_bytes, oldest, newest, _, steps, chunk, start, closes, corrupt, file, offset, length, more = (
         values

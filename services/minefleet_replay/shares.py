@@ -1,4 +1,4 @@
-"""What becomes of the steps of each task and each stream: counted in memory, since replay started."""
+"""Counts what became of the steps of each task and each stream, in memory, since replay started."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What the machine may run out of for a while."""
+"""Recognises errors of a machine that has run out of something for a while."""
 
 import errno
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where the run stands: which learner may call, and which versions can still be used."""
+"""State of the run: the learner that may call, and the versions that can still be used."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +10,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """What replay has heard of the run."""
+    """Replay's knowledge of the run."""
 
     run_id: str = ""
     """Empty until a first call names it."""

@@ -1,4 +1,4 @@
-"""What actors say of their streams: how fast each plays, and which chunks are being made.
+"""State of the actors' streams: the pace of each, and the chunks that are being made.
 
 How long may a chunk take that is not cut? As long as it fits, whenever it begins, into the window that it would have if
 only streams that are clearly faster filled the leases. Streams that are alike need not fit: no lease is filled without
@@ -29,13 +29,13 @@ class StreamState(NamedTuple):
     oldest_version: int | None
     """That has acted in it; None where it has not begun."""
     step_s: float
-    """How long a step takes, as far as is known; 0 for not at all."""
+    """Duration of a step, as far as it is known; 0 where it is not."""
     task: str = ""
-    """What its environment plays."""
+    """Task of its environment."""
 
 
 class Known(NamedTuple):
-    """What was heard last of a stream."""
+    """The latest report of a stream."""
 
     step_s: float
     task: str
@@ -94,11 +94,11 @@ class Streams:
         )
 
     def step_s(self, name: str) -> float:
-        """How long a step of the stream takes, seconds; 0 where that is not known."""
+        """The duration of the stream's step, seconds; 0 where it is not known."""
         return self._known[name].step_s if name in self._known else 0.0
 
     def task(self, name: str) -> str:
-        """What the stream's environment plays, as far as is known."""
+        """The task of the stream's environment, as far as it is known."""
         return self._known[name].task if name in self._known else ""
 
     def playing(self, moment: float) -> Iterator[tuple[str, str]]:
@@ -115,7 +115,7 @@ class Streams:
         return self._rates[1][-1]
 
     def longest_chunk_s(self, closing: Closing | None) -> float:
-        """How long a chunk may take unless it is cut; infinite where that is not known.
+        """The longest duration of a chunk unless it is cut; infinite where it is not known.
 
         Before anything is forecast, leases are taken to be filled as fast as steps are made.
         """
@@ -133,7 +133,7 @@ class Streams:
         return math.inf
 
     def unfit(self, closing: Closing) -> int:
-        """How many streams have hardly time for their shortest fragment."""
+        """The number of streams that hardly have time for their shortest fragment."""
         least_steps, longest_step_s = self._limits.least_steps, self.longest_chunk_s(closing) / self._limits.chunk_steps
         return sum(
             needed_s(least_steps, step_s) > closing.window_s and step_s > longest_step_s
@@ -159,7 +159,7 @@ class Streams:
 
     @property
     def _rates(self) -> tuple[list[float], list[float]]:
-        """How long steps take, [n] rising; and the steps per second of the fastest ones, [n + 1]."""
+        """The durations of steps, [n] rising; and the steps per second of the fastest ones, [n + 1]."""
         if self._speeds is None:
             steps_s = sorted(known.step_s for known in self._known.values() if known.step_s)
             self._speeds = steps_s, list(accumulate((1 / step_s for step_s in steps_s), initial=0.0))

@@ -38,7 +38,7 @@ class Ticker:
         self._pool = ThreadPoolExecutor(1, "replay-ticker")
         self._done: Future[None] | None = None
         self._put_off = ""
-        """What was last put off, and why: said once."""
+        """The work that was last put off, and why: reported once."""
         self._short = False
 
     def start(self) -> None:

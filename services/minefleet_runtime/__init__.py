@@ -1,1 +1,1 @@
-"""What services share: serving and draining, health, metrics, logging, and the start of a role."""
+"""Shared code of the services: serving and draining, health, metrics, logging, and the start of a role."""

@@ -55,7 +55,7 @@ STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
 
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
-"""What a machine may run short of for a while."""
+"""Errors of a machine that has run short of something for a while."""
 
 
 def status_of(error: Exception, method: str) -> grpc.Status:

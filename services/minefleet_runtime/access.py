@@ -1,4 +1,4 @@
-"""Who may call what.
+"""Access control: the calls that each role may make.
 
 A caller is known by the role in its certificate. One that shows the token, where no certificates are asked for, may
 call everything; so may anybody where nothing is asked for, which is for one machine.
@@ -15,7 +15,7 @@ from minefleet.errors import AuthError, StrangerError
 EVERYBODY = frozenset(ROLES)
 LEARNER, ACTOR, OPERATOR = frozenset({"learner"}), frozenset({"actor"}), frozenset({"operator"})
 HEALTH = "grpc.health.v1.Health/"
-"""What probes ask, which have no token."""
+"""Methods of probes, which have no token."""
 ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "minefleet.v1.StatusService/Describe": EVERYBODY,
@@ -73,7 +73,7 @@ def is_open(method: str) -> bool:
 
 
 def _shown(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:
-    """What a caller shows as its token; empty where it shows none, or several."""
+    """The token that a caller shows; empty where it shows none, or several."""
     shown = [value for key, value in metadata or () if key == TOKEN_KEY]
     if len(shown) != 1:
         return b""

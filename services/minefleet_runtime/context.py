@@ -1,4 +1,4 @@
-"""What a role is given to work with: its run, its name, when to stop, and the board on which it says how it fares."""
+"""The context of a role: its run, its name, its stop signal, and its status."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ READY = frozenset({status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_PA
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a board says at one moment."""
+    """The status at one moment."""
 
     run_id: str
     state: State.ValueType
@@ -40,7 +40,7 @@ class Report:
 
 
 class StatusBoard:
-    """What Describe, /readyz and `minefleet status` say of a role. Thread-safe.
+    """The status of a role, for Describe, /readyz and `minefleet status`. Thread-safe.
 
     STARTING, WAITING, RUNNING and PAUSED follow each other in any order; nothing follows DRAINING.
     """
@@ -129,9 +129,9 @@ class RoleContext:
     listen: str = ""
     """`host:port` to listen on; empty where it is the address at which callers find the role."""
     metrics_address: str = ""
-    """Where /metrics is served; empty when it is not."""
+    """Address of /metrics; empty where it is not served."""
     credentials: Credentials = NOTHING
-    """What this process shows its peers, and asks of them."""
+    """Credentials of this process."""
 
     @property
     def section(self) -> str:

@@ -1,4 +1,4 @@
-"""What `python -m minefleet_<role>` does before and after the role's own body."""
+"""Runs `python -m minefleet_<role>`: the work before and after the role's own body."""
 
 import argparse
 import logging

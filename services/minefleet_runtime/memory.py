@@ -1,4 +1,4 @@
-"""How the C library's allocator gives memory back."""
+"""Has the C library's allocator give memory back."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""What every role exports: build, process, state, disk, and its RPCs under the names of go-grpc-prometheus."""
+"""Prometheus metrics of every role: build, process, state, disk, and its RPCs under the names of go-grpc-prometheus."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ class Rpc:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a call ended; its handler's wrapper changes it."""
+    """The end of a call; its handler's wrapper changes it."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
 
@@ -89,7 +89,7 @@ def register_process(registry: CollectorRegistry, role: str) -> None:
 
 
 class StateCollector(Collector):
-    """What a board says at the moment of the scrape."""
+    """The status at the moment of the scrape."""
 
     def __init__(self, board: StatusBoard) -> None:
         self._board = board

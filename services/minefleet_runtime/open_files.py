@@ -1,4 +1,4 @@
-"""How many files a server may open: each connection takes one."""
+"""Raises the limit of open files: each connection takes one."""
 
 import resource
 
@@ -10,5 +10,5 @@ def allow_open_files() -> None:
 
 
 def most_open_files() -> int:
-    """How many files this process may open."""
+    """The number of files that this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

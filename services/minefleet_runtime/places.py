@@ -1,4 +1,4 @@
-"""Whom an address lets in, and where it is found from elsewhere."""
+"""Classifies addresses: who can reach one, and under which name it is found from elsewhere."""
 
 import ipaddress
 import socket

@@ -88,7 +88,7 @@ class ProbeServer(ThreadingHTTPServer):
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """How the metrics are written; plainly for who asks for a version that is none."""
+    """The format of the metrics; plain for an unknown version."""
     try:
         return choose_encoder(accept)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What counters of time have grown by of late."""
+"""Growth of time counters over the last seconds."""
 
 import threading
 import time

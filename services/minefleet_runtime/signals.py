@@ -1,4 +1,4 @@
-"""How a role is asked to stop."""
+"""Handles the signals that stop a role."""
 
 import logging
 import os

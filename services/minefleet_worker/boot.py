@@ -1,4 +1,4 @@
-"""How this package is started, under the fleet's interpreter or another one.
+"""Starts this package, under the fleet's interpreter or another one.
 
 The package is found by its place, not by a search path: of all that lies beside it nothing becomes importable, so that
 another interpreter cannot meet a NumPy, or a gymnasium, that was built for the fleet's.
@@ -56,6 +56,6 @@ def environment(python: str) -> dict[str, str]:
 
 
 def import_path(python: str) -> list[str]:
-    """Where the process finds modules besides its interpreter's own places."""
+    """The process's search path for modules besides its interpreter's own."""
     here = str(Path.cwd())
     return [here] if python else list(dict.fromkeys([here, *filter(None, sys.path)]))

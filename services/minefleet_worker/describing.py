@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def reply(question: Mapping[str, Any]) -> dict[str, Any]:
-    """What `describe` finds; or an `error` that says why there is no such environment; or the `failure` of one."""
+    """The findings of `describe`; or an `error` that says why there is no such environment; or the `failure` of one."""
     try:
         return describe(question["config"], question["seed"], films=question["films"])
     except RefusedError as error:

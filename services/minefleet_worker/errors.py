@@ -1,4 +1,4 @@
-"""What can be wrong with an environment, as far as it can be told from here."""
+"""Errors of an environment, as far as they can be told from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool and an environment process say to each other: one small packet each way per command.
+"""Packets between a pool and an environment process: a small one each way per command.
 
 setup      pool → process, once, JSON                        what to make, and where its rows lie
 commands   pool → process, one `Command` per environment     what to do; arrays hold the actions and seeds
@@ -32,7 +32,7 @@ FAILURES = {
 
 
 class Command(IntEnum):
-    """What an environment is to do."""
+    """A command for an environment."""
 
     NONE = 0
     STEP = 1
@@ -43,7 +43,7 @@ class Command(IntEnum):
 
 
 class Kind(IntEnum):
-    """What has become of a command."""
+    """The outcome of a command."""
 
     NONE = 0
     """Nothing to report."""
@@ -57,7 +57,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """What an environment says of an episode that it finished; of one that begins, its task, if it has one."""
+    """An environment's report of an episode that it finished; of one that begins, its task, if it has one."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     """`info["metrics"]` of the last step."""
@@ -76,7 +76,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a process's environments have to report. Keys count its environments from 0."""
+    """The report of a process's environments. Keys count its environments from 0."""
 
     kinds: bytes
     """One `Kind` per environment."""
@@ -108,7 +108,7 @@ def unpack_reply(frame: bytes, count: int) -> Reply:
 
 @dataclass(frozen=True)
 class Setup:
-    """What an environment process must know."""
+    """The setup of an environment process."""
 
     config: Mapping[str, Any]
     """The section `env` of the configuration."""
@@ -121,13 +121,13 @@ class Setup:
     memory: int
     """File descriptor of the pool's arrays."""
     import_path: Sequence[str]
-    """Where modules are found besides the interpreter's own places."""
+    """Search path for modules besides the interpreter's own places."""
     frame_shape: Sequence[int] | None = None
     """[height, width, 3] of the frames that environments render when they are filmed; None where none does."""
     index: int = 0
     """Of this process among the pool's."""
     processes: int = 1
-    """How many the pool has."""
+    """Number of slots of the pool."""
 
     def pack(self) -> bytes:
         """Returns the packet."""

@@ -196,7 +196,7 @@ def _children(action: Any) -> list[tuple[Any, Any]]:
 
 
 def _categories(action: Any) -> int:
-    """How many elements the mask of a leaf has."""
+    """The number of elements in a leaf's mask."""
     if isinstance(action, spaces.Discrete):
         return int(action.n)
     if isinstance(action, spaces.MultiDiscrete):

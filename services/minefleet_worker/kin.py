@@ -1,4 +1,4 @@
-"""What a process has started: found by the kernel's own lists, however it hides, and ended by number."""
+"""Finds all processes that a process has started, by the kernel's own lists, and ends them by number."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def kill_tree(leader: int) -> None:
 
 
 class Footprint(NamedTuple):
-    """What the kernel says of a process."""
+    """The kernel's figures of a process."""
 
     parent: int
     rss_bytes: int

@@ -88,7 +88,7 @@ class OldEnv:
 
 
 def _adapted(env: Any) -> Any:
-    """What has the interface of Gymnasium as it is, or made so."""
+    """The environment if it has the interface of Gymnasium, or adapted to it."""
     if any(cls.__name__ == MINESTUDIO for cls in type(env).__mro__):
         from minefleet_worker.minecraft.minestudio import Simulator
 
@@ -113,7 +113,7 @@ def _generated(config: Mapping[str, Any]) -> Any:
 
 
 def _called(config: Mapping[str, Any]) -> Any:
-    """What the generator makes. It cannot ask whoever started the fleet: there is nothing to read from."""
+    """Calls the generator. It cannot prompt the user: there is nothing to read from."""
     generator, kwargs = load(config["generator"]), config["kwargs"]
     try:
         inspect.signature(generator).bind(**kwargs)

@@ -1,4 +1,4 @@
-"""What is committed in `deploy/`: dashboards, alerts, and the expressions in them."""
+"""The committed files of `deploy/`: dashboards, alerts, and the expressions in them."""
 
 import json
 import re

@@ -22,7 +22,7 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pod:
-    """Whom a network policy sees: the labels of a pod and of its namespace."""
+    """A pod for a network policy: its labels, and those of its namespace."""
 
     name: str
     labels: Mapping[str, str]
@@ -31,7 +31,7 @@ class Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What one overlay makes."""
+    """The resources of one overlay."""
 
     resources: Sequence[Tree]
 
@@ -50,7 +50,7 @@ class Fleet:
         return dict(found["data"])
 
     def workload(self, role: str) -> Tree:
-        """What keeps the pods of a role."""
+        """The workload of a role."""
         (found,) = [each for each in self.of_kind("Deployment", "StatefulSet") if each["metadata"]["name"] == role]
         return found
 

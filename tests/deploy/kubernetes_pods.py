@@ -44,7 +44,7 @@ class Process:
 
     @property
     def log(self) -> Path:
-        """What its containers say."""
+        """The output of its containers."""
         return self.folder / "log"
 
     def is_ready(self) -> bool:
@@ -145,7 +145,7 @@ class Cluster:
         return process
 
     def _here(self, text: str, pod: Process) -> str:
-        """What a pod's containers are told, in terms of this machine."""
+        """The command and the environment of a pod's containers, in terms of this machine."""
         run = self._fleet.generated("run") | {"CONFIG": self._config, "POD_INDEX": str(pod.index)}
         text = filled(text, run)
         for other in self.pods:
@@ -161,7 +161,7 @@ class Cluster:
         return text
 
     def _folders(self, pod: Process) -> dict[str, Path]:
-        """Where this machine has what a pod mounts; the longest paths first."""
+        """This machine's folders for a pod's mounts; the longest paths first."""
         own = {place: pod.folder / name for place, name in mounts(self._fleet.container(pod.role)) if name == RUNS}
         return {"/runs/shared": self._place / "shared", "/certs": self._place / "certs", "/config": pod.folder, **own}
 

@@ -6,7 +6,7 @@ import pytest
 
 
 def program(name: str) -> str:
-    """Where a program lies; skips the test where it is not installed."""
+    """The path of a program; skips the test where it is not installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed; Debian's package prometheus brings it")

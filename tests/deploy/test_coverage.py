@@ -70,7 +70,7 @@ ROLES: dict[str, Callable[[CollectorRegistry], object]] = {
 
 
 def families(role: str) -> list[Metric]:
-    """What a role exports."""
+    """The metric families that a role exports."""
     registry = CollectorRegistry()
     register_process(registry, role)
     registry.register(StateCollector(StatusBoard()))
@@ -81,7 +81,7 @@ def families(role: str) -> list[Metric]:
 
 
 def names(family: Metric) -> set[str]:
-    """What Prometheus calls it."""
+    """The metric's names in Prometheus."""
     return {family.name + suffix for suffix in SUFFIXES[family.type]}
 
 

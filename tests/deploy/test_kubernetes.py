@@ -40,7 +40,7 @@ from minefleet_runtime.probes import ProbeServer
 GRPC, METRICS, DNS, RENDEZVOUS = 7000, 9100, 53, 29500
 PORTS = (GRPC, METRICS, DNS, RENDEZVOUS, 40000)
 DRAIN_MARGIN_S = 20
-"""What a role needs beside its drain: to close its store, or its environments."""
+"""Time that a role needs beside its drain: to close its store, or its environments."""
 PROMETHEUS = Pod(name="prometheus", labels={"app.kubernetes.io/name": "prometheus"}, namespace="monitoring")
 NAMESAKE = Pod(name="namesake", labels={COMPONENT: "actor", "app.kubernetes.io/name": "prometheus"}, namespace="other")
 NEIGHBOUR = Pod(name="neighbour", labels={"app.kubernetes.io/name": "grafana"}, namespace="monitoring")

@@ -1,4 +1,5 @@
-"""What an overlay's pods run, run: from nothing to training, and on after a restart. There is no cluster in it."""
+"""Runs the commands of an overlay's pods: from nothing to training, and on after a restart. There is no cluster in
+it."""
 
 import json
 from pathlib import Path

@@ -19,7 +19,7 @@ def sections() -> dict[str, str]:
 
 
 def anchor(title: str) -> str:
-    """How a heading is linked to."""
+    """The anchor of a heading."""
     return title.lower().replace(" ", "-")
 
 

@@ -64,7 +64,7 @@ def _panorama(width: int, height: int) -> Picture:
 
 
 def _visible(world: World) -> Iterator[tuple[View, tuple[Colour, Colour]]]:
-    """What is before the player, and its colours: of the body, and of the upper third."""
+    """The boxes before the player, and their colours: of the body, and of the upper third."""
     for box, colours in _boxes(world):
         seen = view(world.pose, box)
         if seen.distance <= SIGHT_M and seen.left < WIDTH_DEG / 2 and seen.right > -WIDTH_DEG / 2:
@@ -97,7 +97,7 @@ def _pixel(degrees: float, size: int, field_deg: float) -> int:
 
 
 def _overlay(picture: Picture, world: World) -> None:
-    """What lies over the world: the night, the inventory, the crosshair."""
+    """The layers over the world: the night, the inventory, the crosshair."""
     height, width = picture.shape[:2]
     if (world.time + world.tick) % DAY_TICKS >= NIGHT_FROM:
         picture >>= 1

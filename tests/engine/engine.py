@@ -29,7 +29,7 @@ GARBAGE = (b"", b"\xff\xff", b"not JSON")
 
 
 class Answer(NamedTuple):
-    """What a step or a peek shows."""
+    """The result of a step or a peek."""
 
     picture: bytes
     info: bytes

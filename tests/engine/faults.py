@@ -1,4 +1,4 @@
-"""What an engine does wrong, by environment variables, all of them off by default.
+"""Faults of an engine, by environment variables, all of them off by default.
 
     ENGINE_DIE_AT_START   any text: it says so and exits before it listens
     ENGINE_START_S        seconds that it takes to start

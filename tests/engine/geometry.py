@@ -1,4 +1,4 @@
-"""Where things stand, and what the crosshair is on. Angles are Minecraft's: degrees, yaw 0 faces +z, 90 faces -x."""
+"""Positions, and the target of the crosshair. Angles are Minecraft's: degrees, yaw 0 faces +z, 90 faces -x."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ EYE = 1.62
 
 @dataclass(slots=True)
 class Pose:
-    """Where the player is and looks; metres and degrees. A pitch above 0 looks down."""
+    """The player's position and direction; metres and degrees. A pitch above 0 looks down."""
 
     x: float = 0.0
     y: float = 64.0
@@ -57,7 +57,7 @@ class View:
 
 
 def view(pose: Pose, box: Box) -> View:
-    """How the player sees a box."""
+    """A box as the player sees it."""
     dx, dz = box.x - pose.x, box.z - pose.z
     distance = max(math.hypot(dx, dz), 0.1)
     middle = wrap(math.degrees(math.atan2(-dx, dz)) - pose.yaw)

@@ -1,4 +1,4 @@
-"""What the player carries: 36 slots, the first nine in the hand's reach, and what he wears."""
+"""The player's inventory: 36 slots, the first nine in the hand's reach, and armour."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class Inventory:
         return self.stacks.get(self.selected, ("air", 0))[0]
 
     def count(self, item: str) -> int:
-        """How many there are of an item."""
+        """The number of an item."""
         return sum(quantity for kind, quantity in self.stacks.values() if kind == item)
 
     def add(self, item: str, quantity: int) -> None:

@@ -1,4 +1,4 @@
-"""What grows: trees in forests and tufts of grass everywhere, at places that follow from the world's seed."""
+"""Plants: trees in forests and tufts of grass everywhere, at places that follow from the world's seed."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ BARREN = frozenset({"desert", "ocean", "plains", "snowy_tundra", "sunflower_plai
 LOGS = 4
 """Logs in a trunk."""
 SIGHT_CELLS = 2
-"""How far trees and tufts are seen, in cells of their own."""
+"""Visibility of trees and tufts, in cells of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Tree:
 
     @property
     def trunk(self) -> Box:
-        """What can be mined."""
+        """The part of a tree that can be mined."""
         return Box(self.x, self.z, 1.0, float(LOGS))
 
     @property
     def crown(self) -> Box:
-        """What cannot."""
+        """The part that cannot."""
         return Box(self.x, self.z, 4.0, 3.0, bottom=LOGS - 1.0)
 
 

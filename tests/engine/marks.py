@@ -19,7 +19,7 @@ _BODY_BYTES = 6
 
 
 class Mark(NamedTuple):
-    """What a picture is."""
+    """Identifies a picture."""
 
     engine: int
     """24 bits that each engine draws for itself."""

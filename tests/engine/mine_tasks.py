@@ -1,4 +1,4 @@
-"""What MineStudio's models are shown: the simulator with callbacks that observe, and say of what space that is."""
+"""Tasks for MineStudio's models: the simulator with callbacks that observe, and declare the space of it."""
 
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ BUTTONS = ("attack", "use", "forward", "jump")
 
 
 class SegmentCallback(MinecraftCallback):  # type: ignore[misc]  # Of a package that this interpreter lacks.
-    """What PointCallback shows, without its window: a moving object in the picture."""
+    """Observes as PointCallback does, without its window: a moving object in the picture."""
 
     observation_space: ClassVar = {"segment": spaces.Dict({"obj_mask": MASK, "obj_id": OBJECT})}
 

@@ -1,4 +1,4 @@
-"""What a prepared package needs to play over the stand-in engine, and what it has left running."""
+"""A package prepared to play over the stand-in engine, and the processes that it has left running."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ MODULE = "engine.engine"
 TAG = "STAND_IN_ENGINE"
 """A folder of its own for each, by which its processes are known, whoever has started them."""
 LOGS = "MALMO_MINECRAFT_OUTPUT_LOGDIR"
-"""Where both packages write what their engines say."""
+"""Folders of both packages' engine logs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

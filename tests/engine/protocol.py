@@ -1,4 +1,4 @@
-"""What MineRL 1.0 and MineStudio say to their engine, and in which frames: MalmoEnv 0.37.
+"""The messages of MineRL 1.0 and MineStudio to their engine, and their frames: MalmoEnv 0.37.
 
 Every message is its length as an unsigned 32-bit big-endian integer, then so many bytes.
 
@@ -32,7 +32,7 @@ _SLOT = re.compile(r'<InventoryObject\s+slot="(\d+)"\s+type="([^"]+)"\s+quantity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mission:
-    """What the engine takes from a mission: the rest of it is not played."""
+    """The engine's part of a mission: the rest of it is not played."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""What the engine tells beside the picture, as both packages' handlers read it."""
+"""The engine's report beside the picture, as both packages' handlers read it."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -42,7 +42,8 @@ class Mob:
 
     @property
     def box(self) -> Box:
-        """Where it can be hit: a little taller than in Minecraft, so that it can be hit without looking down."""
+        """The box in which it can be hit: a little taller than in Minecraft, so that it can be hit without looking
+        down."""
         return Box(self.x, self.z, 0.9, 1.9)
 
 

@@ -25,9 +25,9 @@ from minefleet.rpc import CLIENT_OPTIONS
 from minefleet.run import Run
 
 LEASE_S = 0.05
-"""How long a Lease that must wait is waited for."""
+"""Longest wait for a Lease that must wait."""
 GROWTH_BYTES = 100 * 2**20
-"""What a process may grow by, whatever it is sent: its pools of threads and memory fill once."""
+"""Growth that a process may have, whatever it is sent: its pools of threads and memory fill once."""
 BUCKETS = ("live", "leased", "trained", "expired", "evicted", "corrupt")
 APPENDED = "minefleet_replay_appended_fragments_total"
 TROUBLE = re.compile(r"Traceback|error [0-9a-f]{8} in|Exception|CRITICAL")

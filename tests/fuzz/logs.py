@@ -1,4 +1,4 @@
-"""What this process logs while it serves."""
+"""The log of this process while it serves."""
 
 import logging
 from collections.abc import Iterator

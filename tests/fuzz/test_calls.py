@@ -1,4 +1,5 @@
-"""Whatever is sent to any method of any role, it answers as its contract says, lives, works, and does not grow."""
+"""Any bytes, sent to any method of any role, get an answer by its contract; the role lives, works, and does not
+grow."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -52,7 +52,7 @@ class Sequences(RuleBasedStateMachine):
         self.epoch, self.version = answer.epoch, answer.newest_version
 
     def ask(self, method: str, kind: Any, *requests: Any) -> list[Any]:
-        """What a valid call is answered; it must be."""
+        """The answer to a valid call."""
         sent = iter([request.SerializeToString() for request in requests])
         return [
             kind.FromString(answer)

@@ -56,7 +56,7 @@ class Port:
         self.entered = 0.0
 
     def served(self) -> float:
-        """How many calls of its own service have got through."""
+        """The number of calls of its own service that have got through."""
         service, _, _ = self.method[1:].partition("/")
         return float(self.role.sample("grpc_server_handled_total", grpc_service=service, grpc_code="OK"))
 

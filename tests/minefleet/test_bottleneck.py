@@ -1,4 +1,4 @@
-"""What holds a run up, on shares that were thought of and on any."""
+"""The bottleneck follows from the shares of time, for chosen shares and for any."""
 
 import re
 from operator import attrgetter

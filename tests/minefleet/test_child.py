@@ -1,4 +1,4 @@
-"""What a child leaves for its parent to read."""
+"""A child process leaves an answer for its parent."""
 
 import io
 import subprocess

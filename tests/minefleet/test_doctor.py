@@ -1,4 +1,4 @@
-"""What `minefleet doctor` finds, with programs of ours in place of Java, of drivers and of interpreters."""
+"""`minefleet doctor` finds faults, with programs of ours in place of Java, of drivers and of interpreters."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How replay is split: the endpoints, the parts, and where each shard's store lies."""
+"""Replay is split into shards: the endpoints, the parts, and the place of each shard's store."""
 
 from collections.abc import Sequence
 from pathlib import Path

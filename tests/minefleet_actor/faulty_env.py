@@ -45,7 +45,7 @@ class Act(IntEnum):
 
 
 LIMIT_BYTES = 150_000_000
-"""What an environment of the tests may take; `LEAK` takes a little more, `LEAK_BELOW` much more, in a child."""
+"""Memory that an environment of the tests may take; `LEAK` takes a little more, `LEAK_BELOW` much more, in a child."""
 LEAKER = f"x = bytearray(b'1') * {LIMIT_BYTES * 3 // 2}; import threading; threading.Event().wait()"
 CHILD = "import threading; threading.Event().wait()"
 FORKER = f"import os; [os.fork() for _ in range(5)]; os.setsid(); {CHILD}"

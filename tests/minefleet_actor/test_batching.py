@@ -1,4 +1,4 @@
-"""Who decides, and when: before `want` returns, in the loop when a batch is due, or in a thread."""
+"""The batcher decides at the right moment: before `want` returns, in the loop when a batch is due, or in a thread."""
 
 import math
 import os

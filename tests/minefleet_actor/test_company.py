@@ -1,4 +1,4 @@
-"""What goes to replay waits a moment for company, but for nothing that the loop waits for."""
+"""Calls to replay wait a moment for company, but for nothing that the loop waits for."""
 
 import math
 import threading
@@ -24,7 +24,7 @@ SOON_S = 60.0
 
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for company waits for ever, so that whatever ends a wait is not the time."""
+    """Waits for company last for ever, so that the time ends none of them."""
     for module in (shipping, grants):
         monkeypatch.setattr(module, "LINGER_S", FOR_EVER_S)
 

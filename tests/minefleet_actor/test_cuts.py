@@ -17,7 +17,7 @@ TASK = "a task"
 
 
 class Lanes:
-    """What replay forecasts, as it is told."""
+    """Replay's forecasts, as the test sets them."""
 
     def __init__(self) -> None:
         self.forecasts = 0

@@ -1,4 +1,4 @@
-"""What the log says of failures."""
+"""Failures are logged once, with their kind."""
 
 import pytest
 

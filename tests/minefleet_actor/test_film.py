@@ -59,7 +59,7 @@ def test_a_slot_renders_from_the_reset_on_while_it_is_filmed_and_no_other_does(
 
 
 def evaluated(directory: Path, env: str, *arguments: str) -> dict[str, Any]:
-    """What an evaluation of random play says."""
+    """The result of an evaluation of random play."""
     parsed = parse([str(directory), "--random", "--seed", "3", *arguments])
     return evaluate(make_run(directory, env), Trained(version=7, env_steps=None, run_file=""), parsed)
 

@@ -61,7 +61,7 @@ def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> I
 
 
 def looks(count: int, seed: int = 0) -> list[Tree]:
-    """What all slots see, so many times."""
+    """The observations of all slots, so many times."""
     rng = np.random.default_rng(seed)
     return [
         {
@@ -77,7 +77,7 @@ def slots(*numbers: int) -> NDArray[np.intp]:
 
 
 def row(decision: Decision, slot: int) -> dict[str, NDArray[Any]]:
-    """What was decided for a slot."""
+    """The decision for a slot."""
     (at,) = np.flatnonzero(decision.slots == slot)
     leaves = {"action": decision.action, "logp": decision.logp, "value": decision.value, "first": decision.first}
     return {path: leaf[at] for path, leaf in flatten(leaves).items()}

@@ -1,4 +1,4 @@
-"""Where streams go, and what a refused slot waits for."""
+"""Streams go to shards in turn, and a blocked slot waits for one reason."""
 
 import math
 from collections import Counter

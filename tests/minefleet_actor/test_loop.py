@@ -143,7 +143,7 @@ class NumberPolicy(Policy):
 
 
 def frozen_policy() -> NumberPolicy:
-    """What the encoder returns is stored, and no observation."""
+    """A policy whose encoder's outputs are stored, and no observation."""
     policy = NumberPolicy()
     policy.frozen_encoder = FrozenEncoder(policy, policy.encoder)
     policy(torch.zeros(1, 1, 1), policy.initial_state(1), torch.zeros(1, 1, dtype=torch.bool))
@@ -181,7 +181,7 @@ class Post:
 
     def __init__(self, seed: int, due: float = 0.0) -> None:
         self.due = due
-        """How often a chunk must end at once."""
+        """Share of chunks that must end at once."""
         self.parcels: list[Parcel] = []
         self.queued = self.most_queued = 0
         self.episodes: list[episode_pb2.EpisodeRecord] = []
@@ -336,7 +336,7 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
 
 
 def numbers(stored: Tree) -> NDArray[np.float32]:
-    """What was seen, [T]: stored as it was, or as a frozen encoder returned it."""
+    """The stored numbers, [T]: as they were seen, or as a frozen encoder returned them."""
     seen: NDArray[np.float32] = stored[KEY]["00"] if isinstance(stored, dict) else stored
     return seen[:, 0]
 

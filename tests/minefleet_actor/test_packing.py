@@ -1,4 +1,4 @@
-"""How an actor packs for a shard: as it was told, or as far away as the shard is."""
+"""An actor packs for a shard as configured, or by the distance of the shard."""
 
 from pathlib import Path
 

@@ -84,7 +84,7 @@ def reset_all(pool: Pool) -> NDArray[np.intp]:
 
 
 def plain_loop(slot: int, actions: NDArray[np.int64]) -> Iterator[tuple[Any, ...]]:
-    """What a slot must show: Gymnasium's own loop, seeded once."""
+    """The values that a slot must show: Gymnasium's own loop, seeded once."""
     env = gymnasium.make("CartPole-v1", max_episode_steps=30)
     obs, _ = env.reset(seed=episode_seed(SEED, ACTOR, slot, 0))
     yield (obs,)

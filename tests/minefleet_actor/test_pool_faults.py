@@ -360,7 +360,7 @@ def children() -> list[str]:
 
 
 def open_files() -> dict[str, str]:
-    """What each descriptor of this process refers to."""
+    """The targets of this process's descriptors."""
     listing = Path("/proc/self/fd")
     return {path.name: str(path.readlink()) for path in listing.iterdir() if path.is_symlink()}
 

@@ -1,4 +1,4 @@
-"""Whatever is killed, nothing stays that a pool or its environments started: all of it carries a mark."""
+"""After any kill no process of a pool or its environments stays: all of them carry a mark."""
 
 import contextlib
 import itertools

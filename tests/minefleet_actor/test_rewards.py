@@ -1,4 +1,4 @@
-"""What is trained on is scaled and clipped; what is reported is not."""
+"""Rewards are scaled and clipped for training, and reported as they were."""
 
 import numpy as np
 from hypothesis import given

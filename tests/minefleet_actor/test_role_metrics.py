@@ -1,4 +1,4 @@
-"""What a real actor exports while its environment fails, replay grants nothing more, and replay does not answer."""
+"""A real actor exports metrics while its environment fails, replay grants nothing more, and replay does not answer."""
 
 import json
 import re

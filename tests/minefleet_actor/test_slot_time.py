@@ -1,4 +1,4 @@
-"""Where slots' time goes, by a clock that is passed in."""
+"""The time of slots is accounted for, by a clock that is passed in."""
 
 import pytest
 

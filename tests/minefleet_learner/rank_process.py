@@ -142,7 +142,7 @@ def equal_to_one(ranks: Ranks) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def poisoned(ranks: Ranks) -> dict[str, Any]:
-    """What becomes of poison in the last fragment, which only the last rank has."""
+    """The result of poison in the last fragment, which only the last rank has."""
 
     def batch_with(where: str, iteration: int) -> Batch:
         batch = make_batch(fragments_of(ranks, FRAGMENTS // 2), iteration, 0)

@@ -62,7 +62,7 @@ def collated(
 
 
 def some_bytes(named: Sequence[tuple[Name, Fragment]]) -> int:
-    """What about half of the fragments take."""
+    """The bytes of about half of the fragments."""
     return sum(half(name, fragment).large_bytes for name, fragment in named) // 2
 
 

@@ -1,4 +1,4 @@
-"""What another trainer's learner got wrong, and which test of ours would notice."""
+"""Faults of another trainer's learner, each with the test of ours that would notice it."""
 
 import ast
 import math

@@ -1,4 +1,4 @@
-"""What is leased is read by as many as are asked to, each its share."""
+"""Leased fragments are read by as many readers as configured, each its share."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

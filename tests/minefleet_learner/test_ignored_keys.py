@@ -59,7 +59,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "num_iterations": {"anneal_lr_linearly": True},
     "clip_vloss": {"ppo_clip": 1e-3},
 }
-"""What else must be set for a key to matter."""
+"""Other keys that must be set for a key to matter."""
 
 
 def trained(directory: Path, schema: Schema, make: Make, **keys: Any) -> torch.Tensor:

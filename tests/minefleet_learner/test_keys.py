@@ -1,4 +1,4 @@
-"""What single keys of `train_config` do to an update, each on a tiny policy."""
+"""Single keys of `train_config` change an update, each on a tiny policy."""
 
 import copy
 from collections.abc import Callable

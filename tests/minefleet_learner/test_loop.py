@@ -133,7 +133,7 @@ class Fleet:
             pause.wait(0.01)
 
     def reads(self) -> float | None:
-        """How many Reads the first shard has served to the end."""
+        """The number of Reads that the first shard has served to the end."""
         method = {"grpc_type": "server_stream", "grpc_service": "minefleet.v1.ReplayService", "grpc_method": "Read"}
         return self.shards[0].registry.get_sample_value("grpc_server_handled_total", method | {"grpc_code": "OK"})
 

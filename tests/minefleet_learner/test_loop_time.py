@@ -1,4 +1,4 @@
-"""What the learner's loop spends its time on, by a clock that is passed in."""
+"""The time of the learner's loop is accounted for, by a clock that is passed in."""
 
 from prometheus_client import CollectorRegistry
 

@@ -1,4 +1,4 @@
-"""What is learned from steps that another policy acted: values that can be written down."""
+"""Learning from steps of another policy gives values that can be written down."""
 
 from itertools import pairwise
 from typing import Any

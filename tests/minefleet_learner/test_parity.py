@@ -172,7 +172,7 @@ class BeginsElsewhere(Inference):
 
 
 def acted(made: Fleet, weights: Weights | None = None) -> Named:
-    """What the player makes of the newest version, or of other weights under its number."""
+    """The player's decisions by the newest version, or by other weights under its number."""
     newest = made.publish()
     made.player.swap(weights or newest, made.version)
     return made.player.play()

@@ -1,4 +1,4 @@
-"""What minibatches are drawn from: every trained step once an epoch, each from anywhere in the iteration."""
+"""Minibatches are drawn from every trained step once an epoch, each from anywhere in the iteration."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -26,7 +26,7 @@ TIMEOUT_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a rank leaves."""
+    """The results that a rank leaves."""
 
     weights: Mapping[str, NDArray[Any]]
     said: dict[str, Any]

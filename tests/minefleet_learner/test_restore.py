@@ -1,4 +1,4 @@
-"""Where a learner starts."""
+"""A learner starts from a checkpoint, from another run's weights, or afresh."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -121,7 +121,7 @@ class Rollout:
 
     obs: np.ndarray[Any, np.dtype[np.float32]]
     after: np.ndarray[Any, np.dtype[np.float32]]
-    """What is seen after each step, before a reset."""
+    """The observations after each step, before a reset."""
     action: np.ndarray[Any, np.dtype[np.int64]]
     reward: np.ndarray[Any, np.dtype[np.float32]]
     terminated: np.ndarray[Any, np.dtype[np.bool_]]

@@ -1,4 +1,4 @@
-"""What share of the steps each task has, and what is said of those that starve."""
+"""Each task has a share of the steps, and tasks that starve are named."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is reported of a batch before it is trained on."""
+"""A batch is reported before it is trained on."""
 
 from collections.abc import Callable
 

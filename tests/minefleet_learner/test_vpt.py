@@ -36,7 +36,7 @@ def policy_of(seed: int = 0) -> VPTPolicy:
 
 @torch.no_grad()
 def played(policy: VPTPolicy, seed: int) -> Fragment:
-    """What the policy does, a step at a time, with an episode's end in the middle."""
+    """The policy's actions, a step at a time, with an episode's end in the middle."""
     generator = torch.Generator().manual_seed(seed)
     image = torch.randint(0, 256, (1, STEPS + 1, *TINY.image_shape), dtype=torch.uint8, generator=generator)
     first = torch.zeros(1, STEPS, dtype=torch.bool)

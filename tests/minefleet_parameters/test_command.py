@@ -29,7 +29,7 @@ KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     stdout: str

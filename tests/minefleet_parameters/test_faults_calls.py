@@ -121,7 +121,7 @@ def test_as_many_tensors_as_are_allowed_hold_up_nobody_else(tmp_path: Path) -> N
 
 
 def while_others_ask(parameters: ParametersProcess, call: Callable[[], Any]) -> tuple[grpc.StatusCode, int]:
-    """How a call of seconds ends, and how often health was answered meanwhile.
+    """The end of a call of seconds, and the number of health answers meanwhile.
 
     Were the event loop held up, that would be once or twice.
     """

@@ -32,7 +32,7 @@ LARGE = 2**22
 BLOCK_BYTES = 4096
 HANDLES = 64
 CHANGED_BYTES = LARGE * 10 // 16 + 4 * BLOCK_BYTES
-"""What the files of the tensors take that one set of large weights does not share with the next."""
+"""Size of the tensor files that one set of large weights does not share with the next."""
 
 
 def fill(path: Path, *, leaving_bytes: int = 0) -> None:

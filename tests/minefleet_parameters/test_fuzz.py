@@ -1,4 +1,4 @@
-"""Whatever is sent to it, parameters answers with a status that it documents, serves on and leaves nothing behind."""
+"""Parameters answers any bytes with a status that it documents, serves on and leaves nothing behind."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -149,7 +149,7 @@ class World:
         return [grant.granted for grant in self.replay.reserve(version, [ChunkName(*name) for name in names]).grants]
 
     def say(self, stream: str, chunk: int, *, step_s: float, oldest: int | None = None, task: str = "") -> None:
-        """What an actor says of a stream."""
+        """Sends an actor's report of a stream."""
         self.replay.reserve(self.learner.version, [], [StreamState(stream, chunk, oldest, step_s, task)])
 
     def lease(
@@ -191,7 +191,7 @@ class World:
         spoil(self.replay, number)
 
     def faults(self) -> list[str]:
-        """What does not add up between the ledger and the rows."""
+        """The disagreements between the ledger and the rows."""
         return list(recount(self.replay.keeper.store).faults())
 
 

@@ -51,7 +51,7 @@ HICCUPS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What some environments play."""
+    """The task of some environments."""
 
     name: str
     slots: int
@@ -114,7 +114,7 @@ class Environments:
             heapq.heappush(self._due, (self._clock() + self._task[slot].reset_s, slot, Kind.RESET))
 
     def wait(self, timeout_s: float) -> Ready:
-        """What is ready now."""
+        """The slots that are ready now."""
         kinds: dict[int, Kind] = {}
         while self._due and self._due[0][0] <= self._clock():
             _, slot, kind = heapq.heappop(self._due)
@@ -153,7 +153,7 @@ class Nobody:
         self.version = version
 
     def stored(self, obs: Tree) -> Tree:
-        """What fragments hold of it."""
+        """The stored form of it: the same."""
         return obs
 
     def decide(self, slots: Slots, obs: Tree, *, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]) -> Decision:
@@ -185,7 +185,7 @@ class Post:
         self._world = world
         self._sent: list[tuple[float, Parcel]] = []
         self.parts: dict[tuple[str, int], Counter[tuple[str, int]]] = {}
-        """What is in each fragment that is not settled yet."""
+        """Contents of each fragment that is not settled yet."""
 
     def __len__(self) -> int:
         return len(self._sent)

@@ -1,4 +1,4 @@
-"""Who waits for whom, so that all have the steps that they are meant to."""
+"""Streams wait for others, so that all have the steps that they are meant to."""
 
 from dataclasses import dataclass, field
 from typing import Any

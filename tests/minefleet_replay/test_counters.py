@@ -1,4 +1,4 @@
-"""What replay has counted outlives its store."""
+"""Replay's counters outlive its store."""
 
 from dataclasses import replace
 from typing import Any

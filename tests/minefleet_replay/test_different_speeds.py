@@ -1,4 +1,4 @@
-"""Whatever their speed, what environments play is trained on alike, where their shortest fragment fits the window."""
+"""Environments of any speed are trained on alike, where their shortest fragment fits the window."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def staged(version: int) -> Any:
 
 
 def allowance(count: Count, task: str, part: int) -> float:
-    """What a share may lack: 5 %, and twice its standard error, since steps are lost a fragment at a time."""
+    """The share that may be missing: 5 %, and twice its standard error, since steps are lost a fragment at a time."""
     losses = max(1.0, (count.trained[task, part] + count.lost[task, part]) / LEAST)
     return LACK + 2 * math.sqrt(LACK * (1 - LACK) / losses)
 

@@ -1,4 +1,4 @@
-"""What networks do to an Append: partitions, lost answers, slow lines, resets, noise."""
+"""An Append survives networks: partitions, lost answers, slow lines, resets, noise."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Whatever is sent to it, replay answers with a status that it documents, lives, and keeps its books."""
+"""Replay answers any bytes with a status that it documents, lives, and keeps its counts."""
 
 import math
 from collections.abc import Callable, Iterator

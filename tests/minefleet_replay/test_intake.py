@@ -1,4 +1,4 @@
-"""What actors may rely on, on a real store without a network. `make_world` is in conftest."""
+"""Guarantees for actors, on a real store without a network. `make_world` is in conftest."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the learner may rely on, on a real store without a network. `make_world` is in conftest."""
+"""Guarantees for the learner, on a real store without a network. `make_world` is in conftest."""
 
 import threading
 from collections.abc import Callable

@@ -91,7 +91,7 @@ class Trainer(threading.Thread):
         self.stopping = threading.Event()
         self.number = 1
         self.read: Names | None = None
-        """What was read of the lease with this number, and may have been acked."""
+        """The fragments read of the lease with this number, which may have been acked."""
 
     def go_on(self) -> "Trainer":
         """The same learner, after replay was killed."""
@@ -112,7 +112,7 @@ class Trainer(threading.Thread):
 
 
 def names_of(client: ReplayClient, number: int) -> Names:
-    """What a lease holds."""
+    """The names of a lease's fragments."""
     return {(header.name.stream, header.name.sequence): payload for header, payload in client.read(number)}
 
 

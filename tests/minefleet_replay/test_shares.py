@@ -1,4 +1,4 @@
-"""What becomes of the steps of tasks and streams, as replay counts it."""
+"""Replay counts the fate of the steps of tasks and streams."""
 
 from typing import Any
 

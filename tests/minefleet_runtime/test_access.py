@@ -1,4 +1,4 @@
-"""Who may call what, by real connections: certificates, tokens, and neither."""
+"""Access is checked on real connections: with certificates, with tokens, and with neither."""
 
 import subprocess
 import threading
@@ -99,7 +99,7 @@ def calls(channel: grpc.Channel) -> dict[str, Callable[[], object]]:
 
 
 def code_of(call: Callable[[], object]) -> grpc.StatusCode:
-    """How a call ends."""
+    """The status code of a call."""
     try:
         call()
     except grpc.RpcError as error:

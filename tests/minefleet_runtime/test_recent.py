@@ -1,4 +1,4 @@
-"""What counters have grown by of late, by a clock that is passed in."""
+"""Growth of counters over the last seconds, by a clock that is passed in."""
 
 from minefleet_runtime.recent import WINDOW_S, Recent
 

@@ -1,4 +1,4 @@
-"""How a role hears that it shall stop, whichever thread the kernel gives the signal to."""
+"""A role stops on a signal, whichever thread the kernel gives it to."""
 
 import signal
 import subprocess

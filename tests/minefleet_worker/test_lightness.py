@@ -1,4 +1,4 @@
-"""What an environment process needs: little, so that it starts fast and under old interpreters."""
+"""An environment process imports little, so that it starts fast and under old interpreters."""
 
 import ast
 import subprocess
@@ -42,7 +42,7 @@ def test_newer_types_are_found_where_they_are_evaluated_and_only_there() -> None
 
 
 def evaluated(tree: ast.AST) -> Iterator[ast.AST]:
-    """What runs: all but annotations, which stay text, and what only type checkers read."""
+    """The code that runs: all but annotations, which stay text, and imports for type checkers."""
     yield tree
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns") or (

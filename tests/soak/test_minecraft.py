@@ -98,7 +98,7 @@ def hurt_until_the_end(run: subprocess.Popen[str], prepared: Prepared) -> None:
 
 
 def faults_of(fragments: list[dict[str, Any]]) -> Iterator[str]:
-    """What must not be: a picture that no engine drew, one out of place, an end that only a failure can have made."""
+    """The faults: a picture that no engine drew, one out of place, an end that only a failure can have made."""
     begun: set[tuple[int, int]] = set()
     for fragment in fragments:
         if fragment["terminated"]:

@@ -64,7 +64,7 @@ def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
 
 
 def story(directory: Path, before: dict[str, Any], after: dict[str, Any], program: str = "minefleet") -> str:
-    """What there is to see, and to try next with the program, named as the shell finds it."""
+    """Describes the results, and the next commands to try, with the program named as the shell finds it."""
     shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     return f"""
 return      {after["return_mean"]:.2f} after training, {before["return_mean"]:.2f} of a random policy

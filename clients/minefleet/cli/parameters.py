@@ -37,7 +37,7 @@ ACTIONS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What the command line asks for."""
+    """Arguments of the command line."""
 
     action: str
     run: Run

@@ -1,4 +1,4 @@
-"""What `minefleet parameters` shows on a terminal: one function per action, from its report."""
+"""Terminal output of `minefleet parameters`: one function per action, from its report."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -33,18 +33,18 @@ def listed(report: Report) -> RenderableType:
 
 
 def pinned(report: Report) -> RenderableType:
-    """What is kept."""
+    """Shows the pinned versions."""
     return Text(f"version {report['version']} is kept until it is unpinned")
 
 
 def unpinned(report: Report) -> RenderableType:
-    """What is no longer kept, or gone."""
+    """Shows the versions that are no longer pinned, or gone."""
     fate = "expires with its age" if report["tensors"] else "is not there any more"
     return Text(f"version {report['version']} is not pinned and {fate}")
 
 
 def exported(report: Report) -> RenderableType:
-    """What was written."""
+    """Shows the exported files."""
     what = f"version {report['version']} of iteration {report['iteration']}"
     return Text(f"{what}: {report['tensors']:,} tensors, {size(report['model_bytes'])} in {report['directory']}")
 

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: read from its `metrics.jsonl`, written to a terminal or as plain lines."""
+"""Shows a run's progress: reads its `metrics.jsonl`, and writes to a terminal or as plain lines."""
 
 import time
 from collections import deque
@@ -143,13 +143,13 @@ def achievements(row: Row) -> set[str]:
 
 
 def _failures(row: Row) -> dict[str, str]:
-    """How many episodes failed, and the share of the last ones that a failure cut; nothing while none has."""
+    """The number of failed episodes, and the share of the last ones that a failure cut; empty while none has."""
     failures, share = row.get("episode_failures"), row.get("episode_cut_share")
     return {"failures": f"{failures:,}" + (f" (cut {share:.0%})" if share else "")} if failures else {}
 
 
 def fraction_done(config: FleetConfig, row: Row, trained_s: float) -> float:
-    """How near the nearest stop condition is, in [0, 1]. A wanted return cannot be foreseen and does not count."""
+    """Progress towards the nearest stop condition, in [0, 1]. A wanted return cannot be foreseen and does not count."""
     stop = config.stop
     fractions: list[float] = [row["iteration"] / config.train_config.num_iterations]
     if stop.env_steps:

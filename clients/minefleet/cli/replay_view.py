@@ -1,4 +1,4 @@
-"""What `minefleet replay` shows on a terminal: one function per action, from its report."""
+"""Terminal output of `minefleet replay`: one function per action, from its report."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def fsck(report: Report) -> RenderableType:
 
 
 def export(report: Report) -> RenderableType:
-    """What was written."""
+    """Shows the exported files."""
     return Text(f"{report['fragments']:,} fragments of {report['steps']:,} steps in {report['directory']}")
 
 

@@ -1,4 +1,4 @@
-"""What several commands share: CONFIG with its overrides, and run directories."""
+"""Arguments shared by several commands: CONFIG with its overrides, and run directories."""
 
 import argparse
 import json
@@ -72,7 +72,7 @@ def required(config: str) -> str:
 
 
 def run_directory(named: Path | None, config: str) -> Path:
-    """Where the run of CONFIG is that several processes set up: where they say, or in a place of its own.
+    """The directory of a run that several processes set up from CONFIG: theirs, or one of its own.
 
     Raises:
         ConfigError: If there is no CONFIG.
@@ -82,7 +82,7 @@ def run_directory(named: Path | None, config: str) -> Path:
 
 
 def fresh_directory(config: str) -> Path:
-    """Where a new run goes by default."""
+    """The default directory of a new run."""
     return RUNS / f"{name_of(config)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 

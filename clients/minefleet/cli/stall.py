@@ -58,6 +58,6 @@ class Stall:
 
 
 def described(role: RoleStatus) -> str:
-    """What a role is about, in one phrase."""
+    """A role's state in one phrase."""
     says = role.detail if role.detail and role.state != "unreachable" else f"{role.state} {role.detail}".rstrip()
     return f"{role.name}: {says}"

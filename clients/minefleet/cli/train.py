@@ -52,7 +52,7 @@ NEWEST = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How a launch ended."""
+    """The end of a launch."""
 
     ending: Ending
     wall_s: float
@@ -166,7 +166,7 @@ def finish(run: Run, outcome: Outcome) -> int:
 
 
 def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
-    """What a sweep wants to know, from the learner's last word or, without one, its last metrics."""
+    """The figures that a sweep reads, from the learner's last message or, without one, its last metrics."""
     with MetricsTail(run.metrics) as tail:
         rows, result = tail.read(), run.directory / RESULT_FILE
     last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (rows or [{}])[-1]

@@ -1,4 +1,4 @@
-"""Which environment to play, and through what."""
+"""Configuration of the environment and its wrappers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -56,8 +56,8 @@ class EnvConfig:
     """Interpreter of the environment processes: a path, or a command to be found; empty means the fleet's own. Besides
     what the environment needs, Python 3.8 or newer with NumPy 1.19 or newer is enough."""
     time_limit: Literal["truncated", "terminated"] = "truncated"
-    """What the end of an episode by a limit of time is: `truncated`, so that the value of the last observation stands
-    for what would have come; or `terminated`, as if nothing would, which is what MineStudio trains on."""
+    """The end of an episode by a limit of time is: `truncated`, so that the value of the last observation stands for
+    what would have come; or `terminated`, as if nothing would, which is what MineStudio trains on."""
     wrappers: WrappersConfig = field(default_factory=WrappersConfig)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,8 @@ WANDB_KEYS = tuple(
         "config_exclude_keys config_include_keys fork_from monitor_gym resume_from sync_tensorboard"
     ).split()
 )
-"""What `wandb.init` takes, but for what has a key of its own, and for what the run decides: id, resume, dir, config."""
+"""Arguments of `wandb.init`, except those with a key of their own and those that the run decides: id, resume, dir,
+config."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +48,7 @@ class StopConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndpointConfig:
-    """Where one service listens."""
+    """The address of one service."""
 
     address: str = "127.0.0.1:0"
     """`host:port` at which callers find it; port 0 means a free one."""
@@ -67,7 +68,7 @@ class EndpointConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServicesConfig:
-    """Where the services listen."""
+    """The addresses of the services."""
 
     replay: list[EndpointConfig] = field(default_factory=lambda: [EndpointConfig()])
     """One per shard. A single one with port 0 serves as many shards as `num_shards` says."""
@@ -88,7 +89,7 @@ class ServicesConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggerConfig:
-    """Where metrics go besides `metrics.jsonl`."""
+    """Destinations of metrics besides `metrics.jsonl`."""
 
     project: str = "minefleet"
     """wandb project. Seeds: "minestudio_online"."""
@@ -125,7 +126,7 @@ class FleetConfig:
     eval_episodes: int = 10
     """Episodes per evaluation, >= 1."""
     path_map: dict[str, str] = field(default_factory=dict)
-    """Where files lie on this machine: beginnings of paths, and what stands for them, as `--map-path OLD=NEW` adds. It
+    """Paths of files on this machine: beginnings of paths, and what replaces them, as `--map-path OLD=NEW` adds. It
     holds for what generators load by `load_vpt_policy`, and for `save_path`, `resume`, `video_output_dir`, the path of
     `database_config`, and `model_path` and `weights_path` of `policy.kwargs` in CONFIG; not for what overrides say."""
     env: EnvConfig = field(default_factory=EnvConfig)

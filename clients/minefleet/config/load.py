@@ -65,7 +65,7 @@ Data = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What CONFIG and the command line say, before it is known what the environment shows."""
+    """CONFIG and the command line, before the environment's schema is known."""
 
     data: Data
     source: str
@@ -268,7 +268,7 @@ def _section(kind: Any) -> type | None:
 
 
 def _entries(value: Any) -> list[Any]:
-    """What is given of a list's entries: all of them, or some by number. Keys without a number are the first one's."""
+    """The given entries of a list: all of them, or some by number. Keys without a number are the first one's."""
     if not isinstance(value, dict):
         return value if isinstance(value, list) else [value]
     return list(_by_number(value).values())

@@ -29,7 +29,7 @@ def read_module(path: Path, start: Start = start_fresh) -> dict[str, Any]:
 
 
 def answer(path: Path) -> dict[str, Any]:
-    """What the child finds in the module."""
+    """Returns what the child process finds in the module."""
     from minefleet.generators import load_file
 
     module = load_file(path)

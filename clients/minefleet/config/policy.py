@@ -1,4 +1,4 @@
-"""Which policy to train."""
+"""Configuration of the policy."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""What actors do and what replay allows: `rollout_config` of the seeds."""
+"""Configuration of actors and replay: `rollout_config` of the seeds."""
 
 import math
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class WorkerConfig:
     """Failures in a row, without one good episode, after which a slot rests, >= 1. Before that it pauses for 0.1 s
     after the first failure and twice as long after each further one."""
     rest_s: float = 300.0
-    """How long a slot rests before its environment is tried once again, seconds, > 0. When all slots rest, the actor
+    """Time that a slot rests before its environment is tried once again, seconds, > 0. When all slots rest, the actor
     gives up."""
     max_resets_at_once: int = 0
     """Processes of environments that may start or reset some at the same time, per actor, >= 0; 0 sets no limit. First
@@ -69,7 +69,7 @@ class WorkerConfig:
     video_fps: int = 20
     """Frame rate of videos, steps per second, >= 1. Seeds: 20."""
     video_output_dir: str = "videos"
-    """Where actors write videos, relative to the run directory; the newest 100 are kept."""
+    """Directory of the actors' videos, relative to the run directory; the newest 100 are kept."""
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
@@ -90,7 +90,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatabaseConfig:
-    """Where replay keeps its store."""
+    """The location of replay's store."""
 
     path: str = "replay"
     """Directory of the store, relative to the run directory."""
@@ -105,7 +105,7 @@ class DatabaseConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayBufferConfig:
-    """What replay keeps and what it lets the learner use."""
+    """Contents of replay, and limits on their use by the learner."""
 
     max_chunks: int = 4800
     """Chunks kept; the oldest unleased ones are evicted beyond, >= 1. Seeds: 4800."""
@@ -120,12 +120,12 @@ class ReplayBufferConfig:
     fragments_per_chunk: int = 1
     """Consecutive fragments of a stream that are granted, sampled and dropped together, >= 1. Seeds: 1."""
     durability: Literal["process", "host"] = "process"
-    """What an acked append survives: `kill -9` of replay, or power loss too."""
+    """Failure that an acked append survives: `kill -9` of replay, or power loss too."""
     pacing: Literal["grants", "off"] = "grants"
     """Whether streams ask before they make a chunk, so that hardly anything is made in vain."""
     balance: Literal["speed", "slot", "task"] = "speed"
-    """Whose shares of the trained steps are alike: nobody's, environments have what they are fast enough for (`speed`);
-    those of all environments (`slot`), or of all tasks (`task`). For that faster ones wait, by grants."""
+    """Balances the shares of the trained steps: not at all, so that faster environments have more (`speed`), between
+    all environments (`slot`), or between all tasks (`task`). For that faster ones wait, by grants."""
     task_weights: dict[str, float] = field(default_factory=dict)
     """With `balance: task`, weights of tasks by their name, > 0; others have 1. Of two tasks, one with twice the weight
     has twice the steps."""
@@ -137,7 +137,8 @@ class ReplayBufferConfig:
     grant_timeout_s: float = 60.0
     """A grant expires when its stream has been silent for so long, seconds, > 0."""
     compression: Literal["auto", "zstd", "lz4", "none"] = "auto"
-    """How actors pack observations. `auto`: by zstd; for a replay on the same host only what that halves."""
+    """Compression of observations by actors. `auto`: by zstd; for a replay on the same host only if that halves
+    them."""
     database_config: DatabaseConfig = field(default_factory=DatabaseConfig)
 
     def __post_init__(self) -> None:
@@ -159,7 +160,7 @@ class ReplayBufferConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeStatisticsConfig:
-    """How finished episodes are summed up. Seeds: {}."""
+    """Summary of finished episodes. Seeds: {}."""
 
     window: int = 100
     """Episodes that a mean is taken over, the last ones of all and of each task, >= 1."""
@@ -174,7 +175,7 @@ class EpisodeStatisticsConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutConfig:
-    """How experience is made and kept."""
+    """Collection and storage of experience."""
 
     num_rollout_workers: int = 1
     """Actor processes that `minefleet train` starts, >= 0. Seeds: 2."""

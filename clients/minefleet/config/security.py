@@ -1,11 +1,11 @@
-"""Who may connect to a fleet's services."""
+"""Configuration of access to a fleet's services."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SecurityConfig:
-    """Who may connect. With neither certificates nor a token, services listen on this machine only."""
+    """Access to the services. With neither certificates nor a token, they listen on this machine only."""
 
     certificates: str = ""
     """Folder that `minefleet certs init` made, of which a role needs its own subfolder: connections are encrypted, both

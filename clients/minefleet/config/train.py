@@ -1,4 +1,4 @@
-"""How the learner trains: `train_config` of the seeds."""
+"""Configuration of the learner: `train_config` of the seeds."""
 
 import math
 from dataclasses import dataclass, field
@@ -63,9 +63,9 @@ class TrainConfig:
     """Whether advantages use the learner's current values or those that the actor recorded. `behaviour` with `clip`
     saves a forward pass over the data."""
     off_policy: Literal["clip", "decoupled", "vtrace"] = "clip"
-    """What corrects for data that an older policy acted: `clip`, PPO's ratio to the behaviour policy alone;
-    `decoupled`, a ratio to the policy at the start of the iteration, weighted by that one's to the behaviour policy;
-    `vtrace`, V-trace targets and advantages in a loss like that of `decoupled`."""
+    """Correction for data of older policies: `clip`, PPO's ratio to the behaviour policy alone; `decoupled`, a ratio to
+    the policy at the start of the iteration, weighted by that one's to the behaviour policy; `vtrace`, V-trace targets
+    and advantages in a loss like that of `decoupled`."""
     importance_weight_cap: float = 2.0
     """`decoupled`: the largest weight of a step, > 0."""
     vtrace_rho_bar: float = 1.0
@@ -116,9 +116,9 @@ class TrainConfig:
     use_amp: bool = False
     """Train in mixed precision, in `amp_dtype`. Seeds: absent."""
     amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
-    """What `use_amp` computes in below the heads, in every pass of the learner; heads, values and losses stay float32.
-    float16 scales the loss. Actors compute in `rollout_config.worker_config.dtype`: where that differs, the importance
-    ratio is not exactly 1 before the first update."""
+    """Dtype of `use_amp` below the heads, in every pass of the learner; heads, values and losses stay float32. float16
+    scales the loss. Actors compute in `rollout_config.worker_config.dtype`: where that differs, the importance ratio is
+    not exactly 1 before the first update."""
     compile: bool = False
     """Run the policy by `torch.compile`; where that fails, a log line says so and it runs as it is."""
     inference_batch_size_per_gpu: int = 0
@@ -155,10 +155,10 @@ class TrainConfig:
     ref_update_interval: int = 100
     """Iterations after which the reference becomes the policy of the moment, >= 1."""
     wire_dtype: Literal["keep", "bfloat16"] = "keep"
-    """How float32 parameters of the policy travel to actors and lie at parameters: as they are, or rounded to bfloat16,
-    which halves their bytes; actors then act by weights that are not quite the learner's, so that the importance ratio
-    is not exactly 1 before the first update. Normaliser statistics, all other buffers and the policy's `exact_tensors`
-    are never rounded, nor are the learner's own weights and its checkpoints."""
+    """Dtype of the policy's float32 parameters on their way to actors and at parameters: as they are, or rounded to
+    bfloat16, which halves their bytes; actors then act by weights that are not quite the learner's, so that the
+    importance ratio is not exactly 1 before the first update. Normaliser statistics, all other buffers and the policy's
+    `exact_tensors` are never rounded, nor are the learner's own weights and its checkpoints."""
     resume: str | None = None
     """Checkpoint (also `.../checkpoints/best` or `latest`) or exported version from whose weights a new run starts;
     `auto`: go on with the run that `--run-dir` holds, start one where it holds none, so that one command serves every
@@ -166,7 +166,7 @@ class TrainConfig:
     resume_optimizer: bool = True
     """Restore the optimizer on resume; an exported version has none. Seeds: True."""
     save_path: str | None = None
-    """Where checkpoints go, relative to the run directory; None means `checkpoints`. Seeds: "output"."""
+    """Directory of checkpoints, relative to the run directory; None means `checkpoints`. Seeds: "output"."""
     max_bad_steps: int = 10
     """Non-finite steps in a row after which the run stops, >= 1."""
     parity_bound: float | None = None

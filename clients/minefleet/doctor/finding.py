@@ -1,4 +1,4 @@
-"""What `minefleet doctor` reports, and how it asks programs."""
+"""Findings of `minefleet doctor`, and questions to programs."""
 
 import subprocess
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ ANSWER_S = 60.0
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class Finding:
     level: Level
     subject: str
     text: str
-    """What there is; where that is too little, what to do."""
+    """The state found, and, where it is not enough, what to do about it."""
 
 
 def ask(command: list[str], variables: Mapping[str, str], timeout_s: float = ANSWER_S) -> str | OSError:

@@ -1,4 +1,4 @@
-"""What an interpreter of environments is and has, and what a Minecraft package in it does not work with."""
+"""Inspects an interpreter of environments: its version, its packages, and conflicts with Minecraft packages in it."""
 
 import json
 import re
@@ -14,7 +14,7 @@ QUOTED = 100
 """Characters of what a program said that are repeated."""
 OPENCV = ("opencv-python", "opencv-python-headless")
 NEEDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {MINERL: {"gym": ("gym",), "OpenCV": OPENCV}}
-"""What a Minecraft package is used with, by any of the names under which it is installed."""
+"""Packages that a Minecraft package needs, under any of the names by which they are installed."""
 LIMITS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     MINERL: {"numpy": (1, 24), "gym": (0, 24)},
     MINESTUDIO: {"numpy": (2, 0)},

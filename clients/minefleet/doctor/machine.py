@@ -1,4 +1,4 @@
-"""What a fleet needs of a machine: packages, GPU, disk, shared memory, open files, ports."""
+"""Checks a machine for what a fleet needs: packages, GPU, disk, shared memory, open files, ports."""
 
 import resource
 import shutil
@@ -17,7 +17,7 @@ NEEDED = ("torch", "gymnasium", "numpy", "grpcio")
 SMALL_SHM_BYTES = 2**30
 FEW_FILES = 4096
 ROOM_BYTES = 10 * 2**30
-"""What a run takes beside its store of replay, generously: checkpoints, videos, logs."""
+"""Disk that a run takes beside replay's store, generously: checkpoints, videos, logs."""
 
 
 def look_at_machine(config: FleetConfig, directory: Path, shared_memory: Path) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What Minecraft needs of a machine: Java, a display, an engine."""
+"""Checks a machine for what Minecraft needs: Java, a display, an engine."""
 
 import os
 import re

@@ -38,7 +38,7 @@ LIFE_FAULTS = {
     "start_exception": "making it raises",
 }
 FAULTS = STEP_FAULTS | RESET_FAULTS | LIFE_FAULTS
-"""What may happen: with each step, with each reset, or once in the life of an environment."""
+"""Failures: at each step, at each reset, or once in the life of an environment."""
 
 ACTIONS = 4
 NO_ACTION = -1
@@ -51,7 +51,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 class Mark(NamedTuple):
-    """What an observation is."""
+    """Identifies an observation."""
 
     life: int
     """The seed of the environment's first reset: another one for each that was made."""
@@ -82,7 +82,7 @@ def reward_of(mark: Mark) -> float:
 
 
 def ending_of(life: int, episode: int, mean: int) -> tuple[int, bool]:
-    """How many steps an episode has, 1 to 2 · mean - 1, and whether its end is terminal; it is a time limit's else."""
+    """The number of steps of an episode, 1 to 2 · mean - 1, and whether it terminates or meets a time limit."""
     number = crc32(struct.pack("<II", life, episode))
     return 1 + (number >> 1) % (2 * mean - 1), bool(number & 1)
 
@@ -206,7 +206,7 @@ class Faulty(gymnasium.Env[Any, Any]):
 
 
 def _nonsense(fault: str) -> Obs:
-    """What takes the place of a good pulse."""
+    """Garbage in the place of a good pulse."""
     match fault:
         case "wrong_shape":
             return {"pulse": np.zeros(2, np.float32)}

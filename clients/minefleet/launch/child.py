@@ -22,14 +22,14 @@ LONGEST_DELAY_S = 30.0
 LAST_LINES = 3
 LAST_BYTES = 65536
 RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-"""How a record of a role's log begins: with its time and level."""
+"""Start of a record in a role's log: its time and level."""
 ANYWHERE = Place()
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
-    """How a process ended."""
+    """The end of a process."""
 
     code: int
     """Exit code; negative is the signal that killed it."""
@@ -135,7 +135,7 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _lines(self) -> list[str]:
-        """What this life has written to the log, at most the end of it."""
+        """The lines that this process has written to the log, at most the last ones."""
         with self.log.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LAST_BYTES))
             return [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]

@@ -36,7 +36,7 @@ from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.lifeline import die_with_launcher, tied
 
 FIRST = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
-"""What the preflight needs."""
+"""Modules that the preflight needs."""
 REST = (
     "minefleet_actor.role",
     "minefleet_learner.trainers",
@@ -45,7 +45,7 @@ REST = (
     "minefleet_runtime.serve",
     "torch._dynamo",
 )
-"""What the roles need; torch makes no optimizer without `torch._dynamo`."""
+"""Modules that the roles need; torch makes no optimizer without `torch._dynamo`."""
 MAX_FDS, MAX_BYTES = 8, 64
 """Of one message."""
 TIMEOUT_S = 60.0

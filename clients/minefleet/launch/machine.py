@@ -1,4 +1,4 @@
-"""What this machine has for a fleet: its cores, and its GPUs, counted without torch."""
+"""Counts this machine's cores and GPUs, without torch."""
 
 import os
 import re
@@ -15,7 +15,7 @@ LIST_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What there is to place processes on."""
+    """Cores and GPUs to place processes on."""
 
     cores: tuple[int, ...]
     """Numbers of the cores that this process may use, rising."""
@@ -42,7 +42,7 @@ def visible(count: int, environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def count_gpus() -> int:
-    """How many NVIDIA GPUs there are: what the driver lists or, where its tool is missing, the device files."""
+    """The number of NVIDIA GPUs: of those that the driver lists or, where its tool is missing, of device files."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LIST_S, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Which GPUs and cores the processes of a local fleet get: a pure function of configuration and machine."""
+"""Assigns GPUs and cores to the processes of a local fleet: a pure function of configuration and machine."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where one process runs."""
+    """The cores and GPUs of one process."""
 
     gpus: tuple[str, ...] = ()
     """Those that it sees; empty leaves it those that the launcher sees."""
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Where the processes of a fleet run."""
+    """The placement of all processes of a fleet."""
 
     learners: tuple[Place, ...]
     """Of each rank."""
@@ -51,7 +51,7 @@ class Placement:
     others: Place
     """Of replay, parameters and the evaluator."""
     notes: tuple[str, ...] = ()
-    """What was wanted and cannot be had, for people."""
+    """Wishes that cannot be met, as messages."""
 
 
 def asks_for_gpus(config: FleetConfig) -> bool:

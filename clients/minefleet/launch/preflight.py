@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What `run.yaml` says."""
+    """The contents of `run.yaml`."""
 
     config: FleetConfig
     """Of this kind of environment."""
@@ -97,7 +97,7 @@ def check_devices(config: FleetConfig) -> dict[str, Any]:
 
 
 def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
-    """What the child finds out of the policy."""
+    """Returns what the child process finds out about the policy."""
     from minefleet.policies import build
     from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
 

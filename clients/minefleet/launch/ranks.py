@@ -22,12 +22,12 @@ def local_rank_here() -> int:
 
 
 def size_here() -> int:
-    """How many ranks were started with this one, itself included; 1 where nobody said."""
+    """The number of ranks started with this one, itself included; 1 where that is not given."""
     return int(os.environ.get(SIZE, "1"))
 
 
 def ranks_on_this_machine() -> int:
-    """How many of them share this machine."""
+    """The number of ranks that share this machine."""
     return int(os.environ.get(LOCAL_SIZE, "1"))
 
 

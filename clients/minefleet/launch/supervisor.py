@@ -44,7 +44,7 @@ FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
 TICK_S = 0.5
 DRAIN_MARGIN_S = 10.0
-"""What a role gets beyond `services.drain_s`: to end its environments, or its iteration."""
+"""Time that a role gets beyond `services.drain_s`, to end its environments or its iteration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

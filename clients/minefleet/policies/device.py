@@ -1,4 +1,4 @@
-"""Where a policy is computed."""
+"""Chooses the device of a policy."""
 
 import torch
 

@@ -116,7 +116,7 @@ def _leaf_encoder(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
 
 
 def _inputs(leaf: Leaf) -> tuple[int, nn.Module]:
-    """What a leaf without pixels becomes before the dense layers, and how many numbers that is."""
+    """Layers that turn a leaf without pixels into input of the dense layers, and its size."""
     size = leaf.zeros().size
     if leaf.kind == "text" and size:
         features = TextFeatures(size)

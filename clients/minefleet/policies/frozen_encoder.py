@@ -29,7 +29,7 @@ from minefleet.tree import Tree, flatten, join, tree_map, unflatten
 KEY = "frozen_encoder"
 """The key of the configuration, and where the outputs lie in an observation."""
 CLOSE = 1e-4
-"""What a policy says that differs by less is equal, but for rounding."""
+"""Outputs of a policy that differ by less are equal, but for rounding."""
 NOISE = 0.1
 """Standard deviation of the noise on the weights."""
 
@@ -67,7 +67,7 @@ class FrozenEncoder:
         self.unread: set[str] = set()
         """The names of outputs that are not stored."""
         self._names: list[Any] = []
-        """What each call of a pass returns, with names in the place of tensors."""
+        """Outputs of each call in a pass, with names in the place of tensors."""
         self._given: dict[str, Tensor] = {}
         self._made: list[Any] = []
         self._shape: tuple[int, ...] = ()
@@ -76,7 +76,7 @@ class FrozenEncoder:
         called.register_forward_pre_hook(self._open)
 
     def stored(self, obs: Tree, outputs: Tree) -> Tree:
-        """What a fragment holds: leaves of an observation, or of its schema, and of the outputs."""
+        """The leaves that a fragment holds: of an observation, or its schema, and of the outputs."""
         kept = {path: leaf for path, leaf in flatten(obs).items() if path not in self.blank}
         return unflatten(kept | {join(KEY, name): outputs[name] for name in self.outputs if name not in self.unread})
 

@@ -51,7 +51,7 @@ class ActionHead(nn.Module, abc.ABC):
         """[B, T] entropy in nats."""
 
     def entropies(self, params: Tree) -> dict[str, Tensor]:
-        """What `entropy` is the sum of, [B, T] each; named where an action has named parts, else it alone under ""."""
+        """The summands of `entropy`, [B, T] each, by the name of the action's part; "" for an action without parts."""
         return {"": self.entropy(params)}
 
     @abc.abstractmethod

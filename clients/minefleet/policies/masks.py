@@ -23,7 +23,7 @@ def mask_of(obs: Tree) -> Tree | None:
 
 
 def without_mask(obs: Tree) -> Tree:
-    """What there is to see: all but the mask, unless there is nothing else."""
+    """The observation without the mask, unless there is nothing else."""
     if mask_of(obs) is None or len(obs) == 1:
         return obs
     return {key: child for key, child in obs.items() if key != MASK}

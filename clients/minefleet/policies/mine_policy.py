@@ -183,7 +183,7 @@ class MinePolicyAdapter(Policy):
 
 
 class _Head(DictHead):
-    """What is done with the categories that a policy's own head chooses among; its parameters are that head's."""
+    """Samples and evaluates the categories that a policy's own head chooses among; its parameters are that head's."""
 
     def __init__(self, pi_head: nn.Module, categories: Mapping[str, int]) -> None:
         super().__init__({key: DiscreteHead(0, count, nn.Identity()) for key, count in categories.items()})

@@ -1,4 +1,4 @@
-"""Whether a policy of MineStudio forgets where an episode begins: asked of itself, with random observations.
+"""Probes, with random observations, whether a policy of MineStudio forgets where an episode begins.
 
 What is found decides how the adapter calls it, or that it cannot be trained. Nothing is asked where an observation has
 texts, since a policy may take only some.

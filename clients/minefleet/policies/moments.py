@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """What is known of rows [N, *shape]; float64."""
+    """Moments of rows [N, *shape]; float64."""
 
     count: Tensor
     """[] N; may be 0, and then the others are 0 too."""

@@ -1,4 +1,4 @@
-"""What a policy is to actors and the learner."""
+"""The interface of a policy, for actors and the learner."""
 
 import abc
 import copy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """What a policy says about T steps of B environments."""
+    """A policy's outputs for T steps of B environments."""
 
     params: Tree
     """Tree of [B, T, ...]: parameters of the action distribution, for the policy's `action_head` only."""
@@ -47,7 +47,7 @@ class Policy(nn.Module, abc.ABC):
         self.obs_norm: ObsNorm | None = None
         """Statistics of observations, for `forward` to use; the learner takes what was acted on into them."""
         self.frozen_encoder: FrozenEncoder | None = None
-        """Whose outputs fragments hold in the place of pictures; None for nobody's."""
+        """The encoder whose outputs fragments hold in the place of pictures; None for none."""
 
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state at the start of an episode, a tree of [B, ...]; {} without recurrence."""

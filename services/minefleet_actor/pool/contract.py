@@ -1,4 +1,4 @@
-"""What a pool of environments promises to whoever acts in it."""
+"""The interface of a pool of environments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class EnvGaveUpError(GaveUpError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """What has become of some slots' commands; n of them. Each command is answered once, by its result or a failure."""
+    """The outcomes of some slots' commands; n of them. Each command is answered once, by its result or a failure."""
 
     slots: Slots
     """[n] intp, rising."""
@@ -45,7 +45,7 @@ class Ready:
     failures: Mapping[int, Failure]
     """For each slot that failed, why; told once, and only when nothing can change the slot's rows any more."""
     idle_s: float = 0.0
-    """How long the pool had nothing to do but to wait for this, seconds."""
+    """Seconds that the pool only waited for this."""
 
 
 class Pool(Protocol):

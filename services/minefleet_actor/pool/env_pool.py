@@ -269,7 +269,7 @@ class EnvPool(BookedPool):
         return [range(start, min(start + size, self.num_slots)) for start in range(0, self.num_slots, size)]
 
     def _setups(self) -> list[Setup]:
-        """What each process must know."""
+        """The setup of each process."""
         shares = self._shares()
         return [
             Setup(

@@ -16,13 +16,13 @@ from minefleet_worker.frames import FAILURES, MAX_FRAME_BYTES, Command, Kind, Re
 END_S = 10.0
 """Longest that the kernel may take to end a killed process, seconds."""
 _GARBAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What it may raise to read bytes as a reply that they are not."""
+"""Errors of reading bytes as a reply that are none."""
 _EXPECTED = bytes.maketrans(bytes(Command), bytes([Kind.NONE, Kind.STEP, Kind.RESET, Kind.NONE, Kind.RESET]))
 """By command, what follows if nothing fails."""
 
 
 class Stage(IntEnum):
-    """Where a process stands; the legal moves are in `EnvProcess`'s docstring."""
+    """The stage of a process; the legal moves are in `EnvProcess`'s docstring."""
 
     DOWN = 0
     UP = 1
@@ -33,7 +33,7 @@ class Stage(IntEnum):
 
 
 class GarbledError(Exception):
-    """What came over a channel is no reply to what was asked."""
+    """Bytes from a channel are no reply to the command."""
 
 
 class EnvProcess:

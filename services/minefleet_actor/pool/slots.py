@@ -1,4 +1,4 @@
-"""What a pool knows of its slots, whoever runs their environments.
+"""State of a pool's slots, independent of the processes that run their environments.
 
 A slot is in one state:
 
@@ -25,7 +25,7 @@ FAILED = int(Kind.FAILED)
 
 
 class State:
-    """Where a slot stands; the legal moves are in the module's docstring.
+    """The state of a slot; the legal moves are in the module's docstring.
 
     Plain numbers: NumPy compares an array with a member of an enumeration five times more slowly.
     """
@@ -155,7 +155,7 @@ class SlotBook:
 
 
 class BookedPool:
-    """What a pool shows of its slots by its book alone."""
+    """The part of a pool that its book alone provides."""
 
     _book: SlotBook
 

@@ -73,7 +73,7 @@ class Supervisor:
         self.processes: list[EnvProcess] = []
         self.was_woken = False
         self.idle_s = 0.0
-        """How long `turn` had nothing to do but to wait, in all, seconds."""
+        """Seconds that `turn` only waited, in all."""
         self._timeouts_s = timeouts_s
         """The longest that each command may take, seconds."""
         self._began_s = np.zeros(0)
@@ -255,5 +255,5 @@ class Supervisor:
 
 
 def named(slots: range) -> str:
-    """What people call these slots."""
+    """The name of these slots in messages."""
     return f"slot {slots[0]}" if len(slots) == 1 else f"slots {slots[0]}-{slots[-1]}"

@@ -55,7 +55,7 @@ class Last(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What was filmed of the episode is thrown away."""
+    """The film of the episode is thrown away."""
 
 
 class Camera:

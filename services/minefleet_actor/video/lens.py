@@ -1,4 +1,4 @@
-"""What there is to see of a slot."""
+"""Renders the picture of a slot for a video."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from minefleet_actor.pool import Pool
 from minefleet_actor.video.picture import pixel_path
 
 Lens = Callable[[int], NDArray[Any]]
-"""What a slot shows now; the array is the pool's."""
+"""The slot's picture; the array is the pool's."""
 
 
 def can_film(run: Run) -> bool:

@@ -24,7 +24,7 @@ BACKGROUND, TEXT, FAINT = (24, 26, 31), (240, 240, 240), (150, 156, 166)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caption:
-    """What the bar says."""
+    """The text of the bar."""
 
     step: int
     """Steps taken so far."""
@@ -33,7 +33,7 @@ class Caption:
     reward: float
     """Of the step that led here."""
     value: float | None
-    """What the policy expects from here on, in reward units; None where it did not look."""
+    """The policy's value in reward units; None where it made no decision."""
     version: int
     """The policy's."""
     task: str = ""
@@ -109,5 +109,5 @@ def write(pen: ImageDraw.ImageDraw, caption: Caption, width: int, top: int, line
 
 
 def shortened(text: str) -> str:
-    """What fits into a column."""
+    """The beginning of a text that fits into a column."""
     return text if len(text) <= COLUMNS else f"{text[: COLUMNS - 1]}…"

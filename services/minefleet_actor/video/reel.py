@@ -19,7 +19,7 @@ from minefleet_actor.video.picture import Caption, draw
 LONGEST_S = 600
 """Playing time beyond which a video is cut."""
 HOLD_S = 1.0
-"""How long the last picture stands."""
+"""Duration of the last picture."""
 VIDEOS_KEPT = 100
 """Videos that a directory keeps, the newest."""
 ASIDE = ".recording-"
@@ -91,7 +91,7 @@ class Reel:
 
 
 def caption_of(episodes: Episodes, slot: int, value: float, version: int) -> Caption:
-    """What the bar says of a slot that sees something, which the policy of a version gives a value."""
+    """The bar's text for a slot, with the value that the policy of a version gives."""
     step, episode_return = episodes.so_far(slot)
     return Caption(
         step=step,

@@ -36,13 +36,13 @@ EXAMPLES = 10
 """Faults of one kind that are listed one by one."""
 
 UNREADABLE = (CorruptError, DecodeError, StructError, ValueError, TypeError, KeyError, AttributeError)
-"""What parsing a rotten row may raise."""
+"""Errors of parsing a rotten row."""
 
 Parsed = TypeVar("Parsed")
 
 
 class Faults:
-    """What is wrong with a store, by kind."""
+    """Faults of a store, by kind."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, list[str]] = defaultdict(list)

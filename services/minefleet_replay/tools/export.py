@@ -41,7 +41,7 @@ FRAGMENTS = "fragments"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What to export."""
+    """The fragments to export."""
 
     stream: str = ""
     """Of one stream; of all when empty."""

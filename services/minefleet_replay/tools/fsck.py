@@ -76,7 +76,7 @@ def check(contents: Contents, identity: Identity, limits: Limits) -> None:
 
 
 def chunk_faults(contents: Contents, chunk: Held, limits: Limits) -> Iterator[str]:
-    """What makes a chunk unusable, other than its bytes."""
+    """Faults that make a chunk unusable, other than its bytes."""
     charge = contents.uses.get(chunk.id, 0) + contents.leased[chunk.id]
     if charge > limits.max_reuse:
         yield f"it is charged with {charge} uses, max_reuse is {limits.max_reuse}"
@@ -94,7 +94,7 @@ def chunk_faults(contents: Contents, chunk: Held, limits: Limits) -> Iterator[st
 
 
 def name_faults(contents: Contents, chunk: Held) -> Iterator[str]:
-    """What the names of a chunk's stream lack."""
+    """Names that a chunk's stream lacks."""
     names = contents.names.get(chunk.name.stream, NOTHING)
     unknown = [one.sequence for one in chunk.fragments if not names.knows_sequence(one.sequence)]
     is_forgotten = chunk.name.stream not in contents.names and len(contents.names) >= MAX_STREAMS
@@ -103,7 +103,7 @@ def name_faults(contents: Contents, chunk: Held) -> Iterator[str]:
 
 
 def ledger_faults(contents: Contents, identity: Identity, limits: Limits) -> Iterator[str]:
-    """What does not add up between the ledger, the rows and what had been synced."""
+    """Disagreements between the ledger, the rows and the synced counters."""
     ledger = contents.ledger
     if ledger is None:
         if contents.last_number >= 0 or identity.appended:
@@ -142,7 +142,7 @@ def recount_of(contents: Contents, ledger: Ledger) -> Recount:
 
 
 def quarantined_of(contents: Contents) -> Amount:
-    """What is corrupt and still stored."""
+    """The corrupt fragments that are still stored."""
     steps = [meta.fragment.steps for meta in contents.metas.values() if meta.fragment.corrupt]
     return Amount(len(steps), sum(steps))
 

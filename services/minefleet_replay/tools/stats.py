@@ -1,4 +1,4 @@
-"""What a store holds, from its rows: the figures that replay's board says while it runs, and some that take a scan."""
+"""Computes a store's figures from its rows: those of replay's status, and some that take a scan."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an engine said before it ended at its start.
+"""Reads the last lines of an engine that ended at its start.
 
 MineRL and MineStudio pass all of it on, in an `EOFError`.
 """

@@ -98,7 +98,7 @@ class Counts:
         return COUNTS
 
     def xml(self) -> str:
-        """What the mission says of it: nothing where no event is wanted."""
+        """The mission's XML for it: empty where no event is wanted."""
         return "<ObservationFromFullStats/>" if self._events else ""
 
     def from_hero(self, info: Mapping[str, Any]) -> dict[str, Any]:

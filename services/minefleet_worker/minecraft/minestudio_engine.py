@@ -11,12 +11,12 @@ JAR = Path("engine", "build", "libs", "mcprec-6.13.jar")
 
 
 def jar() -> Path:
-    """Where the engine lies, or should."""
+    """The path at which the engine lies, or should."""
     return Path(os.environ.get("MINESTUDIO_DIR") or Path(tempfile.gettempdir(), "MineStudio")) / JAR
 
 
 def missing() -> str:
-    """What to do about an engine that is not there; empty where it is, or nothing of MineStudio was asked for."""
+    """Advice about a missing engine; empty where it is there, or nothing of MineStudio was asked for."""
     if "minestudio.simulator" not in sys.modules:
         return ""
     if jar().is_file():

@@ -16,7 +16,10 @@ KEYS = ("event", "objects", "reward", "max_reward_times", "identity")
 
 @dataclass(frozen=True)
 class Rule:
-    """What is paid. Counts of all objects are added up, and each unit pays, as long as it is among the first ones."""
+    """A rule that pays for objects.
+
+    Counts of all objects are added up, and each unit pays, as long as it is among the first ones.
+    """
 
     event: str
     objects: Sequence[str]

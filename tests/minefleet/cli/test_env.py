@@ -70,7 +70,7 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def reproduced(cli: Cli, failed: Done) -> Done:
-    """What the command shows with which a failed launch ended."""
+    """The output of the command with which a failed launch ended."""
     last_line = failed.stderr.splitlines()[-1].strip()
     assert last_line.startswith("reproduce it with: minefleet env ")
     return cli(*shlex.split(last_line.removeprefix("reproduce it with: minefleet ")))

@@ -46,7 +46,7 @@ def append(path: Path, *rows: Mapping[str, Any]) -> None:
 
 
 def lines(run: Run, steps: Sequence[Mapping[str, Any]], seconds: float, *, terminal: bool = False) -> str:
-    """What a console shows of a run whose rows come `seconds` apart."""
+    """The lines on a console of a run whose rows come `seconds` apart."""
     output, now = io.StringIO(), [0.0]
     console = Console(file=output, force_terminal=terminal, width=200)
     with Progress(run, console, clock=lambda: now[0]) as progress:

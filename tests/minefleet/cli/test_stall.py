@@ -1,4 +1,4 @@
-"""What `minefleet train` says of a run that does not get on."""
+"""`minefleet train` explains a run that makes no progress."""
 
 import threading
 from collections.abc import Iterator

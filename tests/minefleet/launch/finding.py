@@ -6,7 +6,7 @@ from minefleet.schema import Schema
 
 
 def find(config: FleetConfig, _: object = None, of: Of | None = None) -> Found:
-    """What `preflight` returns, and raises."""
+    """The result of `preflight`, and its error."""
     check_devices(config)
     described = describe_environment(config)
     schema, shape = Schema.from_dict(described["schema"]), described["frame_shape"]

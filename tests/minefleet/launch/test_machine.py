@@ -17,7 +17,7 @@ echo 'GPU 1: NVIDIA H200 (UUID: GPU-2)'
 
 
 def counted(tmp_path: Path, tool: str) -> int:
-    """What a process counts for which this is `nvidia-smi`."""
+    """The number that a process counts for which this is `nvidia-smi`."""
     path = tmp_path / "nvidia-smi"
     path.write_text(tool)
     path.chmod(0o755)

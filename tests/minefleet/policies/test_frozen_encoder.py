@@ -1,4 +1,4 @@
-"""What a frozen encoder returns is stored in the place of pictures, and stands for them exactly."""
+"""The outputs of a frozen encoder are stored in the place of pictures, and stand for them exactly."""
 
 import copy
 from typing import Any

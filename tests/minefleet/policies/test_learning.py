@@ -1,4 +1,4 @@
-"""What masks, texts and normalisation are for, learned in a few seconds each."""
+"""Masks, texts and normalisation serve learning, shown in a few seconds each."""
 
 from pathlib import Path
 from typing import Any

@@ -57,7 +57,7 @@ class Stopped:
         return self.world
 
     def files(self) -> dict[str, bytes]:
-        """What a reader may not change: all but RocksDB's own log and the binding's note."""
+        """The files that a reader must not change: all but RocksDB's own log and the binding's note."""
         paths = [path for path in self.directory.rglob("*") if path.is_file()]
         left_out = ("LOG", "rocksdict-config", "lock")
         return {str(path): path.read_bytes() for path in paths if not path.name.startswith(left_out)}

@@ -15,7 +15,7 @@ Command = Callable[..., "Done"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """The end of a command."""
 
     returncode: int
     stdout: str

@@ -1,4 +1,4 @@
-"""What can befall a store: fsck finds it, and replay goes on without what it cannot open."""
+"""fsck finds every damage of a store, and replay goes on without the parts that it cannot open."""
 
 import shutil
 from collections.abc import Callable

@@ -31,7 +31,7 @@ Tool = Callable[..., "Done"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a tool ended."""
+    """The end of a tool."""
 
     returncode: int
     stdout: str

@@ -21,7 +21,7 @@ SERVED = "from minefleet_worker.minecraft import names; names.serve(lambda *path
 
 
 def run(python: str, code: str) -> str:
-    """What the code prints, or the last line of its error."""
+    """The output of the code, or the last line of its error."""
     command = [python, "-W", "ignore", "-c", f"import sys; sys.path.insert(0, {str(SERVICES)!r})\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]

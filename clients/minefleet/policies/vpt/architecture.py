@@ -45,7 +45,7 @@ EMPTY: tuple[object, ...] = (None, False, {}, ())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VPTArchitecture:
-    """What decides the shapes of the weights, and how they are used.
+    """The shapes and the use of the weights.
 
     Baker et al. 2022, https://arxiv.org/abs/2206.11795, appendix D.1; `POLICY_KWARGS` of `agent.py` and
     `MinecraftPolicy` of `lib/policy.py` in OpenAI's Video-Pre-Training.

@@ -37,7 +37,7 @@ LEGACY_PICKLES = 5
 """Before the tensors, in torch's format before 1.6, which is no archive."""
 LARGEST_PICKLE_BYTES = 2**26
 GLOBAL = re.compile(r"GLOBAL (\S+)")
-"""How torch names what a file of weights may not name."""
+"""Torch's error for a file of weights that names something else."""
 MOST_WORDS = 300
 """Length of what a message quotes."""
 

@@ -1,4 +1,4 @@
-"""Who attends to whom, as pure functions.
+"""Attention masks of VPT's memory, as pure functions.
 
 A chunk of T steps is seen after a memory of M earlier ones. The keys are those of the memory, then those of the chunk:
 K = M + T of them, and key k is k - M steps after the first step of the chunk. Step t attends to the keys of its own

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 PREFIX = "mine_policy."
-"""What MineStudio's offline trainer puts before the names."""
+"""Prefix of MineStudio's offline trainer."""
 NORMALIZER = "value_head.normalizer."
 NORMALIZER_NAMES = tuple(NORMALIZER + name for name in ("running_mean", "running_mean_sq", "debiasing_term"))
 SMALLEST_WEIGHT = 1e-5
 SMALLEST_VARIANCE = 1e-2
-"""What their normaliser raises its statistics to, at least."""
+"""Lower bound of their normaliser's statistics."""
 
 _RULES = tuple(
     (re.compile(pattern), ours)
@@ -43,7 +43,7 @@ _RULES = tuple(
 
 
 def our_name(theirs: str) -> str:
-    """What a tensor is called here; a name that is not theirs stays as it is."""
+    """Our name of a tensor; one that is not theirs stays as it is."""
     for pattern, ours in _RULES:
         theirs = pattern.sub(ours, theirs)
     return theirs

@@ -19,7 +19,7 @@ PLAIN: dict[tuple[str, str], type] = {
     ("collections", "OrderedDict"): OrderedDict,
     **{("builtins", kind.__name__): kind for kind in (dict, list, set, frozenset, tuple)},
 }
-"""What is made as it says."""
+"""Objects that are made as the pickle says."""
 HARMLESS = frozenset(
     {
         ("_codecs", "encode"),
@@ -37,14 +37,14 @@ class Unknown(dict[str, Any]):
     """Stands for an object whose class is not imported: empty."""
 
     def __new__(cls, *_: object, **__: object) -> "Unknown":
-        """Whatever the object would be made from."""
+        """Accepts any arguments."""
         return super().__new__(cls)
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__()
 
     def __setstate__(self, _: object) -> None:
-        """Whatever the object would hold."""
+        """Accepts any state."""
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -1,4 +1,4 @@
-"""What a pickle would become, measured without making it.
+"""Measures the size that a pickle would unfold to, without unfolding it.
 
 A few bytes can stand for a value without end: a tuple that holds another one twice, sixty times over, is hashed for
 ever as the key of a dict; one nested two hundred thousand times overruns the stack of C. The opcodes are followed here

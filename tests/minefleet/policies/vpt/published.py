@@ -42,7 +42,7 @@ def net_kwargs_1x() -> dict[str, Any]:
 
 
 def model_file(net: dict[str, Any]) -> dict[str, Any]:
-    """What a `.model` file holds."""
+    """The contents of a `.model` file."""
     return {"model": {"args": {"net": {"args": net}, "pi_head_opts": {"temperature": 2.0}}}}
 
 
