@@ -34,7 +34,7 @@ METADATA = {"format": "pt"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """Which version was exported."""
+    """An exported version."""
 
     run_id: str
     version: int

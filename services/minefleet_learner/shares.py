@@ -86,7 +86,7 @@ class StepShares:
         }
 
     def _advice(self, task: str, needed: Sequence[float], answers: Sequence[Lease]) -> str:
-        """Which values would let the streams of a task be trained on."""
+        """The values that would let the streams of a task be trained on."""
         buffer, train = self._config.rollout_config.replay_buffer_config, self._config.train_config
         window_s = min((answer.window_s for answer in answers if answer.window_s), default=0.0)
         interval_s = max((answer.interval_s for answer in answers), default=0.0)

@@ -124,7 +124,7 @@ class Updater:
         )
 
     def _survey(self, part: Part | None, rates: Rates) -> list[Name]:
-        """Which fragments of all ranks cannot be trained on."""
+        """The fragments of all ranks that cannot be trained on."""
         rows = [] if part is None else not_finite(part.batch, part.estimates)
         bad = [] if part is None else [part.batch.names[row] for row in rows]
         if part is not None and rows:

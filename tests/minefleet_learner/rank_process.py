@@ -74,7 +74,7 @@ class Double(Policy):
 
 
 def fragments_of(ranks: Ranks, part: int) -> list[int]:
-    """Which fragments this rank has, streams kept whole."""
+    """The fragments of this rank, streams kept whole."""
     return list(range(FRAGMENTS)) if ranks.is_alone else [list(range(part)), list(range(part, FRAGMENTS))][ranks.rank]
 
 

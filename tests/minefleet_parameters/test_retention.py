@@ -1,4 +1,4 @@
-"""Which versions are kept: the newest, the pinned ones, and exactly the tensors that they need."""
+"""Parameters keeps some versions: the newest, the pinned ones, and exactly the tensors that they need."""
 
 import tempfile
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class WrappersConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvConfig:
-    """Which environment to play."""
+    """The environment and its wrappers."""
 
     id: str = ""
     """A Gymnasium id, for example `CartPole-v1`. Empty when `generator` is given."""

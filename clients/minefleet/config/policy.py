@@ -9,7 +9,7 @@ from minefleet.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyConfig:
-    """Which policy to train: ours, sized here, or one that a generator makes."""
+    """The policy: ours, sized here, or one that a generator makes."""
 
     generator: str = ""
     """`package.module:function` or `path/to/file.py:function` that makes a policy, called with `kwargs` by name.

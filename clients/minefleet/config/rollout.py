@@ -133,7 +133,7 @@ class ReplayBufferConfig:
     """`balance` makes the run slower by this factor at most, >= 1; beyond, slow ones have fewer steps, and the run says
     so."""
     order: Literal["least_used", "uniform", "oldest"] = "least_used"
-    """Which chunks are leased first."""
+    """Order of leasing chunks."""
     grant_timeout_s: float = 60.0
     """A grant expires when its stream has been silent for so long, seconds, > 0."""
     compression: Literal["auto", "zstd", "lz4", "none"] = "auto"

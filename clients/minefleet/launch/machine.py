@@ -30,7 +30,7 @@ def this_machine(*, with_gpus: bool) -> Machine:
 
 
 def visible(count: int, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Which of `count` GPUs a process in this environment sees; as in CUDA, an impossible name hides what follows."""
+    """The names of the `count` GPUs that this environment shows; as in CUDA, an impossible one hides the rest."""
     if VISIBLE_DEVICES not in environment or not count:
         return tuple(str(number) for number in range(count))
     names: list[str] = []

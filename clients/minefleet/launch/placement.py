@@ -124,7 +124,7 @@ def _take(loads: list[float], share: float) -> list[int]:
 
 
 class _Cores(NamedTuple):
-    """Which cores each role runs on; none where the kernel chooses."""
+    """The cores of each role; none where the kernel chooses."""
 
     learner: tuple[int, ...]
     """Of all ranks."""

@@ -14,7 +14,7 @@ class Wear:
         self.renew(range(num_slots), now_s)
 
     def is_due(self, slots: range, now_s: float) -> NDArray[np.bool_]:
-        """Which of the slots' environments are to be made anew."""
+        """The slots whose environments are to be made anew."""
         return self._due_s[slots.start : slots.stop] <= now_s
 
     def hurry(self, slots: range) -> None:

@@ -37,7 +37,7 @@ HOMES = {
     "SteveOnePolicy": "steve_one",
     "load_steve_one_policy": "steve_one",
 }
-"""Which part of `minestudio.models` has a name. Its own `__init__` imports them all, with all that each needs."""
+"""The part of `minestudio.models` that has a name. Its own `__init__` imports them all, with all that each needs."""
 
 _loaders: list[Callable[..., Any]] = []
 """The function that loads a VPT policy, in processes that have policies."""

@@ -1,0 +1,60 @@
+"""Checks the English of docstrings and headings: `python docs/check_language.py`, part of `make check`.
+
+A docstring or a heading must not open with a free relative clause ("What is stored", "Where files lie"): it names the
+thing, or says what a function returns or does.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OPENINGS = re.compile(r"(what|who|whom|whose|where|how|whatever|whoever|which)\b", re.IGNORECASE)
+GENERATED = "clients/minefleet/v1/"
+NUMBER = re.compile(r"^\d+: ")
+"""Of a decision, before its title."""
+
+
+def main() -> None:
+    """Ends with 1 where there are faults, and prints each with its place."""
+    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [path for path in listed.stdout.splitlines() if not path.startswith(GENERATED)]
+    faults = [
+        f"{path}:{line}: opens with a free relative clause: {text}" for path in paths for line, text in found(path)
+    ]
+    sys.exit("\n".join(faults) or 0)
+
+
+def found(path: str) -> Iterator[tuple[int, str]]:
+    """Lines and texts of the docstrings or headings of a file that open with a free relative clause."""
+    text = (ROOT / path).read_text()
+    openings = docstrings(ast.parse(text)) if path.endswith(".py") else headings(text)
+    return ((line, opening.split("\n")[0]) for line, opening in openings if OPENINGS.match(opening))
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings of modules, classes, functions and attributes, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            before: list[ast.stmt | None] = [None, *node.body]
+            for previous, statement in pairwise(before):
+                documents = previous is None or isinstance(previous, (ast.Assign, ast.AnnAssign))
+                if documents and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    yield statement.lineno, str(statement.value.value)
+
+
+def headings(text: str) -> Iterator[tuple[int, str]]:
+    """Headings of a Markdown page, without the number of a decision, each with its line."""
+    fenced = False
+    for line, row in enumerate(text.splitlines(), 1):
+        fenced ^= row.startswith("```")
+        if row.startswith("#") and not fenced:
+            yield line, NUMBER.sub("", row.lstrip("# "))
+
+
+if __name__ == "__main__":
+    main()
