@@ -53,7 +53,7 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- services/minefleet_worker
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- clients/minefleet_env
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/python protos/generate.py --check

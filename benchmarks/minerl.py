@@ -52,7 +52,7 @@ def measure(python: str, name: str, rounds: int, steps: int) -> list[dict[str, f
     engine = importlib.import_module("engine.minerl")
     with tempfile.TemporaryDirectory() as directory:
         prepared = engine.prepare(python, Path(directory))
-        command = [prepared.python, str(SIDES), str(ROOT / "services"), name, str(rounds), str(steps)]
+        command = [prepared.python, str(SIDES), str(ROOT / "clients"), name, str(rounds), str(steps)]
         variables = prepared.environ(DISPLAY=":0")
         variables.pop("PYTHONPATH", None)
         try:

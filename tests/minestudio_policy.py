@@ -15,9 +15,9 @@ from minefleet.policies.mine_policy_probe import probe
 from minefleet.policies.random_observation import random_observation
 from minefleet.schema import Leaf, Schema
 from minefleet.tree import tree_map
+from minefleet_env.minecraft import names
 from minefleet_learner.batch import collate
 from minefleet_learner.schedule import rates
-from minefleet_worker.minecraft import names
 
 SIDE, STEPS, BATCH = 32, 12, 2
 SCHEMA = Schema(

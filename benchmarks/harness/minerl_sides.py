@@ -65,7 +65,7 @@ def chosen(steps: int) -> list[Action]:
 
 
 def ours(name: str) -> Side:
-    from minefleet_worker.minecraft.minerl import make
+    from minefleet_env.minecraft.minerl import make
 
     env = make(name, rewards=[REWARD], ends_at_death=False)
     return Side(lambda: env.reset(seed=SEED), env.step, lambda action: action)
@@ -74,7 +74,7 @@ def ours(name: str) -> Side:
 def bare(name: str) -> Side:
     import gym  # MineRL's interpreter has it.
 
-    from minefleet_worker.minecraft.actions import to_engine
+    from minefleet_env.minecraft.actions import to_engine
 
     env = gym.make(name)
     noop = env.action_space.no_op()

@@ -17,7 +17,7 @@ from minefleet.cli import EXIT_SIGNAL
 POLL_S = 1.0
 ROLES = {
     "minefleet_actor": "actor",
-    "minefleet_worker": "environments",
+    "minefleet_env": "environments",
     "minefleet_replay": "replay",
     "minefleet_parameters": "parameters",
     "minefleet_learner": "learner",

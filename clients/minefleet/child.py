@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NoReturn, Protocol
 
 from minefleet.errors import ConfigError, EnvFailedError
 from minefleet.lifeline import tied
-from minefleet_worker.errors import in_one_line
+from minefleet_env.errors import in_one_line
 
 ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"
 NO_DESCRIPTORS: Mapping[str, int] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""Finds functions as environment processes do: see `minefleet_worker.generators`. What is wrong is a `ConfigError`."""
+"""Finds functions as environment processes do: see `minefleet_env.import_path`. What is wrong is a `ConfigError`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from minefleet.errors import ConfigError
-from minefleet_worker import generators
-from minefleet_worker.errors import RefusedError
+from minefleet_env import import_path
+from minefleet_env.errors import RefusedError
 
 
 def load(reference: str) -> Callable[..., object]:
@@ -18,7 +18,7 @@ def load(reference: str) -> Callable[..., object]:
         ConfigError: If the reference has no ':', or names no module, file or callable.
     """
     with refusing():
-        return generators.load(reference)
+        return import_path.load(reference)
 
 
 def reference_of(function: Callable[..., object]) -> str:
@@ -33,7 +33,7 @@ def reference_of(function: Callable[..., object]) -> str:
             f"{name or function!r} cannot be found by file and name: define it with `def` at the top of a file"
         )
     assert module is not None
-    if generators.is_loaded_file(module):
+    if import_path.is_loaded_file(module):
         raise ConfigError(
             f"{module.__file__} starts a fleet while one of its processes imports it: put that below "
             '`if __name__ == "__main__":`'
@@ -54,7 +54,7 @@ def load_file(path: Path) -> ModuleType:
         ConfigError: If there is no such file.
     """
     with refusing():
-        return generators.load_file(path)
+        return import_path.load_file(path)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from minefleet.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.pace import Durations, Pace
 from minefleet_actor.slot_time import SlotTime
+from minefleet_env.frames import FAILURES
 from minefleet_runtime.recent import Recent
-from minefleet_worker.frames import FAILURES
 
 REASONS = {
     "grant": "no grant from replay",

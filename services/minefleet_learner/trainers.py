@@ -40,7 +40,7 @@ def find(name: str) -> type[BaseTrainer]:
 def build_trainer(run: Run) -> BaseTrainer:
     """Builds the trainer of a run."""
     from minefleet.policies import build
-    from minefleet_worker.making import make
+    from minefleet_env.factory import make
 
     config = run.config
     return find(config.trainer_name)(

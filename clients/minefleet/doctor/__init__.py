@@ -15,7 +15,7 @@ from minefleet.doctor.minecraft import MINERL, MINESTUDIO, look_at_minecraft
 
 __all__ = ["Finding", "Level", "examine"]
 
-OURS = "minefleet_worker.minecraft.minerl:"
+OURS = "minefleet_env.minecraft.minerl:"
 """Generators that need MineRL."""
 SHM = Path("/dev/shm")
 

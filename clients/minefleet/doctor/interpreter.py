@@ -8,7 +8,7 @@ from typing import Any
 
 from minefleet.doctor.finding import Finding, Level, ask
 from minefleet.doctor.minecraft import GUIDE, MINERL, MINESTUDIO
-from minefleet_worker import boot
+from minefleet_env import boot
 
 QUOTED = 100
 """Characters of what a program said that are repeated."""

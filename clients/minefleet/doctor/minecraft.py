@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.doctor.finding import Finding, Level, ask
-from minefleet_worker.minecraft import minestudio_engine
+from minefleet_env.minecraft import minestudio_engine
 
 GUIDE = "docs/minecraft.md"
 MINERL, MINESTUDIO = "minerl", "minestudio"

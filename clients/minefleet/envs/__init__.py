@@ -41,10 +41,10 @@ def make(config: "EnvConfig", render_mode: str | None = None) -> Any:
     from dataclasses import asdict
 
     from minefleet.generators import refusing
-    from minefleet_worker import making
+    from minefleet_env import factory
 
     with refusing():
-        return making.make(asdict(config), render_mode)
+        return factory.make(asdict(config), render_mode)
 
 
 def schema_of(env: Any) -> "Schema":
@@ -55,7 +55,7 @@ def schema_of(env: Any) -> "Schema":
     """
     from minefleet.generators import refusing
     from minefleet.schema import Schema
-    from minefleet_worker import spaces
+    from minefleet_env import spaces
 
     with refusing():
         return Schema.from_dict(spaces.schema_of(env))

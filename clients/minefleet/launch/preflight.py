@@ -20,8 +20,8 @@ from minefleet.errors import ConfigError, EnvFailedError, FleetError
 from minefleet.lifeline import die_with_launcher
 from minefleet.run import from_dict, to_dict
 from minefleet.schema import Schema
-from minefleet_worker import boot, kin
-from minefleet_worker.errors import in_one_line
+from minefleet_env import boot, process_tree
+from minefleet_env.errors import in_one_line
 
 if TYPE_CHECKING:
     from minefleet.policies import Policy
@@ -150,7 +150,7 @@ def _describing(config: FleetConfig) -> Iterator[Callable[[], dict[str, Any]]]:
             yield finish
         finally:
             if process.returncode is None:
-                kin.kill_tree(process.pid)
+                process_tree.kill_tree(process.pid)
                 process.wait()
 
 

@@ -17,7 +17,7 @@ from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
 from minefleet.policies.vpt.generator import check_fits
 from minefleet.schema import Schema
-from minefleet_worker.minecraft import names
+from minefleet_env.minecraft import names
 
 SCHEMA = "schema"
 """A parameter of a generator."""

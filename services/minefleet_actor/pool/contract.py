@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from minefleet.errors import GaveUpError
 from minefleet.tree import Tree
-from minefleet_worker.frames import Ending, Failure, Kind
+from minefleet_env.frames import Ending, Failure, Kind
 
 __all__ = ["Ending", "EnvGaveUpError", "EnvStartError", "Failure", "Kind", "Pool", "Ready", "Slots"]
 

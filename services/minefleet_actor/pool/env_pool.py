@@ -44,8 +44,8 @@ from minefleet_actor.pool.slots import BookedPool, SlotBook
 from minefleet_actor.pool.supervisor import Alarm, Answer, End, Event, Heavy, Supervisor, named
 from minefleet_actor.pool.turnstile import Turnstile
 from minefleet_actor.pool.wear import Wear
-from minefleet_worker import boot, layout
-from minefleet_worker.frames import Command, Setup
+from minefleet_env import boot, layout
+from minefleet_env.frames import Command, Setup
 
 KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""

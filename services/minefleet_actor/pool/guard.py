@@ -1,4 +1,4 @@
-"""The guard of a pool's processes, as the pool sees it; `minefleet_worker.guard` is what it is."""
+"""The guard of a pool's processes, as the pool sees it; `minefleet_env.guard` is what it is."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minefleet_worker import boot
+from minefleet_env import boot
 
 MAX_EVENT_BYTES = 2**16
 END_S = 10.0
@@ -47,7 +47,7 @@ class Guard:
         with theirs:
             arguments = [str(theirs.fileno()), str(os.getpid()), str(self._max_rss_bytes)]
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "minefleet_worker.guard", *arguments],
+                [sys.executable, "-P", "-m", "minefleet_env.guard", *arguments],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

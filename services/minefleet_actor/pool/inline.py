@@ -13,9 +13,9 @@ from minefleet.schema import Schema
 from minefleet.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
 from minefleet_actor.pool.slots import BookedPool, SlotBook
-from minefleet_worker import layout
-from minefleet_worker.frames import Command
-from minefleet_worker.host import EnvHost
+from minefleet_env import layout
+from minefleet_env.frames import Command
+from minefleet_env.host import EnvHost
 
 
 class InlinePool(BookedPool):

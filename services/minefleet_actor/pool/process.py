@@ -10,8 +10,8 @@ from enum import IntEnum
 
 from minefleet_actor.pool.contract import Failure
 from minefleet_actor.pool.guard import Guard
-from minefleet_worker import boot, kin
-from minefleet_worker.frames import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
+from minefleet_env import boot, process_tree
+from minefleet_env.frames import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
 
 END_S = 10.0
 """Longest that the kernel may take to end a killed process, seconds."""
@@ -142,7 +142,7 @@ class EnvProcess:
     def kill(self) -> None:
         """Kills the process and what is below it, for a guard that cannot, and waits for the end."""
         if self._handle >= 0 and not select.select([self._handle], [], [], 0)[0]:
-            kin.kill_tree(self.pid)
+            process_tree.kill_tree(self.pid)
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             select.select([self._handle], [], [], END_S)
 

@@ -18,8 +18,8 @@ from minefleet.schema import Schema
 from minefleet.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.breaker import Breaker
 from minefleet_actor.pool.contract import Ready, Slots
-from minefleet_worker.frames import Command, Ending, Failure, Kind, Reply
-from minefleet_worker.layout import private
+from minefleet_env.frames import Command, Ending, Failure, Kind, Reply
+from minefleet_env.layout import private
 
 FAILED = int(Kind.FAILED)
 

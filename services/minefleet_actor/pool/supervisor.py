@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from minefleet_actor.pool.contract import Failure
 from minefleet_actor.pool.guard import Guard
 from minefleet_actor.pool.process import EnvProcess, GarbledError, Stage
-from minefleet_worker.frames import Command, Reply, Setup
+from minefleet_env.frames import Command, Reply, Setup
 
 logger = logging.getLogger(__name__)
 

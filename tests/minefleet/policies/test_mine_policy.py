@@ -397,11 +397,11 @@ def test_a_checkpoint_of_minestudios_trainer_gives_weights_by_strict_names(tmp_p
     model, checkpoint = tmp_path / "tiny.model", tmp_path / "model.ckpt"
     model.write_bytes(pickle.dumps(model_file(net_kwargs())))
     code = "import sys, json, torch; sys.path.insert(0, sys.argv[1])\n"
-    code += "from minefleet_worker.minecraft import names; names.serve()\n"
+    code += "from minefleet_env.minecraft import names; names.serve()\n"
     code += "from minestudio.models import VPTPolicy\n"
     code += "torch.save(VPTPolicy(json.loads(sys.argv[2]), temperature=2.0).state_dict(), sys.argv[3])"
-    services = str(SCRIPT.parents[1] / "services")
-    command = [minestudio_python(), "-W", "ignore", "-c", code, services, json.dumps(net_kwargs()), str(checkpoint)]
+    clients = str(SCRIPT.parents[1] / "clients")
+    command = [minestudio_python(), "-W", "ignore", "-c", code, clients, json.dumps(net_kwargs()), str(checkpoint)]
     subprocess.run(command, capture_output=True, check=True)
     theirs = torch.load(checkpoint, weights_only=True)
     policy = load_vpt_policy(model, checkpoint)

@@ -1,0 +1,177 @@
+"""Makes the environment that a configuration names, and gives old ones the interface of Gymnasium.
+
+Gymnasium makes it where there is one, else gym. The environment's own library is imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from minefleet_env.errors import RefusedError
+from minefleet_env.import_path import load
+from minefleet_env.minecraft import minestudio_engine
+from minefleet_env.wrappers.wrap import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OURS = "minefleet/"
+"""The ids that begin so are registered by `minefleet.envs`."""
+LIBRARIES = ("gymnasium", "gym")
+METHODS = ("reset", "step", "close", "observation_space", "action_space")
+GYM_WITH_RENDER_MODE = (0, 26)
+MINESTUDIO = "MinecraftSim"
+"""MineStudio's simulator: an environment of Gymnasium by its bases, and not by what it does."""
+
+
+def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
+    """Makes the environment that the section `env` of a configuration names, in its wrappers.
+
+    A generator's renders as it is made.
+
+    Raises:
+        RefusedError: If there is no such environment, a package of its is missing, or the generator makes none.
+    """
+    if config["generator"]:
+        env = _generated(config)
+    elif config["id"]:
+        env = _registered(config, render_mode)
+    else:
+        raise RefusedError("give env.id or env.generator: both are empty")
+    return wrap(_adapted(env), config["wrappers"])
+
+
+class OldEnv:
+    """An environment of gym, of any age, or of no library, as Gymnasium has them."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        self._reset_takes_seed = _takes(getattr(env, "unwrapped", env).reset, "seed")
+        self._shows_pairs = type(env.observation_space).__name__ == "Tuple"
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, Mapping[str, Any]]:
+        """Starts an episode. Returns the observation and the info, an empty one where the environment gives none."""
+        if seed is None or self._reset_takes_seed:
+            result = self._env.reset() if seed is None else self._env.reset(seed=seed)
+        else:
+            self._env.seed(seed)
+            result = self._env.reset()
+        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        if is_pair and not (self._shows_pairs and self.observation_space.contains(result)):
+            return result[0], result[1]
+        return result, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
+        """Takes a step. An old `done` is a truncation where the info says that a time limit made it."""
+        result = self._env.step(action)
+        if len(result) == 5:
+            return result[0], result[1], result[2], result[3], result[4]
+        obs, reward, done, info = result
+        truncated = bool(done and info.get("TimeLimit.truncated"))
+        return obs, reward, bool(done) and not truncated, truncated, info
+
+    def render(self) -> Any:
+        """Returns the current frame."""
+        if getattr(self._env, "render_mode", None) or not _takes(self._env.render, "mode"):
+            return self._env.render()
+        return self._env.render(mode="rgb_array")
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+
+def _adapted(env: Any) -> Any:
+    """The environment if it has the interface of Gymnasium, or adapted to it."""
+    if any(cls.__name__ == MINESTUDIO for cls in type(env).__mro__):
+        from minefleet_env.minecraft.minestudio import Simulator
+
+        return Simulator(env)
+    is_new = any(f"{cls.__module__}.{cls.__qualname__}" == "gymnasium.core.Env" for cls in type(env).__mro__)
+    return env if is_new else OldEnv(env)
+
+
+def _takes(method: Any, name: str) -> bool:
+    """Whether a method has this argument, by name or among any others."""
+    parameters = inspect.signature(method).parameters
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _generated(config: Mapping[str, Any]) -> Any:
+    env = _called(config)
+    missing = [name for name in METHODS if not hasattr(env, name)]
+    if missing:
+        made = f"{config['generator']} made a {type(env).__name__}"
+        raise RefusedError(f"{made}, expected an environment: it has no {', '.join(missing)}")
+    return env
+
+
+def _called(config: Mapping[str, Any]) -> Any:
+    """Calls the generator. It cannot prompt the user: there is nothing to read from."""
+    generator, kwargs = load(config["generator"]), config["kwargs"]
+    try:
+        inspect.signature(generator).bind(**kwargs)
+    except TypeError as error:
+        raise RefusedError(f"env.kwargs do not fit {config['generator']}: {error}") from error
+    except ValueError:  # What is made in C shows no signature.
+        pass
+    try:
+        return generator(**kwargs)
+    except EOFError as error:
+        what_to_do = minestudio_engine.missing() or "it must not: nobody is there to answer"
+        raise RefusedError(f"{config['generator']} asks a question at the terminal; {what_to_do}") from error
+
+
+def _registered(config: Mapping[str, Any], render_mode: str | None) -> Any:
+    library = _library()
+    module, _, name = config["id"].rpartition(":")
+    if name.startswith(OURS):
+        module = "minefleet.envs"
+    kwargs = dict(config["kwargs"])
+    if render_mode is not None and _has_render_mode(library):
+        kwargs["render_mode"] = render_mode
+    if _has_checker(library):
+        kwargs["disable_env_checker"] = True
+    try:
+        if module:
+            importlib.import_module(module)
+        return library.make(name, **kwargs)
+    except ModuleNotFoundError as error:
+        raise RefusedError(f"env.id {config['id']!r} needs a package that is not installed: {error}") from error
+    except library.error.Error as error:
+        raise RefusedError(f"env.id {config['id']!r}: {error} {_nearest(library, name)}") from error
+
+
+def _library() -> Any:
+    """Gymnasium, or else gym."""
+    for name in LIBRARIES:
+        if importlib.util.find_spec(name):
+            return importlib.import_module(name)
+    raise RefusedError("env.id needs gymnasium or gym, and neither is installed; give env.generator, or install one")
+
+
+def _has_render_mode(library: Any) -> bool:
+    return library.__name__ == "gymnasium" or _version(library) >= GYM_WITH_RENDER_MODE
+
+
+def _has_checker(library: Any) -> bool:
+    return _takes(library.make, "disable_env_checker") and _has_render_mode(library)
+
+
+def _version(library: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in library.__version__.split(".")[:2])
+
+
+def _nearest(library: Any, name: str) -> str:
+    registry = library.registry if library.__name__ == "gymnasium" else library.envs.registry
+    known = list(getattr(registry, "env_specs", registry))
+    nearest = difflib.get_close_matches(name, known)
+    ours = sorted(each for each in known if each.startswith(OURS))
+    names = nearest or ours
+    return f"The nearest are {', '.join(names)}." if names else ""
