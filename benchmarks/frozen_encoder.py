@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.report import aligned, line
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, frozen_encoder
 from minefleet.policies.random_observation import BATCH, STEPS, random_observation
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, flatten, tree_map
 
 SIDE, PATCH, WIDTH = 224, 16, 384
 SCHEMA = Schema(

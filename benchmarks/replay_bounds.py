@@ -27,8 +27,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from minefleet.replay import Order
-from minefleet.run import Run, read_run
+from minefleet.rpc.replay_client import Order
+from minefleet.runs.run import Run, read_run
 from replay_opening import PATIENCE_S, client_of, header_of, make_run, resident_bytes, running
 
 Case = Literal["consumed", "evicted", "held"]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from minefleet.codec import checksum
 from minefleet.config import (
     EnvConfig,
     FleetConfig,
@@ -25,10 +24,11 @@ from minefleet.config import (
     ServicesConfig,
     TrainConfig,
 )
+from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.ports import claim
-from minefleet.replay import Position, ReplayClient
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.rpc.codec import checksum
+from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.ledger import Account, Ledger
 from minefleet_replay.limits import limits_of

@@ -18,16 +18,16 @@ import torch
 from numpy.typing import NDArray
 
 from harness.report import Round, aligned, line
-from minefleet.checkpoint import read_policy
 from minefleet.config import FleetConfig, WorkerConfig
 from minefleet.config.load import load
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree, tree_map
 from minefleet.launch.preflight import describe_environment
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
-from minefleet.run import read_run
-from minefleet.schema import Schema
-from minefleet.tree import Tree, tree_map
-from minefleet.weights.encoding import as_fetched
+from minefleet.rpc.weights.bfloat16 import as_fetched
+from minefleet.runs.checkpoint import read_policy
+from minefleet.runs.run import read_run
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.pool import InlinePool, Ready
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from harness.report import aligned, line
+from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import PolicyOutput
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.vpt import PRESETS, VPTPolicy
-from minefleet.tree import Tree, flatten, tree_map
 
 SHARPNESS = 3000.0
 """Factor of the heads' weights."""

@@ -22,8 +22,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.report import aligned
+from minefleet.core.tree import Tree, flatten
 from minefleet.policies.vpt import PRESETS, VPTArchitecture, VPTPolicy
-from minefleet.tree import Tree, flatten
 
 SIZES = ("1x", "2x", "3x")
 WITH_OPTIMIZER = 4

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies.precision import DTYPES, compute
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, tree_map
 from minefleet_actor.forward import ForwardOptions, captured
 from minefleet_actor.inference import Inference
 from minefleet_learner.amp import compute_dtype

@@ -31,9 +31,9 @@ from harness.sizing import machine, markdown, replace_measured
 from harness.watchers import SHAPE, tensor_names
 from minefleet.config import EndpointConfig, ReplayBufferConfig, ServicesConfig
 from minefleet.launch.ports import claim
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import connect, shake_hands
-from minefleet.run import Run
+from minefleet.rpc.channel import connect, shake_hands
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.runs.run import Run
 from minefleet_runtime.open_files import allow_open_files
 
 TENSORS = 300

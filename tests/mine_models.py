@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minefleet.schema import Leaf
+from minefleet.core.schema import Leaf
 
 SIDE = 64
 SIZES = {"timesteps": 8, "mem_len": 8}

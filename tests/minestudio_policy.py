@@ -9,12 +9,12 @@ from tests.mine_models import OBSERVED, policy_generator
 from tests.updates import equal, make_updater, weights
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
-from minefleet.policies.mine_policy import MinePolicyAdapter
-from minefleet.policies.mine_policy_probe import probe
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import tree_map
+from minefleet.policies.minestudio.adapter import MinePolicyAdapter
+from minefleet.policies.minestudio.probe import probe
 from minefleet.policies.random_observation import random_observation
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import tree_map
 from minefleet_env.minecraft import names
 from minefleet_learner.batch import collate
 from minefleet_learner.schedule import rates

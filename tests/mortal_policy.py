@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.config import PolicyConfig
+from minefleet.core.schema import Schema
 from minefleet.policies import Policy, build
-from minefleet.schema import Schema
 from minefleet_learner import finishing
 
 MOMENTS = {"between publish and ack": ("Feed", "ack"), "between ack and checkpoint": ("CheckpointWriter", "submit")}

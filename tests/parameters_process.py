@@ -13,13 +13,13 @@ from tests.role_process import TIMEOUT_S, RoleProcess, free_address
 
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
 from minefleet.config.security import SecurityConfig
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import PIECE_BYTES, connect
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.core.schema import Leaf, Schema
+from minefleet.rpc.channel import PIECE_BYTES, connect
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.manifest import describe
+from minefleet.runs.run import Run
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet.weights.manifest import describe
 
 RUN = "run"
 OPEN = SecurityConfig()

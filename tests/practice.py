@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from minefleet.config import EnvConfig, PolicyConfig, TrainConfig, WorkerConfig
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
-from minefleet.fragment import Fragment
 from minefleet.policies import build
-from minefleet.tree import Tree, tree_map
 from minefleet_actor.inference import Inference
 from minefleet_actor.pool import InlinePool
 from minefleet_learner.assembly import build_optimizer

@@ -9,7 +9,7 @@ from tests.role_process import TIMEOUT_S, RoleProcess, free_address
 
 from minefleet.config import EndpointConfig, ServicesConfig
 from minefleet.config.security import SecurityConfig
-from minefleet.replay import ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
 
 OPEN = SecurityConfig()
 PAYLOAD = b"payload" * 1000

@@ -15,10 +15,10 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree
 from minefleet.policies import ActorCritic
 from minefleet.policies.policy import PolicyOutput
-from minefleet.schema import Schema
-from minefleet.tree import Tree
 from minefleet_learner import PPOTrainer
 
 DELAYS = "MINEFLEET_TEST_DELAYS"

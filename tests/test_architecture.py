@@ -10,9 +10,9 @@ HEAVY = ("torch", "gymnasium", "matplotlib")
 LIGHT_MODULES = (
     "minefleet",
     "minefleet.cli",
-    "minefleet.replay",
-    "minefleet.parameters",
-    "minefleet.run",
+    "minefleet.rpc.replay_client",
+    "minefleet.rpc.parameters_client",
+    "minefleet.runs.run",
     "minefleet_runtime.main",
     "minefleet_runtime.serve",
     "minefleet_replay.service",

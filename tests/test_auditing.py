@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from harness.auditing import Audit, Name, audit
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import tree_map
 from minefleet.envs import schema_of
 from minefleet.envs.faulty import Faulty, Mark
-from minefleet.fragment import Fragment
-from minefleet.tree import tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.recorder import Recorder

@@ -13,10 +13,10 @@ import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.films import pictures
 
-from minefleet.checkpoint import read_state
 from minefleet.config.shards import NUM_SHARDS
-from minefleet.run import Run, Shard, read_run
-from minefleet.status import look
+from minefleet.monitoring.status import look
+from minefleet.runs.checkpoint import read_state
+from minefleet.runs.run import Run, Shard, read_run
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.limits import limits_of
 from minefleet_replay.store import open_store

@@ -10,9 +10,9 @@ from tests.conftest import Fleet
 from tests.engine.prepared import Prepared
 from tests.mine_models import OBSERVED, SIDE
 
-from minefleet.run import read_run
-from minefleet.schema import Schema
-from minefleet.tree import flatten
+from minefleet.core.schema import Schema
+from minefleet.core.tree import flatten
+from minefleet.runs.run import read_run
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(600)]
 

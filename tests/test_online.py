@@ -13,8 +13,8 @@ import psutil
 import pytest
 from tests.role_process import TIMEOUT_S, wait_for, wait_for_deaths
 
+from minefleet.launch.rollout_manager import PID_FILE
 from minefleet.online import get_rollout_manager
-from minefleet.rollout_manager import PID_FILE
 
 pytestmark = pytest.mark.fleet
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert_trained
 
-from minefleet.run import read_run
+from minefleet.runs.run import read_run
 from minefleet_replay.books import read_books
 from minefleet_replay.limits import limits_of
 from minefleet_replay.store import open_store

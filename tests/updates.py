@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.policies.policy import twin
 from minefleet_learner.assembly import build_optimizer

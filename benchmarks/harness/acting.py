@@ -10,11 +10,11 @@ from typing import Any
 from harness.replaying import RUN_ID, Server, scratch, serving
 from minefleet.config.load import from_data
 from minefleet.launch.prepare import prepare
-from minefleet.parameters import ParametersClient
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
-from minefleet.replay import ReplayClient
-from minefleet.run import Run
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.runs.run import Run
 
 SLOTS = 64
 SHARED_CORES = 2

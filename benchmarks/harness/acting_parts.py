@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from minefleet.core.schema import Schema
 from minefleet.policies import ActorCritic
-from minefleet.schema import Schema
 
 FORWARD_S = 0.005
 FRAMES_POLICY: dict[str, Any] = {

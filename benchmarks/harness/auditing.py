@@ -13,8 +13,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from minefleet.core.fragment import Fragment
 from minefleet.envs.faulty import NO_ACTION, Mark, ending_of, read_mark, reward_of
-from minefleet.fragment import Fragment
 from minefleet.v1 import episode_pb2
 
 Name = tuple[str, int]

@@ -16,7 +16,6 @@ from typing import Any
 from harness.auditing import Audit, Name, audit
 from harness.processes import resident_bytes
 from harness.replaying import LEARNER, RUN_ID, Server, serving
-from minefleet.codec import decode
 from minefleet.config import (
     EnvConfig,
     FleetConfig,
@@ -26,11 +25,12 @@ from minefleet.config import (
     ServicesConfig,
     WorkerConfig,
 )
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.launch.prepare import prepare
-from minefleet.parameters import ParametersClient
-from minefleet.replay import ReplayClient
-from minefleet.run import Run
+from minefleet.rpc.codec import decode
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, status_service_pb2
 
 TAG = "MINEFLEET_BENCHMARK"

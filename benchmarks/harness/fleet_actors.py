@@ -27,11 +27,11 @@ import numpy as np
 from harness.fragments import fragment_of
 from harness.processes import cpu_s
 from harness.replaying import RUN_ID
-from minefleet.codec import encode
-from minefleet.fragment import Fragment
-from minefleet.replay import Packed
-from minefleet.rpc import CLIENT_OPTIONS, bundled, pieces
-from minefleet.run import Run, read_run
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.channel import CLIENT_OPTIONS, bundled, pieces
+from minefleet.rpc.codec import encode
+from minefleet.rpc.replay_client import Packed
+from minefleet.runs.run import Run, read_run
 from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 OPTIONS = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from harness.log_server import as_is
 from harness.replaying import LEARNER
-from minefleet.replay import ReplayClient
-from minefleet.rpc import connect
-from minefleet.run import read_run
+from minefleet.rpc.channel import connect
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.runs.run import read_run
 from minefleet.v1 import replay_service_pb2, status_service_pb2
 
 WAIT_S = 1.0

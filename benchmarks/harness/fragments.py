@@ -1,7 +1,7 @@
 """The fragments that benchmarks of replay move, as plain arrays, the same for every side.
 
 Imports NumPy only, so that peers can read them in their own environments. A fragment is a dict of arrays, named as in
-`minefleet.fragment.Fragment`. Its actions tell it apart: no two fragments have the same.
+`minefleet.core.fragment.Fragment`. Its actions tell it apart: no two fragments have the same.
 
 crafter  64 x (64, 64, 3): windows of 64 consecutive recorded frames, one every 16 frames, so neighbours overlap
 random   256 x (128, 128, 3): drawn from a seed, no two alike, and nothing to compress

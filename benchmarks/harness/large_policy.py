@@ -8,8 +8,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
+from minefleet.core.schema import Schema
 from minefleet.policies import ActorCritic
-from minefleet.schema import Schema
 
 SIZE_BYTES = 284_000_000
 TENSORS = 300

@@ -1,4 +1,4 @@
-"""Both sides of `benchmarks/minerl.py`, under MineRL's interpreter: SERVICES ID ROUNDS STEPS.
+"""Both sides of `benchmarks/minerl.py`, under MineRL's interpreter: CLIENTS ID ROUNDS STEPS.
 
 Prints a JSON list of steps per second by side, one dict per round.
 """

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
-from minefleet.fragment import Fragment
-from minefleet.schema import Schema
-from minefleet.tree import Tree, tree_map
 from minefleet_actor.inference import Decision, Inference
 from minefleet_actor.pool import InlinePool
 from minefleet_actor.recorder import Recorder

@@ -22,9 +22,9 @@ import grpc
 from harness.fragments import KINDS, Arrays, load, total_bytes
 from harness.log_server import SERVICE, as_is
 from harness.replaying import RUN_ID, scratch
-from minefleet.codec import encode
-from minefleet.fragment import Fragment
-from minefleet.rpc import connect, pieces
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.channel import connect, pieces
+from minefleet.rpc.codec import encode
 
 
 def main() -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from harness.fragments import KINDS, Arrays, load, total_bytes
 from harness.replaying import LEARNER, Server, make_run, scratch, serving
-from minefleet.codec import decode
 from minefleet.config import ReplayBufferConfig
-from minefleet.fragment import Fragment
-from minefleet.replay import Packed, ReplayClient
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.codec import decode
+from minefleet.rpc.replay_client import Packed, ReplayClient
 from minefleet.v1 import replay_service_pb2, status_service_pb2
 from minefleet_actor.shipping import Parcel, Shipper
 from minefleet_runtime.memory import keep_freed_memory

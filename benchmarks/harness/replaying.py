@@ -17,10 +17,10 @@ from minefleet.config import (
     RolloutConfig,
     TrainConfig,
 )
-from minefleet.lifeline import tied
-from minefleet.replay import Position, ReplayClient
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.core.parent_death import tied
+from minefleet.core.schema import Leaf, Schema
+from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 
 RUN_ID = "benchmark"

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from harness.playing import Player, schema_of_env
 from minefleet.config import EnvConfig, TrainConfig
+from minefleet.core.schema import Schema
 from minefleet.envs.corridor import FORWARD
 from minefleet.policies import Policy
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.weights import to_numpy
-from minefleet.schema import Schema
 from minefleet_actor.inference import Inference
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import collate

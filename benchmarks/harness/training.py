@@ -16,9 +16,9 @@ from harness.fragments import load
 from harness.processes import forget_peak, peak_bytes
 from minefleet.config import TrainConfig
 from minefleet.config.load import load as load_config
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
-from minefleet.schema import Leaf, Schema
 
 PRESET = load_config("crafter")
 CONFIG: TrainConfig = PRESET.train_config

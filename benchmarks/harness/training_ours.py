@@ -13,8 +13,8 @@ from itertools import count
 import torch
 
 from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
-from minefleet.codec import encode
-from minefleet.replay import LeasedChunk, Order, Packed
+from minefleet.rpc.codec import encode
+from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.collating import Collator
 from minefleet_learner.feed import Feed

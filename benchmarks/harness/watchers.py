@@ -19,11 +19,11 @@ from collections.abc import Callable
 import grpc
 
 from harness.fleet_actors import OPTIONS
-from minefleet.parameters import WATCH_TIMEOUT_S
-from minefleet.rpc import CALL_TIMEOUT_S, FIRST_DELAY_S, LONGEST_DELAY_S
+from minefleet.rpc.channel import CALL_TIMEOUT_S, FIRST_DELAY_S, LONGEST_DELAY_S
+from minefleet.rpc.parameters_client import WATCH_TIMEOUT_S
+from minefleet.rpc.weights.manifest import fingerprint_of
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import status_service_pb2
-from minefleet.weights.manifest import fingerprint_of
 
 SHAPE = (16,)
 

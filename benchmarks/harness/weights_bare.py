@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from minefleet.rpc import PIECE_BYTES, pieces
+from minefleet.rpc.channel import PIECE_BYTES, pieces
 from minefleet_runtime.memory import keep_freed_memory
 from minefleet_runtime.serve import SERVER_OPTIONS
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import grpc
 
 from harness.weights_bare import DOWNLOAD, as_is
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import connect
+from minefleet.rpc.channel import connect
+from minefleet.rpc.parameters_client import ParametersClient
 from minefleet_runtime.memory import keep_freed_memory
 
 

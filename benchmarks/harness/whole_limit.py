@@ -42,8 +42,8 @@ from harness.whole_cases import (
 )
 from harness.whole_ours import policy_of
 from minefleet.config import PolicyConfig
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import build
-from minefleet.schema import Leaf, Schema
 from minefleet_learner.forward import PASS_STEPS
 from minefleet_runtime.memory import keep_freed_memory
 

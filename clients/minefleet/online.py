@@ -19,14 +19,14 @@ from typing import Any, TypeAlias
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import from_settings
-from minefleet.errors import ConfigError, FleetError, GaveUpError
-from minefleet.files import write_whole
-from minefleet.generators import reference_of
+from minefleet.core.errors import ConfigError, FleetError, GaveUpError
+from minefleet.core.files import write_whole
+from minefleet.core.import_path import reference_of
 from minefleet.launch import rollout
 from minefleet.launch.prepare import RESULT_FILE, hold, holding, join, prepare, prepare_resumed
+from minefleet.launch.rollout_manager import RolloutManager
 from minefleet.launch.supervisor import LEARNER_ONLY, supervisor
-from minefleet.rollout_manager import RolloutManager
-from minefleet.run import RUN_FILE, WHOLE_CONFIG_FILE, Run, read_run
+from minefleet.runs.run import RUN_FILE, WHOLE_CONFIG_FILE, Run, read_run
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Spaces of Gymnasium and old gym as plain data, and values between the two.
 
 A schema is {"obs": leaves, "action": leaves}, leaves a dict from paths to {"kind", "shape", "dtype", "categories",
-"low", "high"}: what `minefleet.schema.Schema.from_dict` reads. Dict keeps its keys, Tuple has the keys "0", "1", ...;
-categories count from 0 on our side, whatever the space's `start`; float64 becomes float32. Spaces are known by the
+"low", "high"}: what `minefleet.core.schema.Schema.from_dict` reads. Dict keeps its keys, Tuple has the keys "0", "1",
+...; categories count from 0 on our side, whatever the space's `start`; float64 becomes float32. Spaces are known by the
 names of their classes, so that it does not matter which library, of which age, they come from.
 """
 

@@ -11,14 +11,14 @@ from functools import partial
 
 import torch
 
-from minefleet.parameters import ParametersClient
+from minefleet.core.tree import flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import Architecture, architecture
-from minefleet.replay import ReplayClient
-from minefleet.run import Run, Shard
-from minefleet.tree import flatten
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.runs.run import Run, Shard
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.crew import Crew

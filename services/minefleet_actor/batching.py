@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.tree import Tree
+from minefleet.core.tree import Tree
 from minefleet_actor.inference import Decision, Inference, Mask, Slots
 
 

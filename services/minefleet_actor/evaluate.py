@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from minefleet.crafter_score import score
-from minefleet.errors import FleetError
+from minefleet.core.errors import FleetError
+from minefleet.envs.crafter_score import score
 from minefleet.launch.preflight import describe_environment
-from minefleet.run import Run, read_run
-from minefleet.trained import Trained, look, read_weights
+from minefleet.runs.policy_source import Trained, look, read_weights
+from minefleet.runs.run import Run, read_run
 from minefleet_actor.play import Played, make_player
 
 SEED_OFFSET = 10_000

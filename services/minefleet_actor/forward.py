@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from minefleet.config import WorkerConfig
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
-from minefleet.policies.compiling import compiled, headline
+from minefleet.policies.compile import compiled, headline
 from minefleet.policies.precision import DTYPES, compute, exact_float32
-from minefleet.tree import Tree, tree_map
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import NamedTuple
 
-from minefleet.replay import Closing, Position, ReplayClient, duration
-from minefleet.rpc import StoppedError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.replay_client import Closing, Position, ReplayClient, duration
 from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from minefleet.core.schema import Schema, zeros
+from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
 from minefleet.policies.weights import Architecture, architecture, load_numpy
-from minefleet.schema import Schema, zeros
-from minefleet.tree import Tree, flatten, tree_map, unflatten
 from minefleet_actor.forward import Forward, ForwardOptions
 from minefleet_actor.layout import lay_out
 

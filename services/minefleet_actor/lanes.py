@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.v1 import episode_pb2
 from minefleet_actor.grants import Chunk, Grants, Verdict
 from minefleet_actor.shipping import Parcel, Shipper

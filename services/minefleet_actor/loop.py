@@ -40,8 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.config import RolloutConfig
-from minefleet.fragment import Fragment
-from minefleet.tree import Tree, tree_map
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.batching import Batcher
 from minefleet_actor.cuts import BALANCE, PACE, Cuts

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from minefleet.bottleneck import SLOT_PREFIX
+from minefleet.monitoring.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.pace import Durations, Pace
 from minefleet_actor.slot_time import SlotTime

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
 from minefleet.policies import build
-from minefleet.run import Run
+from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.inference import Inference

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.fragment import Fragment
-from minefleet.schema import Schema, zeros
-from minefleet.tree import Tree, flatten, tree_map, unflatten
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema, zeros
+from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet_actor.rewards import Shape, unchanged
 
 Slots = NDArray[np.intp]

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 
-from minefleet.reproduce import reproduction
+from minefleet.core.reproduce import reproduction
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
 from minefleet_actor.metrics import REASONS

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from minefleet.codec import encode
-from minefleet.fragment import Fragment
-from minefleet.replay import Packed, Position, ReplayClient
-from minefleet.rpc import StoppedError
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.codec import encode
+from minefleet.rpc.replay_client import Packed, Position, ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
 CALL_BYTES = 4 * 2**20

@@ -11,7 +11,7 @@ had been ready, as far as is known, all the time that the loop worked.
 import time
 from collections.abc import Callable, Sequence
 
-from minefleet.bottleneck import SLOTS
+from minefleet.monitoring.bottleneck import SLOTS
 
 ENVIRONMENT, INFERENCE = "environment", "inference"
 Waiting = Sequence[tuple[str, int]]

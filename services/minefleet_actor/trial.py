@@ -16,11 +16,11 @@ import numpy as np
 import psutil
 
 from minefleet.config import FleetConfig
-from minefleet.errors import FleetError, GaveUpError
-from minefleet.lifeline import die_with_launcher
-from minefleet.run import from_dict
-from minefleet.schema import Leaf, Schema, zeros
-from minefleet.tree import Tree, tree_map
+from minefleet.core.errors import FleetError, GaveUpError
+from minefleet.core.parent_death import die_with_launcher
+from minefleet.core.schema import Leaf, Schema, zeros
+from minefleet.core.tree import Tree, tree_map
+from minefleet.runs.run import from_dict
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 from minefleet_actor.trial_report import Report, describe, describe_spaces
 

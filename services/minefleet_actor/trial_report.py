@@ -5,8 +5,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import flatten
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import flatten
 from minefleet_actor.pool import Failure, Kind, Ready
 
 MIB = 2**20

@@ -14,9 +14,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minefleet.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
-from minefleet.parameters import ParametersClient, VersionInfo
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.parameters_client import ParametersClient, VersionInfo
 
 logger = logging.getLogger(__name__)
 

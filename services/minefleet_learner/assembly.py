@@ -13,13 +13,13 @@ import torch
 from minefleet.config import TrainConfig
 from minefleet.config.shards import fragments_per_iteration
 from minefleet.launch.ranks import ranks_on_this_machine
-from minefleet.parameters import ParametersClient
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
 from minefleet.policies.policy import twin
 from minefleet.policies.weights import rounded_tensors
-from minefleet.replay import ReplayClient
-from minefleet.run import Run
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.runs.run import Run
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.collating import Collator
 from minefleet_learner.compiling import compiled_policy

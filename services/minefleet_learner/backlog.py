@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from minefleet.rpc import StoppedError
+from minefleet.rpc.channel import StoppedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

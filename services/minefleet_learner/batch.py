@@ -24,9 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minefleet.errors import RejectedError
-from minefleet.fragment import Fragment
-from minefleet.tree import Tree, flatten, tree_map, unflatten
+from minefleet.core.errors import RejectedError
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.large import Contents, Large, Row, stack
 from minefleet_learner.unpacking import Unpacker
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minefleet.fragment import Bools
+from minefleet.core.fragment import Bools
 
 
 def burned_in(first: Tensor, steps: int) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from minefleet.codec import HalfPacked
+from minefleet.rpc.codec import HalfPacked
 from minefleet_learner.batch import Batch, Name, collate_steps, filled, place, width_of
 from minefleet_learner.large import stack
 from minefleet_learner.unpacking import Unpacker

@@ -2,11 +2,11 @@
 
 import torch
 
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
-from minefleet.policies.compiling import compiled
+from minefleet.policies.compile import compiled
 from minefleet.policies.precision import compute
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import tree_map
 from minefleet_learner.forward import has_memory
 
 ROWS, STEPS = 3, 4

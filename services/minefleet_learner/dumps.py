@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minefleet.checkpoint import Checkpoint, CheckpointState, newest, read, write
-from minefleet.errors import ConfigError
-from minefleet.files import appearing, disk_bytes, write_durably
-from minefleet.run import RUN_FILE, Run, read_run
-from minefleet.tensor_file import row_of, write_tensors
-from minefleet.tree import Tree, flatten, unflatten
+from minefleet.core.errors import ConfigError
+from minefleet.core.files import appearing, disk_bytes, write_durably
+from minefleet.core.safetensors_writer import row_of, write_tensors
+from minefleet.core.tree import Tree, flatten, unflatten
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read, write
+from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet_learner.batch import OF_TENSORS, Batch
 from minefleet_learner.pieces import Pieces
 from minefleet_learner.preparing import Prepared

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minefleet import crafter_score
 from minefleet.config import EpisodeStatisticsConfig
+from minefleet.envs import crafter_score
 from minefleet.v1 import episode_pb2
 from minefleet_learner.tally import OTHER, Tally, bounded, mean
 

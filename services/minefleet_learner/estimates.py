@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
+from minefleet.core.tree import Tree
 from minefleet.policies import Policy
-from minefleet.tree import Tree
 from minefleet_learner.advantages import chain, chain_vtrace
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
-from minefleet.codec import HalfPacked, decode_half
-from minefleet.errors import FencedError, NotFoundError
-from minefleet.replay import LeasedChunk, Order, Packed
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import FencedError, NotFoundError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.codec import HalfPacked, decode_half
+from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.batch import Batch, Name
 from minefleet_learner.burn_in import burned_steps

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from minefleet.checkpoint import CheckpointState
-from minefleet.errors import ContractError, FencedError, GaveUpError
-from minefleet.files import write_whole
-from minefleet.parameters import ParametersClient
+from minefleet.core.errors import ContractError, FencedError, GaveUpError
+from minefleet.core.files import write_whole
 from minefleet.policies.weights import Weights
-from minefleet.replay import NOWHERE, Position
-from minefleet.run import RUN_FILE, Run
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import NOWHERE, Position
+from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.episodes import EpisodeStatistics
 from minefleet_learner.feed import Feed
 from minefleet_learner.loop_time import LoopTime

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from minefleet.replay import LeasedChunk, Order, Packed, Position
-from minefleet.run import Run
+from minefleet.rpc.replay_client import LeasedChunk, Order, Packed, Position
+from minefleet.runs.run import Run
 from minefleet_learner.feed import Feed
 from minefleet_learner.leading import END, PART, START, UPDATE, compare, whole_receipt
 from minefleet_learner.ranks import Ranks

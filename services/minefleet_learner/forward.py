@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.policies.encoders import AT_ONCE
+from minefleet.policies.layers.encoders import AT_ONCE
 from minefleet.policies.precision import compute
-from minefleet.tree import Tree, flatten, tree_map
 from minefleet_learner.batch import Batch
 from minefleet_learner.pieces import evenly
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minefleet.fragment import Fragment
-from minefleet.tree import Tree, flatten, unflatten
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree, flatten, unflatten
 
 Spread = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """`map`, or that of a pool of threads."""

@@ -10,8 +10,8 @@ Whatever only rank 0 knows goes along; the others ask nobody but replay, for the
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from minefleet.errors import ConfigError
-from minefleet.replay import LeasedChunk, Order, Packed
+from minefleet.core.errors import ConfigError
+from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
 from minefleet_learner.feed import Receipt
 from minefleet_learner.ranks import Ranks
 from minefleet_learner.schedule import Rates

@@ -26,10 +26,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from minefleet.checkpoint import CheckpointState, newest
 from minefleet.policies.weights import Weights
-from minefleet.rpc import StoppedError
-from minefleet.run import RUN_FILE
+from minefleet.rpc.channel import StoppedError
+from minefleet.runs.checkpoint import CheckpointState, newest
+from minefleet.runs.run import RUN_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.copies import Copier

@@ -20,7 +20,7 @@ from typing import Literal
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from minefleet.bottleneck import LOOP, LOOP_PREFIX, shares
+from minefleet.monitoring.bottleneck import LOOP, LOOP_PREFIX, shares
 from minefleet_runtime.recent import Recent
 
 Doing = Literal["nothing", "waits", "trains", "stands still"]

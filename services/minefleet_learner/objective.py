@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.tree import Tree, tree_map
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.forward import evaluate_pieces, gather
 from minefleet_learner.ppo import PPOLoss, masked_mean, ppo_loss

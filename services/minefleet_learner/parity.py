@@ -23,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minefleet.errors import GaveUpError
+from minefleet.core.errors import GaveUpError
+from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
 from minefleet.policies.policy import twin
 from minefleet.policies.precision import exact_float32
 from minefleet.policies.weights import load_numpy
-from minefleet.tree import tree_map
-from minefleet.weights.encoding import as_fetched
+from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import evaluate, select_seen
 from minefleet_learner.pieces import windows

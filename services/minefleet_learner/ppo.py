@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from minefleet.policies.moments import Moments, moments_of
+from minefleet.policies.layers.moments import Moments, moments_of
 from minefleet_learner.importance import capped
 from minefleet_learner.shapes import check_shapes
 

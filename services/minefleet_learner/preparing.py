@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
-from minefleet.tree import Tree, tree_map
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch, Name, subset
 from minefleet_learner.estimates import Estimates, Part

@@ -26,9 +26,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is pu
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from minefleet.errors import ConfigError, FleetError
+from minefleet.core.errors import ConfigError, FleetError
 from minefleet.launch.ranks import ADDRESS, LOCAL_RANK, PORT, SIZE, rank_here, size_here
-from minefleet.policies.moments import Moments, merge
+from minefleet.policies.layers.moments import Moments, merge
 
 AGENT_HOSTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 FOR_EVER = timedelta(days=3650)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minefleet.config import TrainConfig
+from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
 from minefleet.policies.precision import compute
-from minefleet.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.batch import Batch, Name
 from minefleet_learner.forward import gather, has_memory, observations, stored_state

@@ -5,13 +5,13 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from minefleet.checkpoint import Checkpoint, CheckpointState, newest, read
 from minefleet.config import TrainConfig
 from minefleet.config.train import AUTO
 from minefleet.policies import zero_value_head
 from minefleet.policies.weights import load_numpy, to_numpy
-from minefleet.run import Run
-from minefleet.trained import read_weights
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read
+from minefleet.runs.policy_source import read_weights
+from minefleet.runs.run import Run
 from minefleet_learner.copies import Copier
 from minefleet_learner.snapshot import (
     Insides,

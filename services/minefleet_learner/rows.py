@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from minefleet.checkpoint import CheckpointState
+from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import episode_pb2
 from minefleet_learner.episodes import EpisodeStatistics
 from minefleet_learner.feed import Receipt

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from minefleet.checkpoint import Checkpoint, prune, write
+from minefleet.runs.checkpoint import Checkpoint, prune, write
 
 
 class CheckpointWriter:

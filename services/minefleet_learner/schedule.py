@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from minefleet.checkpoint import CheckpointState
 from minefleet.config import FleetConfig, TrainConfig
+from minefleet.runs.checkpoint import CheckpointState
 from minefleet_learner.episodes import EpisodeStatistics
 
 FEWEST_EPISODES = 20

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
-from minefleet.errors import FencedError, FleetError, NotFoundError
-from minefleet.replay import EpisodePage, Lease, LeasedChunk, Order, Packed, Position, ReplayClient
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import FencedError, FleetError, NotFoundError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.replay_client import EpisodePage, Lease, LeasedChunk, Order, Packed, Position, ReplayClient
 from minefleet.v1 import episode_pb2
 
 EPISODES_PER_PAGE = 1000

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from minefleet.errors import ConfigError
-from minefleet.files import write_whole
-from minefleet.run import WHOLE_CONFIG_FILE, Run, to_dict
+from minefleet.core.errors import ConfigError
+from minefleet.core.files import write_whole
+from minefleet.runs.run import WHOLE_CONFIG_FILE, Run, to_dict
 from minefleet.v1 import episode_pb2
 
 logger = logging.getLogger(__name__)

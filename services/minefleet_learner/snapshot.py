@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from minefleet.checkpoint import Checkpoint, CheckpointState
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.policies import Policy
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState
 
 Arrays = dict[str, NDArray[Any]]
 

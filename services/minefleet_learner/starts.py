@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
 from minefleet.policies.precision import compute
-from minefleet.tree import Tree, tree_map
 from minefleet_learner.batch import Batch
 from minefleet_learner.forward import gather, in_order, observations, passes, stored_state
 

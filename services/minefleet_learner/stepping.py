@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
-from minefleet.errors import GaveUpError
+from minefleet.core.errors import GaveUpError
 from minefleet.policies import Policy
 from minefleet_learner.amp import build_scaler
 from minefleet_learner.batch import Name

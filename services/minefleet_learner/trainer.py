@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from minefleet.config import TrainConfig
-from minefleet.errors import GaveUpError
+from minefleet.core.errors import GaveUpError
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.report import UpdateReport
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from minefleet.launch.rollout_manager import RolloutManager
     from minefleet.policies import Policy
-    from minefleet.rollout_manager import RolloutManager
     from minefleet_learner.auxiliary import AuxiliaryLoss
     from minefleet_learner.batch import Batch
     from minefleet_learner.loop import Learner, Taken

@@ -8,12 +8,12 @@ import sys
 from dataclasses import asdict, fields
 from functools import partial
 
-from minefleet import generators
 from minefleet.config import TrainConfig
 from minefleet.config.fleet import OUR_TRAINER
-from minefleet.errors import ConfigError
-from minefleet.rollout_manager import RolloutManager
-from minefleet.run import Run
+from minefleet.core import import_path
+from minefleet.core.errors import ConfigError
+from minefleet.launch.rollout_manager import RolloutManager
+from minefleet.runs.run import Run
 from minefleet_learner.trainer import BaseTrainer, PPOTrainer
 
 
@@ -26,7 +26,7 @@ def find(name: str) -> type[BaseTrainer]:
     if name == OUR_TRAINER:
         return PPOTrainer
     try:
-        found = generators.load(name)
+        found = import_path.load(name)
     except ConfigError as error:
         raise ConfigError(f"trainer_name={name}: {error}") from error
     if not isinstance(found, type) or not issubclass(found, BaseTrainer):
@@ -52,8 +52,8 @@ def build_trainer(run: Run) -> BaseTrainer:
 
 
 if __name__ == "__main__":
-    from minefleet.child import reply
-    from minefleet.lifeline import die_with_launcher
+    from minefleet.core.parent_death import die_with_launcher
+    from minefleet.core.subprocess_call import reply
 
     die_with_launcher()
     reply(lambda: {"trainer": find(sys.argv[1]).__qualname__})

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minefleet.tree import Tree, tree_map
+from minefleet.core.tree import Tree, tree_map
 from minefleet_learner.large import Large, Row, stack
 from minefleet_learner.uploading import Uploader
 

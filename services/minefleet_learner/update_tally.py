@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from minefleet.policies.moments import Moments, moments_of
+from minefleet.policies.layers.moments import Moments, moments_of
 from minefleet_learner.estimates import Part
 from minefleet_learner.importance import Weights, weigh
 from minefleet_learner.ppo import PPOLoss

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from minefleet.tree import Tree, tree_map
+from minefleet.core.tree import Tree, tree_map
 
 
 class Uploader:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from minefleet.errors import UnavailableError
+from minefleet.core.errors import UnavailableError
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore

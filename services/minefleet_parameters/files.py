@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minefleet.errors import OverloadedError
+from minefleet.core.errors import OverloadedError
 
 DISK_FULL_RETRY_S = 5.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec, TypeAlias, TypeVar
 
-from minefleet.rpc import bundled
+from minefleet.rpc.channel import bundled
+from minefleet.rpc.weights.tensor_chunks import encode
 from minefleet.v1 import weights_pb2
-from minefleet.weights.pieces import encode
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensors import Span, spans
 

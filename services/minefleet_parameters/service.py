@@ -19,13 +19,13 @@ from typing import TypeAlias
 
 import grpc
 
-from minefleet.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
-from minefleet.rpc import PIECE_BYTES
+from minefleet.core.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.weights.manifest import MAX_NAME_LENGTH, unique_bytes
+from minefleet.rpc.weights.missing import MissingTensorsError
+from minefleet.rpc.weights.tensor_chunks import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet.weights.manifest import MAX_NAME_LENGTH, unique_bytes
-from minefleet.weights.missing import MissingTensorsError
-from minefleet.weights.pieces import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet_parameters.announcing import Announcer, Watchers
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.sending import TensorSender, begin

@@ -37,7 +37,7 @@ import numpy as np
 from google.protobuf import json_format
 from numpy.typing import NDArray
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     ConfigError,
     CorruptError,
     FencedError,
@@ -46,11 +46,11 @@ from minefleet.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet.files import write_whole
+from minefleet.core.files import write_whole
+from minefleet.rpc.weights.manifest import check_architecture, check_manifest, info_of
+from minefleet.rpc.weights.missing import MissingTensorsError
+from minefleet.rpc.weights.tensor_chunks import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import check_architecture, check_manifest, info_of
-from minefleet.weights.missing import MissingTensorsError
-from minefleet.weights.pieces import Piece
 from minefleet_parameters.files import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
 from minefleet_parameters.upload import Upload

@@ -11,15 +11,15 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import xxhash
 
-from minefleet import tensor_file
-from minefleet.dtypes import NUMPY_DTYPES
-from minefleet.errors import CorruptError
-from minefleet.files import sync
-from minefleet.rpc import PIECE_BYTES
-from minefleet.tensor_file import LENGTH_BYTES, Row, word_of
+from minefleet.core import safetensors_writer
+from minefleet.core.dtypes import NUMPY_DTYPES
+from minefleet.core.errors import CorruptError
+from minefleet.core.files import sync
+from minefleet.core.safetensors_writer import LENGTH_BYTES, Row, word_of
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.weights.manifest import is_bfloat16
+from minefleet.rpc.weights.tensor_chunks import Piece
 from minefleet.v1 import weights_pb2
-from minefleet.weights.manifest import is_bfloat16
-from minefleet.weights.pieces import Piece
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def spans(digest: str, start: int, end: int) -> Iterator[Span]:
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
     """The bytes before the data in a file that holds one tensor under its digest."""
     dtype = _BFLOAT16 if is_bfloat16(entry) else word_of(NUMPY_DTYPES[entry.dtype])
-    return tensor_file.header_of([Row(entry.digest, dtype, entry.shape, entry.size_bytes)])
+    return safetensors_writer.header_of([Row(entry.digest, dtype, entry.shape, entry.size_bytes)])
 
 
 class SeekableFile(Protocol):

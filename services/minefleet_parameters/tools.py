@@ -13,12 +13,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
-from minefleet.exported import export
-from minefleet.run import Run, read_run
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
+from minefleet.rpc.weights.manifest import from_wire
+from minefleet.rpc.weights.version import read_info
+from minefleet.runs.export import export
+from minefleet.runs.run import Run, read_run
 from minefleet.v1 import weights_pb2
-from minefleet.weights.manifest import from_wire
-from minefleet.weights.version import read_info
 from minefleet_parameters.role import versions_to_keep
 from minefleet_parameters.store import IDENTITY_FILE, ParameterStore, open_store
 

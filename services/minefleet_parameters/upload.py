@@ -10,12 +10,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from minefleet.errors import RejectedError, UnavailableError
-from minefleet.files import sync
-from minefleet.rpc import PIECE_BYTES
+from minefleet.core.errors import RejectedError, UnavailableError
+from minefleet.core.files import sync
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.weights.manifest import is_finite
+from minefleet.rpc.weights.tensor_chunks import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import is_finite
-from minefleet.weights.pieces import AnyPiece
 from minefleet_parameters.files import refusing_when_full
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
 

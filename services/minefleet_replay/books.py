@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import error as StructError  # noqa: N812  # It is a class.
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 from minefleet_replay.index import Chunk, Fragment, Index
 from minefleet_replay.leases import Leases, read_rows
 from minefleet_replay.ledger import Ledger

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import xxhash
 
-from minefleet.errors import CorruptError
-from minefleet.files import write_whole
+from minefleet.core.errors import CorruptError
+from minefleet.core.files import write_whole
 from minefleet_replay.ledger import Ledger
 from minefleet_replay.rows import LEDGER, UNEXPLAINED, number_key
 from minefleet_replay.shortage import translated_shortage

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 from heapq import nlargest
 
-from minefleet.departures import Departure
-from minefleet.errors import CorruptError, NotFoundError
+from minefleet.core.errors import CorruptError, NotFoundError
+from minefleet.rpc.drop_record import Departure
 from minefleet_replay.store import Store
 
 _TIME = b', "at": '

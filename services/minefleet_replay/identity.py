@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from minefleet.errors import ContractError, CorruptError
-from minefleet.files import write_whole
+from minefleet.core.errors import ContractError, CorruptError
+from minefleet.core.files import write_whole
 from minefleet_replay.shortage import translated_shortage
 
 FILE = "identity.json"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple
 
-from minefleet.errors import RejectedError
+from minefleet.core.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.books import Books
 from minefleet_replay.closing import Closing, needed_s

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 
-from minefleet.errors import OverloadedError, RejectedError
+from minefleet.core.errors import OverloadedError, RejectedError
 from minefleet_replay.balance import Balance
 from minefleet_replay.books import Books
 from minefleet_replay.budget import row_weight

@@ -13,7 +13,7 @@ corrupt   its bytes failed their checksum, or it left unused because those of it
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 
 Bucket = Literal["live", "leased", "trained", "expired", "evicted", "corrupt"]
 Reason = Literal["trained", "stale", "abandoned", "incomplete", "late", "evicted", "corrupt"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from minefleet.errors import FencedError, NotFoundError, OverloadedError, RejectedError
+from minefleet.core.errors import FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.books import Books
 from minefleet_replay.index import Chunk, Fragment, Order
 from minefleet_replay.keeper import Change, Keeper

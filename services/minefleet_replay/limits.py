@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.shards import fragments_per_iteration, share
-from minefleet.run import Run
+from minefleet.runs.run import Run
 from minefleet_replay.budget import LARGEST_RECORDS, Budget
 from minefleet_replay.names import MAX_STREAMS
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     ConflictError,
     ContractError,
     CorruptError,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from minefleet.errors import ConflictError, RejectedError
+from minefleet.core.errors import ConflictError, RejectedError
 
 WINDOW = 16
 """Names per stream whose checksum is remembered after the fragment has left."""

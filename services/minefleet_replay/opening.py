@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from minefleet.errors import ConfigError, ContractError, CorruptError
-from minefleet.files import sync
+from minefleet.core.errors import ConfigError, ContractError, CorruptError
+from minefleet.core.files import sync
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.counters import begin_from, read_counters
 from minefleet_replay.identity import FILE, Identity, read_identity, write_identity

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from minefleet.errors import CorruptError
-from minefleet.files import sync
-from minefleet.rpc import PIECE_BYTES
+from minefleet.core.errors import CorruptError
+from minefleet.core.files import sync
+from minefleet.rpc.channel import PIECE_BYTES
 from minefleet_replay.index import Place
 from minefleet_replay.shortage import translated_shortage
 from minefleet_replay.store import StorageError

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 from minefleet_replay.index import Fragment
 from minefleet_replay.lending import Lent
 from minefleet_replay.names import ChunkName

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import xxhash
 
-from minefleet.codec import check_header
-from minefleet.errors import RejectedError
-from minefleet.rpc import PIECE_BYTES
+from minefleet.core.errors import RejectedError
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.codec import check_header
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.intake import Upload
 from minefleet_replay.progress import Counts

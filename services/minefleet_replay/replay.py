@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from minefleet.errors import ContractError, NotFoundError, RunMismatchError
+from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
 from minefleet_replay.closing import Closing
 from minefleet_replay.counters import Counters, counters_of, write_counters

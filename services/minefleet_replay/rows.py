@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.index import Fragment, Place
 from minefleet_replay.ledger import Reason

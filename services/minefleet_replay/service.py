@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from minefleet.errors import DeadlineError, FleetError, OverloadedError, RejectedError
-from minefleet.replay import duration
-from minefleet.rpc import bundled
+from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, RejectedError
+from minefleet.rpc.channel import bundled
+from minefleet.rpc.replay_client import duration
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.closing import Closing
 from minefleet_replay.departures import why_dropped

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 
 Span = tuple[int, int]
 

@@ -32,7 +32,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from minefleet.errors import ConflictError, CorruptError, FleetError, OverloadedError, UnavailableError
+from minefleet.core.errors import ConflictError, CorruptError, FleetError, OverloadedError, UnavailableError
 from minefleet_replay.budget import BUFFERS, EVENT_LOGS, Budget
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from minefleet.errors import OverloadedError
+from minefleet.core.errors import OverloadedError
 from minefleet_replay.metrics import ReplayMetrics
 from minefleet_replay.replay import Replay
 from minefleet_runtime.context import StatusBoard

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.errors import RejectedError
+from minefleet.core.errors import RejectedError
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
 FINITE = frozenset({"reward", "behaviour_logp", "behaviour_value", "next_value"})

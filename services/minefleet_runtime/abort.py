@@ -1,4 +1,4 @@
-"""Turns errors that a servicer raises into gRPC status: the way back of `minefleet.errors.from_rpc_error`."""
+"""Turns errors that a servicer raises into gRPC status: the way back of `minefleet.core.errors.from_rpc_error`."""
 
 import errno
 import logging
@@ -9,7 +9,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     AuthError,
     ConfigError,
     ConflictError,
@@ -26,7 +26,7 @@ from minefleet.errors import (
     StrangerError,
     UnavailableError,
 )
-from minefleet.rpc import StoppedError
+from minefleet.rpc.channel import StoppedError
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from minefleet.credentials import ROLES, TOKEN_KEY, Credentials, role_among
-from minefleet.errors import AuthError, StrangerError
+from minefleet.core.errors import AuthError, StrangerError
+from minefleet.rpc.credentials import ROLES, TOKEN_KEY, Credentials, role_among
 
 EVERYBODY = frozenset(ROLES)
 LEARNER, ACTOR, OPERATOR = frozenset({"learner"}), frozenset({"actor"}), frozenset({"operator"})

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from minefleet.credentials import NOTHING, Credentials
-from minefleet.files import write_whole
-from minefleet.run import Run
+from minefleet.core.files import write_whole
+from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 
 State = status_service_pb2.State

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
-from minefleet.errors import NotFoundError
+from minefleet.core.errors import NotFoundError
 
 
 class Health(health.HealthServicer):  # type: ignore[misc]  # It has no types.

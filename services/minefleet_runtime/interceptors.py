@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from minefleet.errors import FleetError, OverloadedError, RejectedError, StrangerError
+from minefleet.core.errors import FleetError, OverloadedError, RejectedError, StrangerError
 from minefleet_runtime.abort import status_of
 from minefleet_runtime.access import Access, is_open
 from minefleet_runtime.metrics import Rpc, RpcMetrics

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import prometheus_client
 
-from minefleet.child import exit_at_once
 from minefleet.config import EndpointConfig
-from minefleet.credentials import read_credentials
-from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
-from minefleet.index import HELP, label_of, number_of, read_index
-from minefleet.lifeline import die_with_launcher
-from minefleet.rpc import StoppedError
-from minefleet.run import Run, read_run
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
+from minefleet.core.parent_death import die_with_launcher
+from minefleet.core.role_index import HELP, label_of, number_of, read_index
+from minefleet.core.subprocess_call import exit_at_once
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.credentials import read_credentials
+from minefleet.rpc.enum_names import role_word
+from minefleet.runs.run import Run, read_run
 from minefleet.v1 import status_service_pb2
-from minefleet.words import role_word
 from minefleet_runtime.context import RoleContext, StatusBoard, section_of
 from minefleet_runtime.logs import set_up_logging
 from minefleet_runtime.memory import keep_freed_memory

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Info, Proce
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from minefleet.rpc.enum_names import state_word
 from minefleet.v1 import status_service_pb2
-from minefleet.words import state_word
 from minefleet_runtime.context import StatusBoard
 from minefleet_runtime.processor import ProcessorCollector
 

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from minefleet.errors import ConfigError
-from minefleet.words import state_word
+from minefleet.core.errors import ConfigError
+from minefleet.rpc.enum_names import state_word
 from minefleet_runtime.context import StatusBoard
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minefleet.errors import ConfigError
-from minefleet.rpc import FRAMES, KEEPALIVE, MESSAGE_BYTES
+from minefleet.core.errors import ConfigError
+from minefleet.rpc.channel import FRAMES, KEEPALIVE, MESSAGE_BYTES
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import Access
 from minefleet_runtime.context import RoleContext

@@ -5,9 +5,9 @@ from typing import Any
 
 from google.protobuf import duration_pb2
 
-from minefleet.errors import ContractError
+from minefleet.core.errors import ContractError
+from minefleet.rpc.enum_names import role_word
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
-from minefleet.words import role_word
 from minefleet_runtime.context import StatusBoard
 
 Identity = status_service_pb2.Identity

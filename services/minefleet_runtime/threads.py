@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 
-from minefleet.errors import EXIT_FAILED
+from minefleet.core.errors import EXIT_FAILED
 
 logger = logging.getLogger(__name__)
 

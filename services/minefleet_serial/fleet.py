@@ -8,8 +8,8 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from minefleet.errors import ConfigError
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import ConfigError
+from minefleet.rpc.channel import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.assembly import Parts, assemble
 from minefleet_learner.trainers import build_trainer

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 from tests.deploy.kubernetes_fleet import ROLES, Fleet, filled, mounts
 
-from minefleet import certs
 from minefleet.launch.ports import free_port
+from minefleet.rpc import certificates
 
 PROGRAMS = {"minefleet": ["-m", "minefleet"], "torchrun": ["-m", "torch.distributed.run"]}
 METRICS_PORT = "9100"
@@ -80,7 +80,7 @@ class Cluster:
         self._overrides = overrides
         self._ports = {port: str(free_port("0.0.0.0")) for port in PORTS}
         self._started: list[subprocess.Popen[bytes]] = []
-        certs.init(place / "certs")
+        certificates.init(place / "certs")
         names = [(role, index) for role in ROLES for index in range(self._replicas(role))]
         # A network of its own for every process that makes a cluster.
         network = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}"

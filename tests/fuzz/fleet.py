@@ -20,9 +20,9 @@ from tests.role_process import TIMEOUT_S, RoleProcess, free_address, wait_for
 
 from minefleet.config import EndpointConfig, EnvConfig, FleetConfig, ServicesConfig
 from minefleet.launch.preflight import Found, preflight
-from minefleet.replay import Position
-from minefleet.rpc import CLIENT_OPTIONS
-from minefleet.run import Run
+from minefleet.rpc.channel import CLIENT_OPTIONS
+from minefleet.rpc.replay_client import Position
+from minefleet.runs.run import Run
 
 LEASE_S = 0.05
 """Longest wait for a Lease that must wait."""

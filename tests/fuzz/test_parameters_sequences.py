@@ -14,7 +14,7 @@ from tests.fuzzing import EXTENTS, fuzz_steps, messages, mutated
 from tests.minefleet_parameters.conftest import running
 from tests.parameters_process import RUN, header_of, messages_of, pieces_of, weights_of
 
-from minefleet.rpc import connect
+from minefleet.rpc.channel import connect
 from minefleet.v1 import parameters_service_pb2 as pb
 
 EXAMPLES, STEPS = 25, 20

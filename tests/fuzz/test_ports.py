@@ -17,10 +17,10 @@ from tests.parameters_process import RUN, ParametersProcess, status_of, weights_
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import TIMEOUT_S
 
-from minefleet import certs
 from minefleet.config.security import SecurityConfig
-from minefleet.credentials import Credentials, read_credentials
-from minefleet.rpc import MESSAGE_BYTES
+from minefleet.rpc import certificates as certs
+from minefleet.rpc.channel import MESSAGE_BYTES
+from minefleet.rpc.credentials import Credentials, read_credentials
 
 EXAMPLES = 100
 CONNECTIONS = 300

@@ -14,8 +14,8 @@ from tests.fuzz.logs import errors
 from tests.fuzzing import EXTENTS, fuzz_steps, messages, mutated
 from tests.minefleet_replay.conftest import RUN, Server
 
-from minefleet.codec import checksum
-from minefleet.rpc import connect
+from minefleet.rpc.channel import connect
+from minefleet.rpc.codec import checksum
 from minefleet.v1 import replay_service_pb2 as pb
 from minefleet.v1 import replay_service_pb2_grpc
 from minefleet.v1.fragment_pb2 import ChunkName

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from minefleet.config import EnvConfig, FleetConfig
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.core.schema import Schema
+from minefleet.runs.run import Run
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from minefleet.config.load import (
     read_settings,
     to_yaml,
 )
-from minefleet.errors import ConfigError
-from minefleet.run import to_dict
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree
+from minefleet.runs.run import to_dict
 
 MODULE = """
 print("whatever a module prints")

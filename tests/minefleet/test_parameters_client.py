@@ -10,9 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
-from minefleet.errors import ContractError, CorruptError, RejectedError, UnavailableError
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import ContractError, CorruptError, RejectedError, UnavailableError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.manifest import describe, info_of
+from minefleet.rpc.weights.missing import MissingTensorsError
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import (
     parameters_service_pb2_grpc,
@@ -21,8 +23,6 @@ from minefleet.v1 import (
     tensor_pb2,
     weights_pb2,
 )
-from minefleet.weights.manifest import describe, info_of
-from minefleet.weights.missing import MissingTensorsError
 
 WEIGHTS = {"a": np.arange(8, dtype=np.float32), "b": np.ones(3, np.float32)}
 IDENTITY = status_service_pb2.Identity(role=status_service_pb2.ROLE_ACTOR, wire_version=1)

@@ -7,8 +7,8 @@ import pytest
 from minefleet.cli.settings import split
 from minefleet.config.load import from_settings, load
 from minefleet.config.paths import mapped, there
-from minefleet.errors import ConfigError
-from minefleet.run import LOCAL_KEYS
+from minefleet.core.errors import ConfigError
+from minefleet.runs.run import LOCAL_KEYS
 
 MAP = {"/nfs": "/data", "/nfs/models": "/models"}
 

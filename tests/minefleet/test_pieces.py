@@ -5,10 +5,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.rpc import PIECE_BYTES
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.weights.tensor_chunks import Piece, cut, decode, encode
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2
-from minefleet.weights.pieces import Piece, cut, decode, encode
 
 MESSAGES = (pb.PublishRequest, pb.FetchResponse)
 

@@ -11,9 +11,9 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from minefleet.errors import ConflictError, ContractError, InternalError, UnavailableError
-from minefleet.replay import Position, ReplayClient
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import ConflictError, ContractError, InternalError, UnavailableError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.replay_client import Position, ReplayClient
 from minefleet.v1 import (
     fragment_pb2,
     replay_service_pb2,

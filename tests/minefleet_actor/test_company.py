@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor import grants, shipping
 from minefleet_actor.grants import Chunk, Grants

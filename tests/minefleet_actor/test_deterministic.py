@@ -9,11 +9,11 @@ from tests.role_process import RoleProcess, wait_for
 
 from minefleet.config.load import from_data
 from minefleet.launch.prepare import prepare
-from minefleet.parameters import ParametersClient
 from minefleet.policies import build
 from minefleet.policies.weights import Weights, to_numpy
-from minefleet.replay import Position, ReplayClient
-from minefleet.run import Run
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 
 SLOTS = 5

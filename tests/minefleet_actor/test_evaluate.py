@@ -9,12 +9,12 @@ from tests.minefleet.launch.finding import find
 from tests.minefleet_actor import side_env
 from tests.minefleet_actor.side_env import FAR, SPREAD, STEPS
 
-from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config import EnvConfig, FleetConfig, PolicyConfig
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
-from minefleet.run import Run
-from minefleet.trained import look
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.policy_source import look
+from minefleet.runs.run import Run
 from minefleet_actor.evaluate import evaluate, parse
 
 SURENESS = 0.75

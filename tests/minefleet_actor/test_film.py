@@ -9,8 +9,8 @@ from tests.films import pictures
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.preflight import preflight
-from minefleet.run import Run
-from minefleet.trained import Trained
+from minefleet.runs.policy_source import Trained
+from minefleet.runs.run import Run
 from minefleet_actor.evaluate import evaluate, parse
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from minefleet.config import PolicyConfig
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
-from minefleet.schema import Leaf, Schema
 from minefleet_actor.forward import ForwardOptions
 from minefleet_actor.inference import Inference
 from minefleet_learner.parity import BOUNDS

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch._inductor import config as inductor
 
 from minefleet.config import PolicyConfig
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import to_numpy
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, flatten
 from minefleet_actor.forward import ForwardOptions, padded_sizes
 from minefleet_actor.inference import Decision, Inference
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet.replay import Closing
+from minefleet.rpc.replay_client import Closing
 from minefleet_actor.grants import Grants
 from minefleet_actor.lanes import Lane, Lanes, lane_numbers
 

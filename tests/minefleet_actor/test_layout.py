@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from minefleet.config import PolicyConfig
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import load_numpy, to_numpy
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import flatten
 from minefleet_actor.layout import lay_out
 
 SCHEMA = Schema(

@@ -14,15 +14,15 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
 from minefleet.config import ReplayBufferConfig, RolloutConfig, WorkerConfig
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree
 from minefleet.policies import Policy, PolicyOutput
 from minefleet.policies.frozen_encoder import KEY, FrozenEncoder
-from minefleet.policies.heads import action_head
-from minefleet.policies.value_norm import ValueNorm
+from minefleet.policies.layers.heads import action_head
+from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weights import Weights, to_numpy
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree
+from minefleet.rpc.weights.version import VersionInfo
 from minefleet.v1 import episode_pb2
-from minefleet.weights.version import VersionInfo
 from minefleet_actor.batching import Batcher
 from minefleet_actor.cuts import Cuts
 from minefleet_actor.episodes import Episodes

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.config.fleet import EndpointConfig
-from minefleet.run import Shard
+from minefleet.runs.run import Shard
 from minefleet_actor.assembly import packing_for
 
 

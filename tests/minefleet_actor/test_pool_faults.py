@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.core.schema import Schema
 from minefleet.envs import make, schema_of
-from minefleet.schema import Schema
 from minefleet_actor.pool import EnvGaveUpError, EnvPool, EnvStartError, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slots import episode_seed
 

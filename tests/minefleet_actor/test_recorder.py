@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.fragment import Fragment
-from minefleet.schema import Leaf, Schema
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
 from minefleet_actor.recorder import Recorder
 
 SCHEMA = Schema(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.config import WrappersConfig
-from minefleet.schema import Leaf, Schema
+from minefleet.core.schema import Leaf, Schema
 from minefleet_actor.episodes import Episodes
 from minefleet_actor.recorder import Recorder
 from minefleet_actor.rewards import shaping

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, ServicesConfig
-from minefleet.errors import EXIT_GAVE_UP
+from minefleet.core.errors import EXIT_GAVE_UP
 from minefleet.launch import ports
 from minefleet.launch.preflight import preflight
-from minefleet.parameters import ParametersClient
 from minefleet.policies import build
 from minefleet.policies.weights import Weights, to_numpy
-from minefleet.run import Run
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.runs.run import Run
 
 TIMEOUT_S = 120.0
 

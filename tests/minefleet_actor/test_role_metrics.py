@@ -19,11 +19,11 @@ from minefleet.config import ServicesConfig
 from minefleet.config.load import load
 from minefleet.launch import ports
 from minefleet.launch.preflight import preflight
-from minefleet.parameters import ParametersClient
+from minefleet.monitoring.status import look
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
-from minefleet.run import Run
-from minefleet.status import look
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.runs.run import Run
 
 WORLD = """
 import gymnasium

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.errors import ContractError, CorruptError, FleetError, GaveUpError, NotFoundError, RunMismatchError
-from minefleet.parameters import VersionInfo
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import ContractError, CorruptError, FleetError, GaveUpError, NotFoundError, RunMismatchError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.parameters_client import VersionInfo
 from minefleet_actor.weights import WeightsFollower
 
 

@@ -11,7 +11,15 @@ import pytest
 import minefleet_env
 
 MODULES = sorted(Path(minefleet_env.__file__).parent.glob("*.py"))
-HEAVY = ("minefleet.config", "minefleet.errors", "grpc", "google.protobuf", "omegaconf", "torch", "prometheus_client")
+HEAVY = (
+    "minefleet.config",
+    "minefleet.core.errors",
+    "grpc",
+    "google.protobuf",
+    "omegaconf",
+    "torch",
+    "prometheus_client",
+)
 BUILT_IN = {"dict", "frozenset", "list", "set", "tuple", "type"}
 OURS = """
 from minefleet_env.factory import make

@@ -15,10 +15,10 @@ from tests.role_process import wait_for_deaths
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.config.load import load
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Schema
 from minefleet.launch.preflight import describe_environment
-from minefleet.run import read_run
-from minefleet.schema import Schema
+from minefleet.runs.run import read_run
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slots import episode_seed
 

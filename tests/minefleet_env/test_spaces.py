@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import flatten
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import flatten
 from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.spaces import reader, schema_of, writer

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from minefleet.config import PolicyConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy, build
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, tree_map
 
 SIZE = 3
 ACTIONS = 4

@@ -18,12 +18,12 @@ from conftest import SCHEMA, SIZE, random_fragment  # type: ignore[import-not-fo
 from torch import Tensor, nn
 
 from minefleet.config import TrainConfig
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.policies.core import GRUCore
-from minefleet.policies.heads import action_head
-from minefleet.policies.obs_norm import ObsNorm
-from minefleet.policies.value_norm import ValueNorm
-from minefleet.tree import Tree, tree_map
+from minefleet.policies.layers.gru import GRUCore
+from minefleet.policies.layers.heads import action_head
+from minefleet.policies.layers.obs_norm import ObsNorm
+from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.ranks import Ranks, join

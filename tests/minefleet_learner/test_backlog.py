@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.errors import FencedError
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import FencedError
+from minefleet.rpc.channel import StoppedError
 from minefleet_learner.backlog import Backlog
 
 ROOM = 3

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from minefleet.config import TrainConfig
-from minefleet.errors import RejectedError
-from minefleet.fragment import Fragment
+from minefleet.core.errors import RejectedError
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
-from minefleet.policies.moments import moments_of
-from minefleet.tree import Tree, tree_map
+from minefleet.policies.layers.moments import moments_of
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import cut_between, estimate, recompute
 from minefleet_learner.forward import evaluate_pieces, gather, select_seen

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minefleet.codec import HalfPacked, decode_half, encode
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy
-from minefleet.tree import Tree, flatten
+from minefleet.rpc.codec import HalfPacked, decode_half, encode
 from minefleet_learner import unpacking
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, Name, collate, subset

@@ -11,9 +11,9 @@ from tests.updates import make_batch, weights
 from torch._inductor import config as inductor
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema
 from minefleet.policies import Policy
-from minefleet.schema import Schema
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.compiling import compiled_policy
 from minefleet_learner.schedule import rates

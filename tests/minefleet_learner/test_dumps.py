@@ -10,10 +10,10 @@ import torch
 from tests.updates import equal, make_batch, weights
 
 from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
-from minefleet.errors import ConfigError
-from minefleet.fragment import Fragment
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.core.errors import ConfigError
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema
+from minefleet.runs.run import Run
 from minefleet_learner.assembly import build_updater
 from minefleet_learner.batch import Batch
 from minefleet_learner.dumps import MOST_DUMPS, Dumps, read_dump

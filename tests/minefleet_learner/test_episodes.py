@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet import crafter_score
 from minefleet.config import EpisodeStatisticsConfig
 from minefleet.config.load import load
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.envs import crafter_score
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet_learner.episodes import EpisodeStatistics
 

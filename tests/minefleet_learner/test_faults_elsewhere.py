@@ -30,7 +30,7 @@ FAULTS = {
         f"{LEARNER}/test_keys.py::test_the_learning_rate_after_resume_is_the_configurations_and_not_the_optimizers",
     ],
     "first is ignored": [
-        "tests/minefleet/policies/test_core.py::test_what_follows_a_first_equals_a_run_from_a_fresh_state"
+        "tests/minefleet/policies/layers/test_gru.py::test_what_follows_a_first_equals_a_run_from_a_fresh_state"
     ],
     "truncation is termination": [
         f"{LEARNER}/test_gae.py::test_a_truncated_step_bootstraps_and_a_terminated_one_does_not",
@@ -47,7 +47,7 @@ FAULTS = {
         f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger"
     ],
     "no multiple of keep_interval survives": [
-        "tests/minefleet/test_checkpoint.py::test_only_what_was_asked_for_is_kept"
+        "tests/minefleet/runs/test_checkpoint.py::test_only_what_was_asked_for_is_kept"
     ],
     "advantages are chained across gaps": [f"{LEARNER}/test_advantages.py::test_a_gap_breaks_the_chain"],
     "the reference starts every fragment afresh": [

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from harness.training_ours import InMemory
-from minefleet.codec import encode
-from minefleet.fragment import Fragment
-from minefleet.replay import LeasedChunk, Packed
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.codec import encode
+from minefleet.rpc.replay_client import LeasedChunk, Packed
 from minefleet_learner.collating import Collator
 from minefleet_learner.feed import Feed
 

@@ -11,11 +11,11 @@ import torch
 from tests.updates import make_updater, weights
 from torch import Tensor
 
-from minefleet.checkpoint import CheckpointState, read, write
-from minefleet.codec import decode_half, encode
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
+from minefleet.rpc.codec import decode_half, encode
+from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner.batch import Batch
 from minefleet_learner.collating import Collator
 from minefleet_learner.copies import Copier

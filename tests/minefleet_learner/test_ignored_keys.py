@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
-from minefleet.fragment import Fragment
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema
+from minefleet.runs.run import Run
 from minefleet_learner.assembly import build_updater
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.estimates import estimate

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.updates import equal, make_batch, make_updater, weights
 
-from minefleet.checkpoint import CheckpointState, read, write
 from minefleet.config import TrainConfig
 from minefleet.config.load import load
-from minefleet.errors import ConfigError
-from minefleet.fragment import Fragment
+from minefleet.core.errors import ConfigError
+from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
+from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner.batch import Batch
 from minefleet_learner.burn_in import burned_in, burned_steps
 from minefleet_learner.estimates import recompute

@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from tests.role_process import free_address
 
-from minefleet.checkpoint import newest, read, read_state
-from minefleet.codec import encode
 from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.config.fleet import EndpointConfig, StopConfig
-from minefleet.errors import ConfigError, FencedError, GaveUpError
-from minefleet.fragment import Fragment
-from minefleet.parameters import ParametersClient
-from minefleet.replay import Position, ReplayClient
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.core.errors import ConfigError, FencedError, GaveUpError
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema
+from minefleet.rpc.codec import encode
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.weights.bfloat16 import as_fetched
+from minefleet.runs.checkpoint import newest, read, read_state
+from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
-from minefleet.weights.encoding import as_fetched
 from minefleet_learner.assembly import build_learner
 from minefleet_learner.copies import Copier
 from minefleet_learner.feed import WAITING

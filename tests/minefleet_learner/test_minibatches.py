@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.estimates import estimate

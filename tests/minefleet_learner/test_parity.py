@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from harness.playing import Named, Player, schema_of_env
 from minefleet.config import EnvConfig, PolicyConfig, TrainConfig
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import rounded_tensors, to_numpy
-from minefleet.schema import Schema
-from minefleet.tree import Tree
-from minefleet.weights.encoding import as_fetched
+from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet_actor.forward import ForwardOptions
 from minefleet_actor.inference import Decision, Inference
 from minefleet_learner import suspects

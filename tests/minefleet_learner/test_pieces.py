@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.updates import make_batch, make_updater
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import recompute

@@ -15,9 +15,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.tree import flatten
 from minefleet.launch.ports import free_port
-from minefleet.tree import flatten
 from minefleet_learner.ranks import join
 
 SCRIPT = Path(__file__).with_name("rank_process.py")

@@ -10,9 +10,9 @@ import torch
 from tests.updates import equal, make_batch, make_updater, weights
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
-from minefleet.tree import tree_map
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.reference import CARRIED_BYTES, Carrier
 from minefleet_learner.schedule import rates

@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from minefleet.checkpoint import CheckpointState, read, write
 from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
-from minefleet.errors import ContractError
-from minefleet.exported import export
+from minefleet.core.errors import ContractError
+from minefleet.core.schema import Schema
 from minefleet.policies.weights import architecture, to_numpy
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.rpc.weights.manifest import entries_of
+from minefleet.rpc.weights.version import read_info
+from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.runs.export import export
+from minefleet.runs.run import Run
 from minefleet.v1 import weights_pb2
-from minefleet.weights.manifest import entries_of
-from minefleet.weights.version import read_info
 from minefleet_learner.assembly import build_updater
 from minefleet_learner.restore import restore, take_snapshot
 from minefleet_learner.update import Updater

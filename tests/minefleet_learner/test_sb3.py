@@ -22,11 +22,11 @@ from tests.minefleet_learner.conftest import ACTIONS, SCHEMA, SIZE, random_fragm
 from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig, TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import Tree
 from minefleet.policies import Policy, PolicyOutput, build
-from minefleet.policies.heads import DiscreteHead
-from minefleet.policies.value_norm import ValueNorm
-from minefleet.tree import Tree
+from minefleet.policies.layers.heads import DiscreteHead
+from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.report import UpdateReport

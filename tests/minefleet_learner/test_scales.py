@@ -9,7 +9,7 @@ from tests.updates import make_batch, make_updater
 from torch import Tensor
 
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.policies.policy import zero_value_head
 from minefleet_learner.schedule import rates

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from minefleet.checkpoint import CheckpointState
 from minefleet.config import FleetConfig, StopConfig, TrainConfig
+from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet_learner.episodes import EpisodeStatistics
 from minefleet_learner.schedule import progress, stop_reason, with_best

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig
-from minefleet.replay import Lease, StepAccount
+from minefleet.rpc.replay_client import Lease, StepAccount
 from minefleet_learner.shares import FIRST, WINDOW, StepShares
 
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))

@@ -8,9 +8,9 @@ from tests.role_process import wait_for
 from tests.wandb_file import records
 
 from minefleet.config import FleetConfig, LoggerConfig
-from minefleet.errors import ConfigError
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Schema
+from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
 from minefleet_learner.sinks import Journal, JsonLines, flat_numbers, import_package, wandb_arguments
 

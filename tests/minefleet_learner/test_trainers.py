@@ -12,12 +12,12 @@ import torch
 from tests.minefleet_learner.test_loop import FRAGMENTS, LENGTH, Fleet, make_config
 from torch import Tensor
 
-from minefleet.checkpoint import newest
-from minefleet.errors import ConfigError, FleetError
-from minefleet.fragment import Fragment
+from minefleet.core.errors import ConfigError, FleetError
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Schema
+from minefleet.launch.rollout_manager import RolloutManager
 from minefleet.policies import Policy, build
-from minefleet.rollout_manager import RolloutManager
-from minefleet.schema import Schema
+from minefleet.runs.checkpoint import newest
 from minefleet.v1 import status_service_pb2
 from minefleet_learner import BaseTrainer, GaeActor, PPOTrainer
 from minefleet_learner.batch import collate

@@ -11,11 +11,11 @@ import torch
 from prometheus_client import CollectorRegistry
 from tests.updates import equal, make_batch, make_updater, weights
 
-from minefleet.checkpoint import CheckpointState, read, write
 from minefleet.config import PolicyConfig, TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
-from minefleet.schema import Leaf, Schema
+from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner import forward, preparing
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import recompute

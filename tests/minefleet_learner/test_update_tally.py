@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
 from minefleet_learner.batch import collate
 from minefleet_learner.estimates import Estimates, Part
 from minefleet_learner.ranks import ALONE

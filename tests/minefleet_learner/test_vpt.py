@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.updates import equal, make_updater, weights
 
-from minefleet.checkpoint import CheckpointState, read, write
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import tree_map
 from minefleet.policies.policy import zero_value_head
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import changed
-from minefleet.tree import tree_map
+from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner.batch import Batch, collate
 from minefleet_learner.estimates import recompute
 from minefleet_learner.restore import load_snapshot, take_snapshot

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minefleet.codec import HalfPacked, decode_half, encode
 from minefleet.config import TrainConfig
-from minefleet.fragment import Fragment
+from minefleet.core.fragment import Fragment
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ActorCritic
-from minefleet.schema import Leaf, Schema
+from minefleet.rpc.codec import HalfPacked, decode_half, encode
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Name
 from minefleet_learner.collating import Collator

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from minefleet.credentials import NOTHING
-from minefleet.parameters import ParametersClient
+from minefleet.rpc.credentials import NOTHING
+from minefleet.rpc.parameters_client import ParametersClient
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store

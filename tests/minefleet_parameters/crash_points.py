@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from minefleet.rpc.weights.manifest import describe
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import describe
 from minefleet_parameters.store import open_store
 
 STEPS = ("os.rename", "os.remove", "os.mkdir")

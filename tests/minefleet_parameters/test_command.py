@@ -16,10 +16,10 @@ from safetensors.numpy import load_file
 
 from minefleet.cli import main
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
+from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.ports import claim
-from minefleet.parameters import ParametersClient
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 
 Weights = dict[str, NDArray[Any]]

@@ -22,10 +22,10 @@ from tests.parameters_process import (
 )
 from tests.role_process import TIMEOUT_S, wait_for
 
-from minefleet.rpc import MESSAGE_BYTES, connect
+from minefleet.rpc.channel import MESSAGE_BYTES, connect
+from minefleet.rpc.weights.manifest import MAX_TENSORS, architecture_fingerprint
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, tensor_pb2, weights_pb2
-from minefleet.weights.manifest import MAX_TENSORS, architecture_fingerprint
 from minefleet_parameters.service import MAX_PUBLISHES
 
 BOMB_BYTES = 100 * 2**20

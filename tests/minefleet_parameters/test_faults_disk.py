@@ -22,8 +22,8 @@ from tests.parameters_process import (
 )
 from tests.role_process import TIMEOUT_S, small_disk, wait_for
 
-from minefleet.errors import ConfigError, CorruptError, FleetError, OverloadedError
-from minefleet.parameters import ParametersClient
+from minefleet.core.errors import ConfigError, CorruptError, FleetError, OverloadedError
+from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.store import open_store
 

@@ -17,7 +17,7 @@ from tests.parameters_process import RUN, ParametersProcess, weights_of
 from tests.proxy import Proxy
 from tests.role_process import TIMEOUT_S, wait_for
 
-from minefleet.parameters import ParametersClient
+from minefleet.rpc.parameters_client import ParametersClient
 
 WITNESSES = Path(__file__).with_name("witnesses.py")
 

@@ -15,11 +15,11 @@ from tests.fuzzing import messages, mutated
 from tests.parameters_process import header_of, messages_of, pieces_of, weights_of
 from tests.role_process import TIMEOUT_S, wait_for
 
-from minefleet.dtypes import NUMPY_DTYPES
-from minefleet.rpc import PIECE_BYTES, connect
+from minefleet.core.dtypes import NUMPY_DTYPES
+from minefleet.rpc.channel import PIECE_BYTES, connect
+from minefleet.rpc.weights.manifest import architecture_fingerprint
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import weights_pb2
-from minefleet.weights.manifest import architecture_fingerprint
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParametersService"]
 STATUSES = {

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from minefleet.config import FleetConfig
 from minefleet.config.rollout import ReplayBufferConfig, RolloutConfig
-from minefleet.errors import NotFoundError, OverloadedError
-from minefleet.parameters import ParametersClient
+from minefleet.core.errors import NotFoundError, OverloadedError
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.manifest import describe
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import describe
 from minefleet_parameters.role import versions_to_keep
 from minefleet_parameters.store import MAX_PINNED, ParameterStore, open_store
 

@@ -16,12 +16,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.role_process import free_address
 
-from minefleet import rpc
 from minefleet.config import EndpointConfig, FleetConfig, ServicesConfig
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import PIECE_BYTES
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.core.schema import Leaf, Schema
+from minefleet.rpc import channel as rpc
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.runs.run import Run
 from minefleet.v1 import parameters_service_pb2, parameters_service_pb2_grpc, status_service_pb2
 
 ROUNDS = 4
@@ -168,7 +168,7 @@ def test_it_takes_as_many_files_as_it_may_and_warns_when_watchers_have_most_of_t
 
 def test_it_imports_neither_torch_nor_gymnasium_nor_matplotlib() -> None:
     code = (
-        "import sys, minefleet_parameters.role, minefleet.parameters; "
+        "import sys, minefleet_parameters.role, minefleet.rpc.parameters_client; "
         "sys.exit(not sys.modules.keys().isdisjoint({'torch', 'gymnasium', 'matplotlib', 'safetensors'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

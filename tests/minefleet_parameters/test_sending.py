@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.errors import CorruptError
-from minefleet.rpc import PIECE_BYTES
+from minefleet.core.errors import CorruptError
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.weights.manifest import describe
+from minefleet.rpc.weights.tensor_chunks import Piece, cut, decode
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet.weights.manifest import describe
-from minefleet.weights.pieces import Piece, cut, decode
 from minefleet_parameters.sending import RECENT_MESSAGES, TensorSender
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensors import Span

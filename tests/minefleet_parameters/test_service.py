@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.errors import ContractError, FencedError, NotFoundError, RejectedError
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import PIECE_BYTES, connect
+from minefleet.core.errors import ContractError, FencedError, NotFoundError, RejectedError
+from minefleet.rpc.channel import PIECE_BYTES, connect
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.bfloat16 import as_fetched
+from minefleet.rpc.weights.manifest import describe
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet.weights.encoding import as_fetched
-from minefleet.weights.manifest import describe
 
 Weights = dict[str, NDArray[Any]]
 MakeWeights = Callable[..., Weights]

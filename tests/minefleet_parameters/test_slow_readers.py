@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import CLIENT_OPTIONS, PIECE_BYTES
+from minefleet.rpc.channel import CLIENT_OPTIONS, PIECE_BYTES
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.downloads import Downloads
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc
-from minefleet.weights.downloads import Downloads
 
 Parameters = Any
 """The `Parameters` of conftest.py, which cannot be imported here."""

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     ContractError,
     CorruptError,
     FencedError,
@@ -18,12 +18,12 @@ from minefleet.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet.rpc import PIECE_BYTES
+from minefleet.rpc.channel import PIECE_BYTES
+from minefleet.rpc.weights.bfloat16 import as_fetched
+from minefleet.rpc.weights.manifest import describe, digest_of, from_wire
+from minefleet.rpc.weights.missing import MissingTensorsError
+from minefleet.rpc.weights.tensor_chunks import decode
 from minefleet.v1 import parameters_service_pb2, tensor_pb2, weights_pb2
-from minefleet.weights.encoding import as_fetched
-from minefleet.weights.manifest import describe, digest_of, from_wire
-from minefleet.weights.missing import MissingTensorsError
-from minefleet.weights.pieces import decode
 from minefleet_parameters.sending import TensorSender
 from minefleet_parameters.store import ParameterStore, open_store
 

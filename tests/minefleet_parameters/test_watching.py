@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.parameters import ParametersClient
-from minefleet.rpc import CLIENT_OPTIONS
+from minefleet.rpc.channel import CLIENT_OPTIONS
+from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc
 from minefleet_parameters import announcing
@@ -25,7 +25,7 @@ WATCHERS = 30
 PATIENCE_S = 60.0
 WATCH_MANY = """
 import sys, grpc
-from minefleet.rpc import CLIENT_OPTIONS
+from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.v1 import parameters_service_pb2, parameters_service_pb2_grpc
 calls = []
 for number in range(int(sys.argv[2])):

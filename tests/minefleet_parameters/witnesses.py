@@ -16,8 +16,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.errors import FencedError, NotFoundError
-from minefleet.parameters import ParametersClient
+from minefleet.core.errors import FencedError, NotFoundError
+from minefleet.rpc.parameters_client import ParametersClient
 
 TENSORS = 6
 TENSOR_BYTES = 2**19

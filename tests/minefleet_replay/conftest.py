@@ -12,7 +12,6 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from minefleet.codec import checksum
 from minefleet.config import (
     EnvConfig,
     FleetConfig,
@@ -21,10 +20,11 @@ from minefleet.config import (
     ServicesConfig,
     TrainConfig,
 )
-from minefleet.replay import Position, ReplayClient
-from minefleet.rpc import pieces
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.core.schema import Leaf, Schema
+from minefleet.rpc.channel import pieces
+from minefleet.rpc.codec import checksum
+from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
 from minefleet_replay.audit import recount
 from minefleet_replay.intake import Upload

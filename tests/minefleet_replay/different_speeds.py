@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from minefleet.config import RolloutConfig, WorkerConfig
-from minefleet.replay import Closing, Reservation
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree
+from minefleet.rpc.replay_client import Closing, Reservation
 from minefleet_actor.batching import Batcher
 from minefleet_actor.cuts import Cuts
 from minefleet_actor.episodes import Episodes

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from minefleet.errors import FleetError
-from minefleet.replay import Position, ReplayClient
+from minefleet.core.errors import FleetError
+from minefleet.rpc.replay_client import Position, ReplayClient
 
 
 def outcome_of(verb: Callable[[], Any]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import RunMismatchError
+from minefleet.core.errors import RunMismatchError
 from minefleet_replay.counters import FILE, Counters, read_counters
 from minefleet_replay.opening import set_aside
 from minefleet_replay.progress import Counts

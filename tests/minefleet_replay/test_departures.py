@@ -2,8 +2,8 @@
 
 import pytest
 
-from minefleet.departures import Departure
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
+from minefleet.rpc.drop_record import Departure
 from minefleet_replay.departures import latest, read_drop
 from minefleet_replay.index import NOWHERE, Fragment
 from minefleet_replay.names import ChunkName

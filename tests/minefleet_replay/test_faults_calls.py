@@ -11,9 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import wait_for
 
-from minefleet.errors import ConflictError, FencedError, FleetError, NotFoundError, RejectedError
-from minefleet.replay import Position
-from minefleet.rpc import MESSAGE_BYTES
+from minefleet.core.errors import ConflictError, FencedError, FleetError, NotFoundError, RejectedError
+from minefleet.rpc.channel import MESSAGE_BYTES
+from minefleet.rpc.replay_client import Position
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.service import HANDLERS, MAX_WAITS
 

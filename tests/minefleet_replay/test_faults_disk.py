@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import small_disk, wait_for
 
-from minefleet.errors import OverloadedError, UnavailableError
-from minefleet.replay import ReplayClient
-from minefleet.rpc import connect
+from minefleet.core.errors import OverloadedError, UnavailableError
+from minefleet.rpc.channel import connect
+from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.counters import read_counters
 from minefleet_replay.limits import limits_of

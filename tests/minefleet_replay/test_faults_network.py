@@ -11,7 +11,7 @@ from tests.proxy import Proxy
 from tests.replay_process import ReplayProcess
 from tests.role_process import wait_for
 
-from minefleet.errors import UnavailableError
+from minefleet.core.errors import UnavailableError
 
 PAYLOAD = bytes(range(256)) * 256
 LARGE = bytes(16 * 2**20)

@@ -19,8 +19,8 @@ from tests.proxy import Proxy
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import wait_for
 
-from minefleet.errors import UnavailableError
-from minefleet.rpc import StoppedError, connect
+from minefleet.core.errors import UnavailableError
+from minefleet.rpc.channel import StoppedError, connect
 
 FROZEN_LEARNER = Path(__file__).with_name("frozen_learner.py")
 

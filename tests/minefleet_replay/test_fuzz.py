@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import messages, mutated
 
-from minefleet.codec import encode
-from minefleet.fragment import Fragment
-from minefleet.rpc import connect, pieces
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.channel import connect, pieces
+from minefleet.rpc.codec import encode
 from minefleet.v1 import fragment_pb2, replay_service_pb2, tensor_pb2
 from minefleet_replay.audit import recount
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     ConflictError,
     ContractError,
     RejectedError,

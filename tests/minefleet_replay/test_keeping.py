@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     ConfigError,
     OverloadedError,
     RejectedError,

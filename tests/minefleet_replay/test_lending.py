@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     FencedError,
     NotFoundError,
     OverloadedError,

@@ -7,8 +7,8 @@ import pytest
 
 from minefleet.config.load import load
 from minefleet.config.shards import NUM_SHARDS, spread
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.core.schema import Schema
+from minefleet.runs.run import Run
 from minefleet_replay.limits import limits_of
 
 

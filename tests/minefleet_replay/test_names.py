@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.errors import ConflictError, RejectedError
+from minefleet.core.errors import ConflictError, RejectedError
 from minefleet_replay.names import MAX_GAPS, MAX_STREAMS, WINDOW, Names, StreamNames
 from minefleet_replay.rows import names_row, read_names
 

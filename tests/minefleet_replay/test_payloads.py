@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.errors import CorruptError
-from minefleet.rpc import PIECE_BYTES, pieces
+from minefleet.core.errors import CorruptError
+from minefleet.rpc.channel import PIECE_BYTES, pieces
 from minefleet_replay.index import Place
 from minefleet_replay.payloads import PayloadLog, open_payloads
 from minefleet_replay.store import StorageError

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from minefleet.errors import ConflictError, FencedError, NotFoundError, OverloadedError, RejectedError
+from minefleet.core.errors import ConflictError, FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.leases import MAX_OPEN
 from minefleet_replay.names import WINDOW
 

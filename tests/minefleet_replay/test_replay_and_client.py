@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import ContractError, FencedError, NotFoundError
-from minefleet.replay import Position
+from minefleet.core.errors import ContractError, FencedError, NotFoundError
+from minefleet.rpc.replay_client import Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
 Servers = Callable[..., Any]

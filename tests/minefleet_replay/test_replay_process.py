@@ -16,9 +16,9 @@ import pytest
 from tests.role_process import free_address
 
 from minefleet.config import EndpointConfig, ServicesConfig
-from minefleet.errors import UnavailableError
-from minefleet.replay import ReplayClient
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import UnavailableError
+from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.replay_client import ReplayClient
 
 ROUNDS = 3
 MAX_REUSE = 2

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from minefleet.rpc import connect
+from minefleet.rpc.channel import connect
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 
 PROGRESS = replay_service_pb2.ActorProgress(actor="a")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.errors import ContractError, CorruptError
+from minefleet.core.errors import ContractError, CorruptError
 from minefleet_replay.identity import Identity, read_identity, write_identity
 from minefleet_replay.index import Fragment, Place
 from minefleet_replay.leases import Lease, ending_row, read_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import OverloadedError
+from minefleet.core.errors import OverloadedError
 
 Worlds = Callable[..., Any]
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, ServicesConfig
-from minefleet.run import Run
-from minefleet.schema import Leaf, Schema
+from minefleet.core.schema import Leaf, Schema
+from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 

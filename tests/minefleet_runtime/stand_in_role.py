@@ -8,8 +8,8 @@ config, fleet, stopped, bug     raises
 import argparse
 import threading
 
-from minefleet.errors import ConfigError, UnavailableError
-from minefleet.rpc import StoppedError
+from minefleet.core.errors import ConfigError, UnavailableError
+from minefleet.rpc.channel import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role

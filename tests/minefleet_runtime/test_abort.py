@@ -4,9 +4,9 @@ import os
 import grpc
 import pytest
 
-from minefleet import errors
-from minefleet.errors import FleetError, OverloadedError, translated
-from minefleet.rpc import StoppedError
+from minefleet.core import errors
+from minefleet.core.errors import FleetError, OverloadedError, translated
+from minefleet.rpc.channel import StoppedError
 from minefleet_runtime.abort import status_of
 
 KINDS = [

@@ -16,12 +16,12 @@ from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from minefleet import certs
 from minefleet.config.security import SecurityConfig
-from minefleet.credentials import ROLES, Credentials, KeyPair, read_credentials
-from minefleet.errors import AuthError, ConfigError, StrangerError
-from minefleet.replay import ReplayClient
-from minefleet.rpc import connect
+from minefleet.core.errors import AuthError, ConfigError, StrangerError
+from minefleet.rpc import certificates
+from minefleet.rpc.channel import connect
+from minefleet.rpc.credentials import ROLES, Credentials, KeyPair, read_credentials
+from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc, status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import ALLOWED
 from minefleet_runtime.context import RoleContext
@@ -39,7 +39,7 @@ Serving = Callable[[Credentials], AbstractContextManager[str]]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority, and a certificate for each role."""
     path = tmp_path_factory.mktemp("certificates") / "ca"
-    certs.init(path)
+    certificates.init(path)
     return path
 
 
@@ -138,7 +138,7 @@ def test_a_role_may_call_what_its_part_is(
 def test_who_shows_no_certificate_or_another_authoritys_or_an_old_one_reaches_nothing(
     served: Serving, folder: Path, entered: list[str], tmp_path: Path
 ) -> None:
-    certs.init(tmp_path / "other")
+    certificates.init(tmp_path / "other")
     own, other = of(folder, "learner"), of(tmp_path / "other", "learner")
     assert own.pair is not None and other.pair is not None
     mixed = Credentials(pair=replace(other.pair, authority=own.pair.authority))
@@ -159,9 +159,9 @@ def test_who_shows_no_certificate_or_another_authoritys_or_an_old_one_reaches_no
 def expired(folder: Path, tmp_path: Path) -> Credentials:
     """A learner's certificate of the right authority, which was valid until a minute ago."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certs, "EARLIER", timedelta(days=2, minutes=1))
-        patch.setattr(certs, "timedelta", lambda days: timedelta(days=days, minutes=-1) - timedelta(days=days))
-        out = certs.issue(folder, "learner", out=tmp_path / "expired", days=1)
+        patch.setattr(certificates, "EARLIER", timedelta(days=2, minutes=1))
+        patch.setattr(certificates, "timedelta", lambda days: timedelta(days=days, minutes=-1) - timedelta(days=days))
+        out = certificates.issue(folder, "learner", out=tmp_path / "expired", days=1)
     certificate = (out / "cert.pem").read_bytes()
     assert x509.load_pem_x509_certificate(certificate).not_valid_after_utc < datetime.now(UTC)
     with pytest.raises(ConfigError, match=r"is valid from .*, not now: `minefleet certs issue` makes a new one"):
@@ -329,11 +329,11 @@ def test_an_open_address_is_refused_unless_callers_are_asked_or_it_is_wanted(
 def test_new_certificates_of_an_authority_that_is_kept_go_with_older_ones(
     served: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certs.init(tmp_path, keep_authority=True)
+    certificates.init(tmp_path, keep_authority=True)
     older = of(tmp_path, "replay")
     with pytest.raises(ConfigError, match="has an authority already"):
-        certs.init(tmp_path)
-    certs.init(tmp_path, keep_authority=True)
+        certificates.init(tmp_path)
+    certificates.init(tmp_path, keep_authority=True)
     newer = of(tmp_path, "learner")
     with served(older) as address:
         assert codes(address, newer)["Lease"] == "OK"
@@ -354,15 +354,15 @@ def test_keys_are_their_owners_and_what_does_not_fit_is_said(folder: Path, tmp_p
         ("key.pem", "holds no certificate"),
         ("ca.pem", "is empty"),
     ):
-        damaged = certs.issue(folder, "replay", out=tmp_path / name / "replay")
+        damaged = certificates.issue(folder, "replay", out=tmp_path / name / "replay")
         (damaged / name).write_bytes(b"" if name == "ca.pem" else b"damaged")
         with pytest.raises(ConfigError, match=part):
             of(damaged.parent, "replay")
-    swapped = certs.issue(folder, "replay", out=tmp_path / "swapped" / "replay")
+    swapped = certificates.issue(folder, "replay", out=tmp_path / "swapped" / "replay")
     (swapped / "key.pem").write_bytes((folder / "replay" / "key.pem").read_bytes())
     with pytest.raises(ConfigError, match=r"key\.pem is not the key of"):
         of(swapped.parent, "replay")
-    foreign = certs.init(tmp_path / "foreign")[ROLES.index("replay")]
+    foreign = certificates.init(tmp_path / "foreign")[ROLES.index("replay")]
     (foreign / "ca.pem").write_bytes((folder / "ca.pem").read_bytes())
     with pytest.raises(ConfigError, match=r"is not signed by"):
         of(foreign.parent, "replay")

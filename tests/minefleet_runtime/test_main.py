@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.run import Run
+from minefleet.runs.run import Run
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.role_process import wait_for
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
 from tests.role_process import free_address
 
-from minefleet.errors import (
+from minefleet.core.errors import (
     ConfigError,
     ContractError,
     FencedError,
@@ -26,7 +26,7 @@ from minefleet.errors import (
     UnavailableError,
     translated,
 )
-from minefleet.rpc import connect, shake_hands
+from minefleet.rpc.channel import connect, shake_hands
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.interceptors import MAX_PROBES

@@ -14,7 +14,7 @@ from tests.proxy import Proxy
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import small_disk, wait_for
 
-from minefleet.errors import FleetError, OverloadedError
+from minefleet.core.errors import FleetError, OverloadedError
 from minefleet.v1 import episode_pb2
 
 pytestmark = pytest.mark.soak

@@ -1,7 +1,7 @@
 """The command line: `minefleet COMMAND ...`.
 
-Every command is a module here with `add_arguments(parser)` and `run(arguments) -> exit code`. It is imported when it is
-chosen, and nothing heavy with it: help and mistakes answer at once.
+Every command is a module in `commands` with `add_arguments(parser)` and `run(arguments) -> exit code`. It is imported
+when it is chosen, and nothing heavy with it: help and mistakes answer at once.
 
 Exit codes: 0 done, 1 failed, 2 the configuration or the command line cannot work, 130 stopped by a signal.
 """
@@ -37,7 +37,7 @@ EXIT_SIGNAL = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     chosen = _parser().parse_args(argv)
-    module = importlib.import_module(f"minefleet.cli.{MODULES.get(chosen.command, chosen.command)}")
+    module = importlib.import_module(f"minefleet.cli.commands.{MODULES.get(chosen.command, chosen.command)}")
     parser = argparse.ArgumentParser(prog=f"minefleet {chosen.command}", description=COMMANDS[chosen.command])
     module.add_arguments(parser)
     return _run(module.run, parser.parse_intermixed_args(chosen.arguments))
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
+    from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
 
     try:
         return command(arguments)

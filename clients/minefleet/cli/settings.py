@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 from minefleet.config.load import name_of, presets
-from minefleet.errors import ConfigError
-from minefleet.run import RUN_FILE
+from minefleet.core.errors import ConfigError
+from minefleet.runs.run import RUN_FILE
 
 RUNS = Path("runs")
 """Run directories lie here unless named, below the current folder."""

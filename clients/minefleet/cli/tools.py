@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from minefleet.run import Run
+from minefleet.runs.run import Run
 
 Report: TypeAlias = dict[str, Any]
 

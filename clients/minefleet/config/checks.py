@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 
 def at_least(key: str, value: float, minimum: float) -> None:

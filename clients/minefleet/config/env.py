@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from minefleet.config.checks import above, at_least
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

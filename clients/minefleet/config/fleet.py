@@ -9,7 +9,7 @@ from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.security import SecurityConfig
 from minefleet.config.train import TrainConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 OUR_TRAINER = "PPOTrainer"
 WANDB_KEYS = tuple(

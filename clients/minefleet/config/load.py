@@ -24,14 +24,14 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from minefleet.child import Start, start_fresh
 from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.module import read_module
 from minefleet.config.paths import map_paths
 from minefleet.config.train import AUTO
-from minefleet.errors import ConfigError
-from minefleet.schema import Schema
-from minefleet.tree import flatten
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Schema
+from minefleet.core.subprocess_call import Start, start_fresh
+from minefleet.core.tree import flatten
 
 YAML_SUFFIXES = (".yaml", ".yml")
 COMMAND_LINE = "command line"

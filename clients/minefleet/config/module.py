@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minefleet.child import Start, ask, start_fresh
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.subprocess_call import Start, ask, start_fresh
 
 SETTINGS = "online_dict"
 GENERATORS = {"env_generator": "env", "policy_generator": "policy"}
@@ -30,7 +30,7 @@ def read_module(path: Path, start: Start = start_fresh) -> dict[str, Any]:
 
 def answer(path: Path) -> dict[str, Any]:
     """Returns what the child process finds in the module."""
-    from minefleet.generators import load_file
+    from minefleet.core.import_path import load_file
 
     module = load_file(path)
     settings = getattr(module, SETTINGS, {})
@@ -54,8 +54,8 @@ def _plain(settings: Any, path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from minefleet.child import reply
-    from minefleet.lifeline import die_with_launcher
+    from minefleet.core.parent_death import die_with_launcher
+    from minefleet.core.subprocess_call import reply
 
     die_with_launcher()
     reply(lambda: answer(Path(sys.argv[1])))

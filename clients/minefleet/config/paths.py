@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 MAPPED = (
     ("policy", "kwargs", "model_path"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minefleet.config.checks import at_least, one_of
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, whole_or_share
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 LEAST_QUEUE = 8
 """Finished fragments that an actor buffers at least, unless it is told."""

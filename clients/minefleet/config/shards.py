@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from minefleet.config.checks import at_least
 from minefleet.config.fleet import EndpointConfig, FleetConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 NUM_SHARDS = "rollout_config.replay_buffer_config.database_config.num_shards"
 LEAST_BYTES = 2**20

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, divides, points, whole_or_share, within
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 AUTO = "auto"
 """`resume` by what the run's directory holds."""

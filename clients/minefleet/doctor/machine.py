@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from minefleet.config import FleetConfig
+from minefleet.core.errors import ConfigError
 from minefleet.doctor.finding import Finding, Level
-from minefleet.errors import ConfigError
 from minefleet.launch import ports
 from minefleet.launch.machine import count_gpus
 

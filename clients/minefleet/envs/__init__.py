@@ -18,7 +18,7 @@ import gymnasium
 
 if TYPE_CHECKING:
     from minefleet.config import EnvConfig
-    from minefleet.schema import Schema
+    from minefleet.core.schema import Schema
 
 Env = gymnasium.Env[Any, Any]
 
@@ -40,7 +40,7 @@ def make(config: "EnvConfig", render_mode: str | None = None) -> Any:
     """
     from dataclasses import asdict
 
-    from minefleet.generators import refusing
+    from minefleet.core.import_path import refusing
     from minefleet_env import factory
 
     with refusing():
@@ -53,8 +53,8 @@ def schema_of(env: Any) -> "Schema":
     Raises:
         ConfigError: If a space, or a key of a Dict, has no counterpart in a schema; names the leaf.
     """
-    from minefleet.generators import refusing
-    from minefleet.schema import Schema
+    from minefleet.core.import_path import refusing
+    from minefleet.core.schema import Schema
     from minefleet_env import spaces
 
     with refusing():

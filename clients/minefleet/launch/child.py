@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from minefleet.child import Process, Start, start_fresh
+from minefleet.core.parent_death import tied
+from minefleet.core.subprocess_call import Process, Start, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH, Place
-from minefleet.lifeline import tied
 
 FAST_S = 20.0
 """A process that lives shorter than this has died fast: it will hardly do better next time."""

@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 import setproctitle
 
-from minefleet.child import NO_DESCRIPTORS, Process, file_in_memory, start_fresh
+from minefleet.core.parent_death import die_with_launcher, tied
+from minefleet.core.subprocess_call import NO_DESCRIPTORS, Process, file_in_memory, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH
-from minefleet.lifeline import die_with_launcher, tied
 
 FIRST = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
 """Modules that the preflight needs."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from minefleet.config import EndpointConfig, ServicesConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 SINGLE_SERVICES = ("parameters", "learner")
 KEYS = ("address", "metrics_address")

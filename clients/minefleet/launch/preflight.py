@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from minefleet.child import Start, ask, file_in_memory, read_answer, read_last_line, reply, start_fresh
 from minefleet.config import FleetConfig
-from minefleet.errors import ConfigError, EnvFailedError, FleetError
-from minefleet.lifeline import die_with_launcher
-from minefleet.run import from_dict, to_dict
-from minefleet.schema import Schema
+from minefleet.core.errors import ConfigError, EnvFailedError, FleetError
+from minefleet.core.parent_death import die_with_launcher
+from minefleet.core.schema import Schema
+from minefleet.core.subprocess_call import Start, ask, file_in_memory, read_answer, read_last_line, reply, start_fresh
+from minefleet.runs.run import from_dict, to_dict
 from minefleet_env import boot, process_tree
 from minefleet_env.errors import in_one_line
 
@@ -186,8 +186,8 @@ def _act_once(policy: "Policy", schema: Schema) -> None:
     """One step of one environment that shows zeros."""
     import torch
 
-    from minefleet.schema import zeros
-    from minefleet.tree import tree_map
+    from minefleet.core.schema import zeros
+    from minefleet.core.tree import tree_map
 
     obs = tree_map(torch.as_tensor, zeros(schema.obs, 1, 1))
     with torch.no_grad():

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from minefleet.checkpoint import newest, read_state
-from minefleet.child import Start, ask, start_fresh
 from minefleet.config import FleetConfig, TrainConfig
 from minefleet.config.fleet import OUR_TRAINER
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.config.train import AUTO
-from minefleet.errors import ConfigError
-from minefleet.exported import is_exported
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Schema
+from minefleet.core.subprocess_call import Start, ask, start_fresh
 from minefleet.launch.ports import are_given, claim
 from minefleet.launch.preflight import Of, preflight
-from minefleet.run import RUN_FILE, Run, read_architecture, read_run
-from minefleet.schema import Schema
-from minefleet.trained import look
+from minefleet.runs.checkpoint import newest, read_state
+from minefleet.runs.export import is_exported
+from minefleet.runs.policy_source import look
+from minefleet.runs.run import RUN_FILE, Run, read_architecture, read_run
 
 IDENTITY_FILE = "identity.json"
 """In each store: {"run_id": ...}."""

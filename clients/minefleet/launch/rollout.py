@@ -12,13 +12,13 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
-from minefleet.files import write_whole
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
+from minefleet.core.files import write_whole
+from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.launch.fork_server import ForkServer
+from minefleet.launch.rollout_manager import PID_FILE, RolloutManager, rollout_command
 from minefleet.launch.supervisor import WITHOUT_LEARNER, supervisor
-from minefleet.lifeline import die_with_launcher, tied
-from minefleet.rollout_manager import PID_FILE, RolloutManager, rollout_command
-from minefleet.run import Run, read_run
+from minefleet.runs.run import Run, read_run
 
 logger = logging.getLogger(__name__)
 

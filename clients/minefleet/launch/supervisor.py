@@ -27,14 +27,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from minefleet.child import Start, start_fresh
-from minefleet.errors import EXIT_CONFIG, EXIT_GAVE_UP
+from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
+from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.child import NO_VARIABLES, Child, Death, role_command
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import Place, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
 from minefleet.launch.ranks import LOOPBACK, variables
-from minefleet.run import Run
+from minefleet.runs.run import Run
 
 LEARNER = "learner"
 ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)

@@ -2,11 +2,11 @@
 
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.factory import build
-from minefleet.policies.heads import ActionHead, DictHead, DiscreteHead, GaussianHead, MultiDiscreteHead
-from minefleet.policies.obs_norm import ObsNorm
+from minefleet.policies.layers.heads import ActionHead, DictHead, DiscreteHead, GaussianHead, MultiDiscreteHead
+from minefleet.policies.layers.obs_norm import ObsNorm
+from minefleet.policies.layers.text import decode_text
+from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.policy import Policy, PolicyOutput, zero_value_head
-from minefleet.policies.text import decode_text
-from minefleet.policies.value_norm import ValueNorm
 
 __all__ = [
     "ActionHead",

@@ -2,7 +2,7 @@
 
 import torch
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 
 def choose_device(name: str, key: str) -> torch.device:

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, flatten, join, tree_map, unflatten
 from minefleet.policies.policy import Policy, PolicyOutput
 from minefleet.policies.random_observation import BATCH, STEPS, random_observation
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, flatten, join, tree_map, unflatten
 
 KEY = "frozen_encoder"
 """The key of the configuration, and where the outputs lie in an observation."""

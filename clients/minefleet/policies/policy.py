@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from minefleet.policies.heads import ActionHead
-from minefleet.policies.obs_norm import ObsNorm
-from minefleet.policies.value_norm import ValueNorm
-from minefleet.tree import Tree
+from minefleet.core.tree import Tree
+from minefleet.policies.layers.heads import ActionHead
+from minefleet.policies.layers.obs_norm import ObsNorm
+from minefleet.policies.layers.value_norm import ValueNorm
 
 if TYPE_CHECKING:
     from minefleet.policies.frozen_encoder import FrozenEncoder

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from minefleet.core.tree import Tree, tree_map
 from minefleet.policies.policy import Policy, PolicyOutput
-from minefleet.tree import Tree, tree_map
 
 cudnn = torch.backends.cudnn
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, tree_map
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, tree_map
 
 BATCH, STEPS = 2, 3
 BOUND = 3.0

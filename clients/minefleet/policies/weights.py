@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from minefleet.dtypes import NUMPY_DTYPES
-from minefleet.errors import ConfigError, ContractError
+from minefleet.core.dtypes import NUMPY_DTYPES
+from minefleet.core.errors import ConfigError, ContractError
 from minefleet.policies.policy import Policy
-from minefleet.weights import manifest
+from minefleet.rpc.weights import manifest
 
 Architecture: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
 """Name to (dtype, shape), in the policy's order."""

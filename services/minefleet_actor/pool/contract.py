@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.errors import GaveUpError
-from minefleet.tree import Tree
+from minefleet.core.errors import GaveUpError
+from minefleet.core.tree import Tree
 from minefleet_env.frames import Ending, Failure, Kind
 
 __all__ = ["Ending", "EnvGaveUpError", "EnvStartError", "Failure", "Kind", "Pool", "Ready", "Slots"]

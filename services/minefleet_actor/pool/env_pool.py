@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig
-from minefleet.schema import Schema
-from minefleet.tree import Tree
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.failure_log import FailureLog
 from minefleet_actor.pool.process import Stage

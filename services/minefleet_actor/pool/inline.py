@@ -8,9 +8,9 @@ from dataclasses import asdict
 import numpy as np
 
 from minefleet.config import EnvConfig, WorkerConfig
-from minefleet.errors import ConfigError
-from minefleet.schema import Schema
-from minefleet.tree import Tree
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
 from minefleet_actor.pool.slots import BookedPool, SlotBook
 from minefleet_env import layout

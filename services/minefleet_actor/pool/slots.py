@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.config import WorkerConfig
-from minefleet.schema import Schema
-from minefleet.tree import Tree, flatten, unflatten
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.breaker import Breaker
 from minefleet_actor.pool.contract import Ready, Slots
 from minefleet_env.frames import Command, Ending, Failure, Kind, Reply

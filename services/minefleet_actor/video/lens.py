@@ -5,9 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minefleet.errors import ConfigError
-from minefleet.run import Run
-from minefleet.tree import flatten
+from minefleet.core.errors import ConfigError
+from minefleet.core.tree import flatten
+from minefleet.runs.run import Run
 from minefleet_actor.pool import Pool
 from minefleet_actor.video.picture import pixel_path
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from minefleet.schema import Leaf
-from minefleet.tree import Tree, flatten
+from minefleet.core.schema import Leaf
+from minefleet.core.tree import Tree, flatten
 
 Frame = NDArray[np.uint8]
 

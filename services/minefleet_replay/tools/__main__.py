@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minefleet.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
-from minefleet.places import Place, places
-from minefleet.run import Run, read_run
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
+from minefleet.monitoring.stores import Place, places
+from minefleet.runs.run import Run, read_run
 from minefleet_replay.departures import why_dropped
 from minefleet_replay.limits import Limits, limits_of
 from minefleet_replay.store import DATABASE

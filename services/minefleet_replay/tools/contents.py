@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import xxhash
 from google.protobuf.message import DecodeError
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.departures import read_drop
 from minefleet_replay.index import Fragment

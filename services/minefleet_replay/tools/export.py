@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.codec import decode
-from minefleet.errors import NotFoundError
-from minefleet.files import appearing
-from minefleet.fragment import Fragment
-from minefleet.places import Place
-from minefleet.run import Run
-from minefleet.tree import flatten, join
+from minefleet.core.errors import NotFoundError
+from minefleet.core.files import appearing
+from minefleet.core.fragment import Fragment
+from minefleet.core.tree import flatten, join
+from minefleet.monitoring.stores import Place
+from minefleet.rpc.codec import decode
+from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.books import Books, read_books
 from minefleet_replay.index import Chunk

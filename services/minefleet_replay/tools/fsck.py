@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minefleet.errors import CorruptError
+from minefleet.core.errors import CorruptError
 from minefleet_replay.audit import Recount
 from minefleet_replay.identity import FILE, Identity, read_identity
 from minefleet_replay.ledger import Amount, Bucket, Ledger

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet_replay.identity import FILE
 from minefleet_replay.opening import PAYLOADS
 from minefleet_replay.payloads import PayloadLog

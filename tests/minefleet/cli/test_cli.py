@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config.load import load
-from minefleet.exported import export
-from minefleet.run import Run, read_run
-from minefleet.schema import Leaf, Schema, zeros
+from minefleet.core.schema import Leaf, Schema, zeros
+from minefleet.rpc.weights.manifest import entries_of
+from minefleet.rpc.weights.version import read_info
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.export import export
+from minefleet.runs.run import Run, read_run
 from minefleet.v1 import weights_pb2
-from minefleet.weights.manifest import entries_of
-from minefleet.weights.version import read_info
 
 Done = subprocess.CompletedProcess[str]
 Cli = Callable[..., Done]

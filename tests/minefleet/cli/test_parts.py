@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet.checkpoint import Checkpoint, CheckpointState, write
-from minefleet.cli.demo import story
-from minefleet.cli.evaluate import find_checkpoint
+from minefleet.cli.commands.demo import story
+from minefleet.cli.commands.evaluate import find_checkpoint
+from minefleet.cli.commands.train import Outcome, finish, summarise
 from minefleet.cli.settings import split
-from minefleet.cli.train import Outcome, finish, summarise
 from minefleet.config.load import load
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Schema
 from minefleet.launch.supervisor import Ending
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.run import Run
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}
 RESULT = {**ROW, "skipped_steps": 3, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}

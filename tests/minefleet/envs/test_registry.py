@@ -4,8 +4,8 @@ import gymnasium
 import pytest
 
 from minefleet.config import EnvConfig
+from minefleet.core.errors import ConfigError
 from minefleet.envs import make
-from minefleet.errors import ConfigError
 
 IDS = ("minefleet/Recall-v0", "minefleet/Corridor-v0", "minefleet/Crafter-v0", "minefleet/Faulty-v0")
 

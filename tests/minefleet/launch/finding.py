@@ -1,8 +1,8 @@
 """The preflight without a child process for the policy, for tests that have torch already."""
 
 from minefleet.config import FleetConfig
+from minefleet.core.schema import Schema
 from minefleet.launch.preflight import Found, Of, answer, check_devices, describe_environment
-from minefleet.schema import Schema
 
 
 def find(config: FleetConfig, _: object = None, of: Of | None = None) -> Found:

@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from minefleet.lifeline import die_with_launcher
+from minefleet.core.parent_death import die_with_launcher
 
 
 def main() -> None:

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from minefleet.child import Process, ask
 from minefleet.config.load import load
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.parent_death import tied
+from minefleet.core.subprocess_call import Process, ask
 from minefleet.launch.fork_server import ForkedProcess, ForkServer
-from minefleet.lifeline import tied
-from minefleet.run import to_dict
+from minefleet.runs.run import to_dict
 
 END_S = 60.0
 """By which the kernel has ended what is tied to a dead process."""
 TALK = """import os, sys, threading
 import numpy
-from minefleet.lifeline import die_with_launcher
+from minefleet.core.parent_death import die_with_launcher
 die_with_launcher()
 print(os.getppid(), sys.argv[1:], os.environ.get("WORD"))
 print(sorted(os.sched_getaffinity(0)), os.getpgid(0) == os.getpid(), "torch" in sys.modules)
@@ -87,7 +87,7 @@ def test_forked_processes_die_with_the_launcher(tmp_path: Path) -> None:
     (tmp_path / "talk.py").write_text(TALK)
     launcher = """import os, sys
 from minefleet.launch.fork_server import ForkServer
-from minefleet.lifeline import tied
+from minefleet.core.parent_death import tied
 server = ForkServer()
 process = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, 2)
 print(process.pid, server._process.pid, flush=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.config import FleetConfig, RolloutConfig, TrainConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.launch.machine import Machine
 from minefleet.launch.placement import ALL_CORES, Place, place
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from minefleet.config import EndpointConfig, ServicesConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.launch import ports
 from minefleet.launch.ports import EPHEMERAL_RANGE, are_given, claim, free_port, is_elsewhere
 

@@ -4,9 +4,9 @@ import pytest
 from tests.minefleet.launch.finding import find
 
 from minefleet.config.load import load
-from minefleet.errors import ConfigError, EnvFailedError
+from minefleet.core.errors import ConfigError, EnvFailedError
+from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.preflight import describe_environment, preflight
-from minefleet.schema import Leaf, Schema
 
 WORLDS = """
 import os
@@ -44,8 +44,8 @@ def killed():
 POLICIES = """
 from minefleet.config import PolicyConfig
 from minefleet.policies import ActorCritic
-from minefleet.policies.encoders import encoder
-from minefleet.schema import Leaf, Schema
+from minefleet.policies.layers.encoders import encoder
+from minefleet.core.schema import Leaf, Schema
 
 
 def for_other_spaces():

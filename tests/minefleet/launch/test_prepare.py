@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.minefleet.launch.finding import find
 
-from minefleet.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.config.load import PIXELS, load, merge, read_settings
 from minefleet.config.shards import NUM_SHARDS, spread
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.prepare import (
     check_checkpoint,
     check_vacant,
@@ -19,8 +19,8 @@ from minefleet.launch.prepare import (
     prepare_resumed,
     settle,
 )
-from minefleet.run import Run, read_run, to_dict
-from minefleet.schema import Leaf, Schema
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.run import Run, read_run, to_dict
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 
 from minefleet.config.load import load
 from minefleet.config.shards import NUM_SHARDS, spread
+from minefleet.core.schema import Schema
 from minefleet.launch.child import Child
 from minefleet.launch.placement import Place
 from minefleet.launch.supervisor import Ending, Supervisor, supervisor
-from minefleet.run import Run
-from minefleet.schema import Schema
+from minefleet.runs.run import Run
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema, zeros
+from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, zero_value_head
-from minefleet.policies.moments import moments_of
-from minefleet.schema import Leaf, Schema, zeros
-from minefleet.tree import Tree, flatten, tree_map
+from minefleet.policies.layers.moments import moments_of
 from minefleet_learner.ppo import normalize, ppo_loss
 
 VECTOR = Leaf(kind="box", shape=(4,), dtype="float32")

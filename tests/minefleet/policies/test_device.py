@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.policies.device import choose_device
 
 COUNT = torch.cuda.device_count()

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from minefleet.config import PolicyConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ActorCritic, build
-from minefleet.schema import Leaf, Schema
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(4,), dtype="float32"),
@@ -17,7 +17,7 @@ SOURCE = """
 import functools
 
 from minefleet.policies import ActorCritic
-from minefleet.schema import Leaf, Schema
+from minefleet.core.schema import Leaf, Schema
 
 def with_schema(schema):
     return ActorCritic(schema, features=4)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.minefleet.policies.test_mine_policy import Gru, Guided, MinePolicy, adapted
+from tests.minefleet.policies.minestudio.test_adapter import Gru, Guided, MinePolicy, adapted
 from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
+from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, frozen_encoder
-from minefleet.policies.encoders import AT_ONCE
 from minefleet.policies.frozen_encoder import KEY
-from minefleet.schema import Leaf, Schema
-from minefleet.tree import Tree, flatten, tree_map
+from minefleet.policies.layers.encoders import AT_ONCE
 from minefleet_learner.compiling import compiled_policy
 
 SIDE, WIDTH = 4, 3

@@ -2,8 +2,8 @@
 
 import torch
 
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies.random_observation import BATCH, STEPS, random_observation
-from minefleet.schema import Leaf, Schema
 
 SIZE = 200
 LEAVES = {

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from minefleet.config import PolicyConfig
-from minefleet.errors import ConfigError, ContractError
+from minefleet.core.errors import ConfigError, ContractError
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
-from minefleet.policies.moments import moments_of
+from minefleet.policies.layers.moments import moments_of
 from minefleet.policies.weights import (
     architecture,
     architecture_fingerprint,
@@ -19,8 +20,7 @@ from minefleet.policies.weights import (
     rounded_tensors,
     to_numpy,
 )
-from minefleet.schema import Leaf, Schema
-from minefleet.weights.manifest import describe
+from minefleet.rpc.weights.manifest import describe
 
 SCHEMA = Schema(
     obs={

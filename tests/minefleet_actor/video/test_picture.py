@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.schema import Leaf
+from minefleet.core.schema import Leaf
 from minefleet_actor.video.picture import SMALLEST_EDGE, Caption, draw, pixel_path, to_rgb
 
 CAPTION = Caption(step=7, episode_return=1.5, reward=0.5, value=2.25, version=3, task="dig")

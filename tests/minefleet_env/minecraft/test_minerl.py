@@ -18,9 +18,9 @@ from tests.interpreters import minerl_python
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.config.load import load
-from minefleet.errors import ConfigError, EnvFailedError
+from minefleet.core.errors import ConfigError, EnvFailedError
+from minefleet.core.schema import Schema
 from minefleet.launch.preflight import describe_environment
-from minefleet.schema import Schema
 from minefleet_actor.pool import EnvPool, Kind, Ready
 from minefleet_env import boot
 from minefleet_env.minecraft.actions import NULL_CAMERA

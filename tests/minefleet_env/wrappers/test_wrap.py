@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from minefleet.config import EnvConfig, WorkerConfig, WrappersConfig
 from minefleet.config.load import load
+from minefleet.core.errors import ConfigError
 from minefleet.envs import make, schema_of
-from minefleet.errors import ConfigError
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.wrappers.masks import allow_nothing, masks_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minefleet.errors import ConflictError
+from minefleet.core.errors import ConflictError
 from minefleet_replay.identity import Identity, write_identity
 from minefleet_replay.leases import Lease
 from minefleet_replay.ledger import Amount, Ledger

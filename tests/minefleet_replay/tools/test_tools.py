@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from minefleet.codec import encode
 from minefleet.config import DatabaseConfig
 from minefleet.config.shards import spread
-from minefleet.errors import NotFoundError
-from minefleet.fragment import Fragment
+from minefleet.core.errors import NotFoundError
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.codec import encode
 from minefleet_replay.intake import Upload
 from minefleet_replay.limits import limits_of
 from minefleet_replay.metrics import make_metrics

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 
 BUTTONS = 8641
 """Categories of `buttons`: 10·3·3·3·2·2·2·2·2 combinations, and the inventory key alone."""

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minefleet.errors import ConfigError
-from minefleet.exported import METADATA, MODEL_FILE
-from minefleet.files import appearing, write_durably
+from minefleet.core.errors import ConfigError
+from minefleet.core.files import appearing, write_durably
+from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.policies.vpt.architecture import VPTArchitecture, from_kwargs
 from minefleet.policies.vpt.names import our_weights
 from minefleet.policies.vpt.pickles import read_plain
@@ -29,7 +29,7 @@ from minefleet.policies.vpt.policy import VPTPolicy
 from minefleet.policies.vpt.unfolding import TooLargeError, check_unfolding
 from minefleet.policies.weights import architecture as described
 from minefleet.policies.weights import differences, to_numpy
-from minefleet.tensor_file import row_of, write_tensors
+from minefleet.runs.export import METADATA, MODEL_FILE
 
 ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1

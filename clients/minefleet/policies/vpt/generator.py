@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from minefleet.errors import ConfigError
-from minefleet.policies.masks import check_mask
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
+from minefleet.policies.layers.masks import check_mask
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA, PRESETS, VPTArchitecture, changed
 from minefleet.policies.vpt.files import load_vpt_policy, make_policy
 from minefleet.policies.vpt.policy import VPTPolicy
-from minefleet.schema import Leaf, Schema
 
 
 def generate(

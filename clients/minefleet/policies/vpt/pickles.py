@@ -9,7 +9,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.policies.vpt.unfolding import check_unfolding
 
 LARGEST_BYTES = 2**20

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from minefleet.policies.heads import DictHead, DiscreteHead
-from minefleet.policies.layers import VALUE_GAIN, orthogonal
-from minefleet.policies.masks import mask_of
+from minefleet.core.tree import Tree
+from minefleet.policies.layers.heads import DictHead, DiscreteHead
+from minefleet.policies.layers.initial import VALUE_GAIN, orthogonal
+from minefleet.policies.layers.masks import mask_of
+from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.policy import Policy, PolicyOutput
-from minefleet.policies.value_norm import ValueNorm
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA, VPTArchitecture
 from minefleet.policies.vpt.network import Network
-from minefleet.tree import Tree
 
 
 class HierarchicalHead(DictHead):

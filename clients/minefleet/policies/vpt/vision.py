@@ -10,7 +10,7 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional
 
-from minefleet.policies.encoders import Pixels
+from minefleet.policies.layers.encoders import Pixels
 from minefleet.policies.vpt.architecture import VPTArchitecture
 from minefleet.policies.vpt.layers import fan_in, normed_conv, normed_linear
 

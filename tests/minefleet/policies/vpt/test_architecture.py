@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.minefleet.policies.vpt.published import net_kwargs, net_kwargs_1x
 
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.policies.vpt import PRESETS, VPTArchitecture, VPTPolicy
 from minefleet.policies.vpt.architecture import changed, from_kwargs
 

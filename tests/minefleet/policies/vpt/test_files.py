@@ -15,7 +15,7 @@ from tests.minefleet.policies.vpt.published import model_file, net_kwargs, their
 from torch import Tensor
 
 from minefleet.cli import main
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
 from minefleet.policies.vpt import PRESETS, VPTPolicy, load_vpt_policy, write_policy
 from minefleet.policies.vpt.files import read_architecture, read_weights
 from minefleet.policies.vpt.names import our_name, our_value_norm

@@ -5,10 +5,10 @@ import pytest
 
 from minefleet.config import PolicyConfig
 from minefleet.config.load import load
-from minefleet.errors import ConfigError
+from minefleet.core.errors import ConfigError
+from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import build
 from minefleet.policies.vpt import VPTPolicy
-from minefleet.schema import Leaf, Schema
 
 GENERATOR = "minefleet.policies.vpt:generate"
 

@@ -11,10 +11,10 @@ from tests.interpreters import minestudio_python
 from tests.minefleet.policies.vpt.published import net_kwargs, net_kwargs_1x
 from torch import Tensor
 
+from minefleet.core.tree import Tree
 from minefleet.policies.vpt import VPTPolicy
 from minefleet.policies.vpt.architecture import from_kwargs
 from minefleet.policies.vpt.names import our_weights
-from minefleet.tree import Tree
 
 HERE = Path(__file__).parent
 BOUND = 1e-5

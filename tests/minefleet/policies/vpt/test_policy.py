@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import PolicyOutput
 from minefleet.policies.precision import compute
 from minefleet.policies.vpt import PRESETS, HierarchicalHead, VPTPolicy
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA, changed
-from minefleet.tree import Tree, flatten, tree_map
 
 TINY = changed(PRESETS["tiny"], {"memory": 6, "image_shape": [16, 16, 3]})
 seeds = st.integers(0, 2**32 - 1)

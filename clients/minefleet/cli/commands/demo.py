@@ -1,0 +1,78 @@
+"""`minefleet demo`: three minutes of Crafter, and what became of them."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from minefleet.cli.commands.evaluate import MODULE
+from minefleet.cli.commands.train import finish, train_fleet
+from minefleet.cli.settings import fresh_directory
+from minefleet.config.load import load
+from minefleet.core.errors import ConfigError
+from minefleet.launch.fork_server import ForkServer
+from minefleet.launch.prepare import holding, prepare
+from minefleet.monitoring.plot import CURVE_FILE
+from minefleet.runs.checkpoint import newest
+
+PRESET = "crafter"
+MINUTES = 2.5
+"""Starting and the evaluations take about another one."""
+EPISODES = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long to train (default: {MINUTES:g})")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/demo-TIME)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains, evaluates before and after, and says what to try next."""
+    directory = arguments.run_dir or fresh_directory("demo")
+    with closing(ForkServer()) as forks:
+        config = load(PRESET, ["stop.env_steps=0", f"stop.minutes={arguments.minutes}"])
+        prepared = prepare(config, directory, forks.start)
+        with holding(prepared.directory):
+            outcome = train_fleet(prepared, forks.start)
+    checkpoint = newest(prepared.checkpoints)
+    if outcome.ending.stopped_by != "learner" or checkpoint is None:
+        return finish(prepared, outcome)
+    print(f"\nplaying {EPISODES} episodes before and after ...", file=sys.stderr)
+    before, after = (evaluate(checkpoint, prepared.directory / "videos", how) for how in ("--random", "--sample"))
+    program = "minefleet" if shutil.which("minefleet") else os.path.relpath(sys.argv[0])
+    print(story(prepared.directory, before, after, program))
+    return 0
+
+
+def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
+    """Plays some episodes in a process of its own, and films one.
+
+    Raises:
+        ConfigError: If the evaluation failed.
+    """
+    command = [sys.executable, "-m", MODULE, str(checkpoint), "--episodes", str(EPISODES), "--json", how]
+    done = subprocess.run([*command, "--video", str(videos)], stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"the evaluation ended with exit code {done.returncode}; its words are above")
+    return json.loads(done.stdout)  # type: ignore[no-any-return]  # JSON has no types.
+
+
+def story(directory: Path, before: dict[str, Any], after: dict[str, Any], program: str = "minefleet") -> str:
+    """Describes the results, and the next commands to try, with the program named as the shell finds it."""
+    shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    return f"""
+return      {after["return_mean"]:.2f} after training, {before["return_mean"]:.2f} of a random policy
+curve       {shown / CURVE_FILE}
+before      {before["video"]}
+after       {after["video"]}
+
+Try next:
+    {program} train --resume {shown} stop.minutes=30
+    {program} eval {shown} --episodes 20 --sample
+    {program} train cartpole"""

@@ -1,0 +1,72 @@
+"""`minefleet eval`: finds the checkpoint and becomes the process that plays it."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from minefleet.cli.settings import newest_run
+from minefleet.core.errors import ConfigError
+from minefleet.runs.checkpoint import STATE_FILE, newest
+from minefleet.runs.policy_source import look
+from minefleet.runs.run import RUN_FILE, read_run
+
+MODULE = "minefleet_actor.evaluate"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    parser.add_argument(
+        "checkpoint",
+        nargs="?",
+        type=Path,
+        help="a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)",
+    )
+    parser.add_argument("--episodes", type=positive, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument("--seed", type=int, help="seed of environments and sampling")
+    parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
+    parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--video", type=Path, metavar="DIR", help="also film one of the episodes, there")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Becomes the evaluation."""
+    checkpoint = find_checkpoint(arguments.checkpoint or newest_run())
+    look(checkpoint)
+    command = evaluation_command(checkpoint, arguments)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path names: itself, or the last one of a run.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if (path / STATE_FILE).exists() or not (path / RUN_FILE).exists():
+        return path
+    last = newest(read_run(path).checkpoints)
+    if last is None:
+        raise ConfigError(f"the run in {path} has no checkpoint yet")
+    return last
+
+
+def evaluation_command(checkpoint: Path, arguments: argparse.Namespace) -> list[str]:
+    """The command line of the evaluation."""
+    command = [sys.executable, "-m", MODULE, str(checkpoint), "--episodes", str(arguments.episodes)]
+    for name in ("sample", "random", "json"):
+        command += [f"--{name}"] if getattr(arguments, name) else []
+    for name in ("seed", "video"):
+        value = getattr(arguments, name)
+        command += [f"--{name}", str(value)] if value is not None else []
+    return command
+
+
+def positive(text: str) -> int:
+    """Parses an integer >= 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be >= 1, got {number}")
+    return number

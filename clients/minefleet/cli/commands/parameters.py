@@ -1,0 +1,137 @@
+"""`minefleet parameters`: the versions of the weights.
+
+Asks parameters where it runs; else starts the tool that works on its store.
+"""
+
+import argparse
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from minefleet.cli.commands.evaluate import positive
+from minefleet.cli.output.weights_table import RENDER
+from minefleet.cli.settings import newest_run
+from minefleet.cli.tools import Report, start_tool
+from minefleet.core.errors import ConfigError, DeadlineError, UnavailableError
+from minefleet.core.files import disk_bytes
+from minefleet.launch.prepare import stored_run
+from minefleet.monitoring.stores import parameters_place
+from minefleet.rpc.credentials import OPERATOR, read_credentials
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.manifest import entries_of
+from minefleet.runs.export import export
+from minefleet.runs.run import Run, read_run
+from minefleet.v1 import status_service_pb2
+
+MODULE = "minefleet_parameters.tools"
+ACTIONS = {
+    "list": "the versions that can be fetched",
+    "pin": "keep a version whatever its age",
+    "unpin": "let a version expire again",
+    "export": "write a version into DIR: model.safetensors, version.json and config.yaml",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Arguments of the command line."""
+
+    action: str
+    run: Run
+    version: int
+    """0 for the newest."""
+    target: Path | None
+    """The directory of an export."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    parser.add_argument(
+        "action", choices=ACTIONS, help="; ".join(f"{name}: {purpose}" for name, purpose in ACTIONS.items())
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="for pin and unpin the version (default: the newest); for export the directory to write; "
+        "then the run (default: the newest)",
+    )
+    parser.add_argument("--version", type=positive, metavar="N", help="the version to export (default: the newest)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does what is asked, prints the outcome, and returns the exit code."""
+    asked = read(arguments)
+    report, code = _ask(asked) or _start_tool(asked)
+    if asked.action == "list":
+        report["disk_bytes"] = disk_bytes(asked.run.parameters)
+    if arguments.json:
+        print(json.dumps(report))
+    else:
+        Console(soft_wrap=True).print(RENDER[asked.action](report))
+    return code
+
+
+def read(arguments: argparse.Namespace) -> Asked:
+    """Tells the words apart.
+
+    Raises:
+        ConfigError: If they are not what the action takes.
+    """
+    action, words, version, target = arguments.action, list(arguments.words), arguments.version or 0, None
+    if action == "export":
+        if not words:
+            raise ConfigError("give export a directory to write into")
+        target = Path(words.pop(0))
+    elif version:
+        raise ConfigError(f"--version is for export; {action} takes its version as in `pin {version}`")
+    if action in ("pin", "unpin") and words and words[0].isdecimal():
+        version = _version(words.pop(0))
+    if len(words) > 1:
+        raise ConfigError(f"give one RUN_DIR, got {' and '.join(words)}")
+    return Asked(action=action, run=read_run(Path(words[0]) if words else newest_run()), version=version, target=target)
+
+
+def _version(word: str) -> int:
+    try:
+        return positive(word)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"a version {error}") from error
+
+
+def _ask(asked: Asked) -> tuple[Report, int] | None:
+    """Asks parameters itself; None where it does not run."""
+    place = parameters_place(asked.run)
+    credentials = read_credentials(asked.run.config.services.security, OPERATOR)
+    with closing(ParametersClient(place.address, credentials=credentials, patience_s=0.0)) as client:
+        try:
+            answer = client.describe()
+        except (UnavailableError, DeadlineError):
+            return None
+        is_ours = answer.identity.role == status_service_pb2.ROLE_PARAMETERS
+        if not is_ours or answer.run_id != stored_run(place.store):
+            return None
+        head = {"run_dir": str(asked.run.directory), "online": True}
+        return head | _answered(asked, client, answer), 0
+
+
+def _answered(asked: Asked, client: ParametersClient, answer: status_service_pb2.DescribeResponse) -> Report:
+    if asked.action == "list":
+        return {"versions": [info.to_dict() for info in client.versions()], "figures": dict(answer.figures)}
+    if asked.target is None:
+        act = client.pin if asked.action == "pin" else client.unpin
+        return act(asked.version).to_dict()
+    info, weights = client.fetch(asked.version)
+    entries = entries_of({name: (array.dtype.name, array.shape) for name, array in weights.items()})
+    return export(asked.target, asked.run, info, entries, lambda entry: weights[entry.name])
+
+
+def _start_tool(asked: Asked) -> tuple[Report, int]:
+    """Has the tool work on the store."""
+    options = ["--version", str(asked.version)]
+    options += ["--out", str(asked.target)] if asked.target is not None else []
+    return start_tool(MODULE, asked.run, asked.action, options)

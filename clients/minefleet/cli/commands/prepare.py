@@ -1,0 +1,28 @@
+"""`minefleet prepare`: tries a configuration and writes its `run.yaml`, for roles that are started one by one."""
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+
+from minefleet.cli.settings import RUNS, add_settings, run_directory, split
+from minefleet.config.load import read_settings
+from minefleet.core.reproduce import reproducible
+from minefleet.launch.fork_server import ForkServer
+from minefleet.launch.prepare import settle
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    add_settings(parser)
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"the run's directory (default: {RUNS}/CONFIG)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Makes the run, or has it go on as the configuration says, and prints where it is."""
+    config, overrides = split(arguments.settings, arguments.map_path)
+    directory = run_directory(arguments.run_dir, config)
+    with reproducible([config, *overrides]), closing(ForkServer()) as forks:
+        settings = read_settings(config, overrides, forks.start)
+        settled = settle(settings.of(), directory, forks.start, settings.of)
+    print(settled.directory)
+    return 0

@@ -1,0 +1,229 @@
+"""`minefleet train`: one command, one run, one JSON line at the end.
+
+Everything but that line goes to stderr.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from minefleet.cli import EXIT_SIGNAL
+from minefleet.cli.output.curve import Curve
+from minefleet.cli.output.progress import Progress
+from minefleet.cli.output.stall import Stall
+from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
+from minefleet.config import FleetConfig
+from minefleet.config.load import merge, name_of, read_settings
+from minefleet.config.shards import NUM_SHARDS
+from minefleet.config.train import AUTO
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
+from minefleet.core.parent_death import tied
+from minefleet.core.reproduce import reproducible
+from minefleet.core.subprocess_call import Start, start_fresh
+from minefleet.launch.child import role_command
+from minefleet.launch.fork_server import ForkServer
+from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
+from minefleet.launch.supervisor import Ending, Supervisor, is_rank, supervisor
+from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.runs.checkpoint import CheckpointState, newest, read_state
+from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
+
+SUMMARY = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")
+IN_ORDER = [
+    "rollout_config.replay_buffer_config.max_staleness=0",
+    "train_config.prefetch_batches=0",
+    f"{NUM_SHARDS}=1",
+]
+"""Settings of `--serial`: what acts is always what was trained last, and replay is one."""
+NEWEST = ""
+"""`--resume` without a directory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """The end of a launch."""
+
+    ending: Ending
+    wall_s: float
+    reached: str = ""
+    """The bound that the run had reached before."""
+
+
+Train = Callable[[Run, Start], Outcome]
+BOUNDS = {
+    "env_steps": "stop.env_steps={config.stop.env_steps}",
+    "num_iterations": "train_config.num_iterations={config.train_config.num_iterations}",
+}
+"""Of a run, as key=value."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line."""
+    add_settings(parser)
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/CONFIG-TIME)")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=NEWEST,
+        metavar="DIR",
+        help="go on with the run in DIR, by default the newest, with its configuration and the overrides",
+    )
+    parser.add_argument("--serial", action="store_true", help="all roles in one process, in order, for the debugger")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepares a new run or an old one, and trains."""
+    go = _begin if arguments.resume is None else _resume
+    if arguments.serial:
+        return go(arguments, start_fresh)
+    with closing(ForkServer()) as forks:
+        return go(arguments, forks.start)
+
+
+def _begin(arguments: argparse.Namespace, start: Start) -> int:
+    train = train_serially if arguments.serial else train_fleet
+    config, overrides = split(arguments.settings, arguments.map_path)
+    directory = arguments.run_dir or fresh_directory(required(config))
+    settings = read_settings(required(config), overrides + (IN_ORDER if arguments.serial else []), start)
+    loaded = settings.of()
+    check_serial(loaded, arguments)
+    if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
+        return _go_on(directory, lambda run: settings.of(run.schema), [config, *overrides], train, start)
+    with reproducible([config, *overrides]):
+        fresh = prepare(loaded, directory, start, settings.of)
+    with holding(fresh.directory):
+        return finish(fresh, train(fresh, start))
+
+
+def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
+    """Refuses what one process cannot do.
+
+    Raises:
+        ConfigError: Names the key.
+    """
+    if arguments.serial and config.env.python:
+        raise ConfigError(f"--serial plays in the fleet's own process; it cannot with env.python={config.env.python}")
+    if arguments.serial and config.train_config.num_workers > 1:
+        ranks = config.train_config.num_workers
+        raise ConfigError(f"--serial trains in one process; it cannot with train_config.num_workers={ranks}")
+
+
+def train_fleet(run: Run, start: Start) -> Outcome:
+    """Runs all roles as processes and shows how it goes."""
+    began_s = time.monotonic()
+    progress = Progress(run, Console(stderr=True))
+    curve, stall = Curve(run.directory, progress.say), Stall(run.directory, progress.say)
+
+    def tick() -> None:
+        iterated = progress.tick(_roles(fleet))
+        is_training = any(is_rank(child) and child.is_alive for child in fleet.children)
+        stall.tick(iterated=iterated or not is_training)
+        curve.tick()
+
+    fleet = supervisor(run, tell=progress.say, tick=tick, start=start)
+    with progress:
+        progress.say(f"training in {run.directory}")
+        ending = fleet.run()
+    stall.close()
+    curve.finish()
+    return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
+
+
+def train_serially(run: Run, _: Start) -> Outcome:
+    """Runs all roles in one process, which has the terminal to itself."""
+    began_s, command = time.monotonic(), role_command("serial", run.directory)
+    with subprocess.Popen(command, env=os.environ | tied()) as child:
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        signal.signal(signal.SIGINT, lambda *_: None)  # The terminal sends it to the child as well.
+        code = child.wait()
+    is_config_error = code == EXIT_CONFIG
+    ending = Ending(stopped_by="learner")
+    if code != 0:
+        ending = Ending(stopped_by="failure", reason=f"it ended with {code}", is_config_error=is_config_error)
+    return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
+
+
+def finish(run: Run, outcome: Outcome) -> int:
+    """Says how it ended: one JSON line on stdout, the reason of a failure on stderr; returns the exit code."""
+    ending, summary = outcome.ending, summarise(run, outcome)
+    if ending.stopped_by == "failure":
+        print(f"minefleet: {ending.reason}", file=sys.stderr)
+    print(json.dumps(summary), flush=True)
+    if ending.stopped_by == "failure":
+        return EXIT_CONFIG if ending.is_config_error else EXIT_FAILED
+    return EXIT_SIGNAL if summary["stopped_by"] == "signal" else 0
+
+
+def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
+    """The figures that a sweep reads, from the learner's last message or, without one, its last metrics."""
+    with MetricsTail(run.metrics) as tail:
+        rows, result = tail.read(), run.directory / RESULT_FILE
+    last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (rows or [{}])[-1]
+    checkpoint = newest(run.checkpoints)
+    failed = outcome.ending.stopped_by == "failure"
+    return {
+        "run_dir": str(run.directory),
+        **{name: last.get(name) for name in SUMMARY},
+        "wall_s": round(outcome.wall_s, 1),
+        "checkpoint": str(checkpoint) if checkpoint is not None else None,
+        "stopped_by": "failure" if failed else outcome.reached or last.get("stopped_by", "signal"),
+    }
+
+
+def _resume(arguments: argparse.Namespace, start: Start) -> int:
+    """Goes on with a run. What follows `--resume` may be an override already, unless there is such a folder."""
+    asked, settings = arguments.resume, list(arguments.settings)
+    if "=" in asked and not Path(asked).exists():
+        asked, settings = NEWEST, [asked, *settings]
+    config, overrides = split(settings, arguments.map_path)
+    if asked and config:
+        raise ConfigError(f"--resume {asked} goes on with that run's own configuration; leave CONFIG {config} out")
+    directory = Path(asked) if asked else arguments.run_dir or newest_run(name_of(config))
+
+    def changed(previous: Run) -> FleetConfig:
+        merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
+        check_serial(merged, arguments)
+        return merged
+
+    train = train_serially if arguments.serial else train_fleet
+    return _go_on(directory, changed, [str(directory), *overrides], train, start)
+
+
+def _go_on(
+    directory: Path, config_of: Callable[[Run], FleetConfig], settings: list[str], train: Train, start: Start
+) -> int:
+    """Goes on with the run in a directory, configured by what it was."""
+    read_run(directory)
+    with holding(directory):
+        previous = read_run(directory)
+        config = config_of(previous)
+        if reached := _reached(config, previous):
+            bound = BOUNDS[reached].format(config=config)
+            print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
+            return finish(previous, Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0, reached=reached))
+        with reproducible(settings):
+            resumed = prepare_resumed(config, previous, start)
+        return finish(resumed, train(resumed, start))
+
+
+def _reached(config: FleetConfig, run: Run) -> str:
+    """The bound that the run's newest checkpoint has reached, or ""."""
+    place = newest(run.checkpoints)
+    state = read_state(place) if place is not None else CheckpointState(run_id="")
+    return config.spent(state.iteration, state.env_steps)
+
+
+def _roles(fleet: Supervisor) -> str:
+    up = [child.name for child in fleet.children if child.is_alive]
+    return ", ".join(up)

@@ -1,0 +1,58 @@
+"""Has `curve.png` drawn while a run goes on, by a child process: matplotlib is heavy."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from minefleet.core.parent_death import tied
+
+INTERVAL_S = 60.0
+
+
+class Curve:
+    """The drawing of one run's curve: about once a minute, and at the end."""
+
+    def __init__(
+        self, directory: Path, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
+        self._say = say
+        self._clock = clock
+        self._is_possible = importlib.util.find_spec("matplotlib") is not None
+        self._next_s = clock() + INTERVAL_S
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def tick(self) -> None:
+        """Starts a drawing when one is due and the last one is done."""
+        if (
+            self._is_possible
+            and self._clock() >= self._next_s
+            and (self._child is None or self._child.poll() is not None)
+        ):
+            self._next_s = self._clock() + INTERVAL_S
+            self._child = self._start()
+
+    def finish(self) -> None:
+        """Draws the whole curve."""
+        if not self._is_possible:
+            self._say("no curve.png: matplotlib is missing (pip install 'minefleet[plot]')")
+            return
+        if self._child is not None:
+            self._child.wait()
+        self._child = self._start()
+        if self._child.wait() != 0:
+            self._say("no curve.png: drawing it failed; `python -m minefleet.monitoring.plot RUN_DIR` says why")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "minefleet.monitoring.plot", str(self._directory)],
+            env=os.environ | tied(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )

@@ -1,0 +1,186 @@
+"""Shows a run's progress: reads its `metrics.jsonl`, and writes to a terminal or as plain lines."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from minefleet.config import FleetConfig
+from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.runs.run import Run
+
+LINE_INTERVAL_S = 5.0
+"""Between two plain lines."""
+WINDOW = 20
+"""Iterations over which speeds are averaged."""
+BAR_WIDTH = 40
+ACHIEVEMENT = "achievement/"
+
+Row = Mapping[str, Any]
+
+
+class Progress:
+    """One run's progress on a console: a live view where that is a terminal, plain lines elsewhere."""
+
+    def __init__(
+        self,
+        run: Run,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = run.config
+        self._console = console
+        self._clock = clock
+        self._began_s = clock()
+        self._tail = MetricsTail(run.metrics)
+        self._rows: deque[Row] = deque(maxlen=WINDOW)
+        before = self._tail.read()
+        self._reached = {name for row in before for name in achievements(row)}
+        self._warned = set[str]()
+        self._earlier_s = float(before[-1]["wall_s"]) if before else 0.0
+        self._next_line_s = self._began_s
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> "Progress":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._tail.close()
+        if self._rows:
+            self.say(self.line(""))
+
+    def say(self, text: str) -> None:
+        """Prints something that happened, above the live view."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def tick(self, roles: str) -> bool:
+        """Shows what is new, and the names of the roles that are up; says whether an iteration was finished."""
+        news = self._tail.read()
+        is_first = bool(news) and not self._rows
+        for row in news:
+            self._rows.append(row)
+            self._warn(row.get("step_warnings", {}))
+            for name in sorted(achievements(row) - self._reached):
+                self._reached.add(name)
+                self.say(f"first {name} after {row['env_steps']:,} env steps")
+        if self._live is not None:
+            self._live.update(self._view(roles), refresh=True)
+        elif is_first or self._clock() >= self._next_line_s:
+            self._next_line_s = self._clock() + LINE_INTERVAL_S
+            self.say(self.line(roles))
+        return bool(news)
+
+    def _warn(self, warnings: Mapping[str, str]) -> None:
+        """Says what starves, once until it does no longer."""
+        for about in warnings.keys() - self._warned:
+            self.say(f"warning: {warnings[about]}")
+        self._warned = set(warnings)
+
+    def line(self, roles: str) -> str:
+        """The progress in one line."""
+        facts = self._facts(roles)
+        return "  ".join((f"[{_duration(self._elapsed_s)}]", *(f"{name} {value}" for name, value in facts.items())))
+
+    def _view(self, roles: str) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column(style="bold")
+        fraction = self._fraction()
+        bar = ProgressBar(total=1.0, completed=fraction, width=BAR_WIDTH)
+        table.add_row(Text(_duration(self._elapsed_s)), Columns([bar, Text(f"{fraction:.0%}")]))
+        for name, value in self._facts(roles).items():
+            table.add_row(Text(name), Text(value))
+        return table
+
+    def _facts(self, roles: str) -> dict[str, str]:
+        if not self._rows:
+            return {"up": roles or "nothing yet", "waiting for": "the first iteration"}
+        row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._trained_s)
+        target = self._config.stop.env_steps
+        facts = {
+            "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
+            "steps/s": _number(row["sps"], ",.0f"),
+            "return": _number(row["episode_return_mean"]),
+            **_failures(row),
+            "version": str(row["policy_version"]),
+            "staleness": _number(row["staleness_mean"]),
+            "left": "?" if left_s is None else _duration(left_s),
+        }
+        return facts | ({"up": roles} if self._live is not None and roles else {})
+
+    def _fraction(self) -> float:
+        if not self._rows:
+            return 0.0
+        return fraction_done(self._config, self._rows[-1], self._trained_s)
+
+    @property
+    def _trained_s(self) -> float:
+        """Seconds of this launch on the learner's clock, which starts later than ours."""
+        return float(self._rows[-1]["wall_s"]) - self._earlier_s
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._began_s
+
+
+def achievements(row: Row) -> set[str]:
+    """Names of the achievements that at least one of the last episodes has reached."""
+    metrics: Mapping[str, float] = row.get("episode_metrics") or {}
+    return {
+        name.removeprefix(ACHIEVEMENT) for name, share in metrics.items() if name.startswith(ACHIEVEMENT) and share > 0
+    }
+
+
+def _failures(row: Row) -> dict[str, str]:
+    """The number of failed episodes, and the share of the last ones that a failure cut; empty while none has."""
+    failures, share = row.get("episode_failures"), row.get("episode_cut_share")
+    return {"failures": f"{failures:,}" + (f" (cut {share:.0%})" if share else "")} if failures else {}
+
+
+def fraction_done(config: FleetConfig, row: Row, trained_s: float) -> float:
+    """Progress towards the nearest stop condition, in [0, 1]. A wanted return cannot be foreseen and does not count."""
+    stop = config.stop
+    fractions: list[float] = [row["iteration"] / config.train_config.num_iterations]
+    if stop.env_steps:
+        fractions.append(row["env_steps"] / stop.env_steps)
+    if stop.minutes:
+        fractions.append(trained_s / (60 * stop.minutes))
+    return min(1.0, max(fractions))
+
+
+def time_left_s(config: FleetConfig, rows: "deque[Row]", trained_s: float) -> float | None:
+    """Until the first stop condition is met at the present speed, seconds; None while the speed is unknown."""
+    first, last = rows[0], rows[-1]
+    seconds = last["wall_s"] - first["wall_s"]
+    if seconds <= 0:
+        return None
+    left: list[float] = [
+        (config.train_config.num_iterations - last["iteration"]) * seconds / (last["iteration"] - first["iteration"])
+    ]
+    steps = last["env_steps"] - first["env_steps"]
+    if config.stop.env_steps and steps > 0:
+        left.append((config.stop.env_steps - last["env_steps"]) * seconds / steps)
+    if config.stop.minutes:
+        left.append(60 * config.stop.minutes - trained_s)
+    return max(0.0, min(left))
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

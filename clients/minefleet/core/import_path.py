@@ -1,0 +1,66 @@
+"""Finds functions as environment processes do: see `minefleet_env.import_path`. What is wrong is a `ConfigError`."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from minefleet.core.errors import ConfigError
+from minefleet_env import import_path
+from minefleet_env.errors import RefusedError
+
+
+def load(reference: str) -> Callable[..., object]:
+    """Imports the module or file of `module:function` or `file.py:function` and returns the function.
+
+    Raises:
+        ConfigError: If the reference has no ':', or names no module, file or callable.
+    """
+    with refusing():
+        return import_path.load(reference)
+
+
+def reference_of(function: Callable[..., object]) -> str:
+    """Names a function so that another process finds it: `file.py:function`, or `package.module:function`.
+
+    Raises:
+        ConfigError: If it has no name of its own there, or its module has no file; says what to do.
+    """
+    name, module = getattr(function, "__qualname__", ""), sys.modules.get(getattr(function, "__module__", None) or "")
+    if not name.isidentifier() or getattr(module, name, None) is not function:
+        raise ConfigError(
+            f"{name or function!r} cannot be found by file and name: define it with `def` at the top of a file"
+        )
+    assert module is not None
+    if import_path.is_loaded_file(module):
+        raise ConfigError(
+            f"{module.__file__} starts a fleet while one of its processes imports it: put that below "
+            '`if __name__ == "__main__":`'
+        )
+    spec = module.__spec__
+    if spec is not None and "." in spec.name:
+        return f"{spec.name}:{name}"
+    path = Path(getattr(module, "__file__", None) or "").absolute()
+    if not path.is_file():
+        raise ConfigError(f"{name} was typed in and lies in no file: put it into one")
+    return f"{path}:{name}"
+
+
+def load_file(path: Path) -> ModuleType:
+    """Imports a file once, with its folder on the path for its own imports.
+
+    Raises:
+        ConfigError: If there is no such file.
+    """
+    with refusing():
+        return import_path.load_file(path)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns what the worker's side refuses into a `ConfigError`."""
+    try:
+        yield
+    except RefusedError as error:
+        raise ConfigError(str(error)) from error

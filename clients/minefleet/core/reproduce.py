@@ -1,0 +1,21 @@
+"""Prints the command that reproduces an environment's failure alone."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from minefleet.core.errors import EnvFailedError
+
+
+def reproduction(settings: Sequence[str]) -> str:
+    """The last line of a message about an environment that failed: the command that plays it, and nothing else."""
+    return f"reproduce it with: {shlex.join(['minefleet', 'env', *settings])}"
+
+
+@contextmanager
+def reproducible(settings: Sequence[str]) -> Iterator[None]:
+    """Lets the failure of an environment end with the command; `settings` are CONFIG and overrides, or a run."""
+    try:
+        yield
+    except EnvFailedError as error:
+        raise EnvFailedError(f"{error}\n{reproduction(settings)}") from error

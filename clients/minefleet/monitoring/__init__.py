@@ -1,0 +1,1 @@
+"""Status, bottlenecks and curves of a run."""

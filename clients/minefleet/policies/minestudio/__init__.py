@@ -1,0 +1,1 @@
+"""MineStudio's own policies."""

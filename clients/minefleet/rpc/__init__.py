@@ -1,0 +1,1 @@
+"""Clients of the services, and the bytes that they send."""

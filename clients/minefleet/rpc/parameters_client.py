@@ -1,0 +1,306 @@
+"""A client of parameters: the learner publishes weights, actors follow them.
+
+Weights are NumPy arrays by name. Every call has a deadline and is repeated until it is answered: a publish is known by
+its epoch and expected version, a fetch goes on where it was cut, and a lost epoch only leaves a gap in the numbers.
+"""
+
+import functools
+import random
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.core.errors import ContractError, DeadlineError, NotFoundError, UnavailableError, translated
+from minefleet.rpc.channel import CALL_TIMEOUT_S, Retrier, bundled, connect, shake_hands
+from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.rpc.weights.downloads import Downloads
+from minefleet.rpc.weights.manifest import (
+    NO_ARCHITECTURE,
+    Architecture,
+    Weights,
+    check_architecture,
+    check_manifest,
+    describe,
+    entries_of,
+    fingerprint_of,
+    from_wire,
+    info_of,
+)
+from minefleet.rpc.weights.missing import MissingTensorsError, missing_digests
+from minefleet.rpc.weights.tensor_chunks import cut, encode, fetch_call, pieces_in, publish_call
+from minefleet.rpc.weights.version import VersionInfo, read_info
+from minefleet.rpc.weights.watch import Watch
+from minefleet.v1 import parameters_service_pb2 as pb
+from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
+
+__all__ = ["Epoch", "ParametersClient", "VersionInfo"]
+
+WATCH_TIMEOUT_S = (45.0, 60.0)
+"""A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything. Drawn each
+time, so that watches that began together, when the server came back, do not stay together."""
+
+SLOWEST_BYTES_PER_S = 1e6
+"""Transfers get a deadline that this rate meets."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch that parameters has issued to a learner."""
+
+    epoch: int
+    newest_version: int
+    """The first publish becomes this plus one."""
+
+
+class ParametersClient:
+    """Talks to one parameters service. One thread may publish while another follows.
+
+    Args:
+        address: `host:port`.
+        identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
+        credentials: What to show, and to ask for.
+        watcher: Names this process in metrics, and to be named to film.
+        can_film: Whether this process can film episodes, if `films` says that it shall.
+        architecture: Of the policy that shall run what is watched; parameters refuses one that it does not hold.
+        rounded: Names of the float32 tensors that are published as bfloat16; all others stay exact.
+        stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
+        patience_s: Give up on an unanswered call after so long, seconds; None never.
+        report: Told what is waited for, and None when the wait is over.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        identity: status_service_pb2.Identity | None = None,
+        credentials: Credentials = NOTHING,
+        watcher: str = "",
+        can_film: bool = False,
+        architecture: Architecture = NO_ARCHITECTURE,
+        rounded: Collection[str] = (),
+        stopping: threading.Event | None = None,
+        patience_s: float | None = None,
+        report: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        self._identity = identity
+        self.films = False
+        """Whether this process is the one that films, as parameters said last."""
+        self._watcher = watcher
+        self._can_film = can_film
+        self._architecture = architecture
+        self._rounded = frozenset(rounded)
+        self._stopping = stopping or threading.Event()
+        self._retrier = Retrier(
+            peer=f"parameters at {address}", stopping=self._stopping, patience_s=patience_s, report=report
+        )
+        self._channel = connect(address, "parameters", credentials)
+        self._stub = parameters_service_pb2_grpc.ParametersServiceStub(self._channel)
+        self._publish_call = publish_call(self._channel)
+        self._fetch_call = fetch_call(self._channel)
+        self._greeted = identity is None
+        self._next = pb.PublishHeader()
+        self._held: frozenset[str] = frozenset()
+        self._downloads = Downloads()
+        self._running_version = 0
+
+    def open_epoch(self, run_id: str, epoch: int = 0, version: int = 0) -> Epoch:
+        """Starts a learner on a run, from a checkpoint's epoch and version (0 for a fresh run). Fences earlier ones.
+
+        Raises:
+            ContractError: If parameters holds another run; names both.
+        """
+        request = pb.OpenEpochRequest(run_id=run_id, epoch=epoch, version=version)
+        opened = self._repeat(lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S))
+        self._next = pb.PublishHeader(run_id=run_id, epoch=opened.epoch, expected_version=opened.newest_version)
+        self._held = self._digests_of_newest()
+        return Epoch(opened.epoch, opened.newest_version)
+
+    def publish(self, weights: Weights, *, iteration: int) -> int:
+        """Publishes weights as the next version and returns it. Sends only tensors that changed.
+
+        The arrays must stay as they are until this returns.
+
+        Raises:
+            FencedError: If a newer epoch was opened, or this one has published elsewhere.
+            RejectedError: If the weights hold NaN or infinity.
+            ContractError: If the architecture is not the run's.
+        """
+        manifest, parts = describe(weights, iteration=iteration, rounded=self._rounded)
+        self._next.manifest.CopyFrom(manifest)
+        sending = parts.keys() - self._held
+        while True:
+            try:
+                version = self._repeat(functools.partial(self._send, {digest: parts[digest] for digest in sending}))
+                break
+            except MissingTensorsError as error:
+                if error.digests <= sending:
+                    raise
+                sending |= error.digests
+        self._next.expected_version = version
+        self._held = frozenset(parts)
+        return version
+
+    def watch(self) -> Generator[VersionInfo, None, None]:
+        """Yields the newest version, then newer ones as they come, for ever; the slow miss some. Keeps `films` current.
+
+        Raises:
+            StoppedError: When this process is asked to stop.
+            ContractError: If the published policy has another architecture than this process's; names the tensors.
+        """
+        watch = Watch(self._open_watch, self._stopping)
+        threading.Thread(target=watch.hang_up_when_stopped, name="parameters-hang-up", daemon=True).start()
+        announced: VersionInfo | None = None
+        try:
+            while True:
+                response = self._heard(watch)
+                if response is None:
+                    # Introduced again, so that a server that hangs is found out by the deadline of that.
+                    self._greeted = self._identity is None
+                    continue
+                self.films = bool(self._watcher) and response.films == self._watcher
+                if (info := read_info(response.newest)) != announced:
+                    announced = info
+                    yield info
+        finally:
+            watch.hang_up()
+
+    def fetch(self, version: int = 0) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
+        """Returns a version, 0 for the newest, and its weights as read-only arrays. Fetches only tensors that changed.
+
+        Raises:
+            NotFoundError: If the version has expired or was never published. Names the oldest available.
+            CorruptError: If a tensor does not match its digest.
+        """
+        fetched = self._repeat(lambda: self._fetch(version))
+        self._downloads.keep(fetched.manifest)
+        # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
+        weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
+        return read_info(info_of(fetched)), weights
+
+    def runs(self, version: int) -> None:
+        """Says which version this process runs. The next call that watches or fetches tells parameters."""
+        self._running_version = version
+
+    def versions(self) -> list[VersionInfo]:
+        """Returns the versions that can be fetched, oldest first."""
+        listed = self._repeat(lambda: self._stub.ListVersions(pb.ListVersionsRequest(), timeout=CALL_TIMEOUT_S))
+        return [read_info(info) for info in listed.versions]
+
+    def pin(self, version: int = 0) -> VersionInfo:
+        """Keeps a version, 0 for the newest, whatever its age, until it is unpinned. Returns it as it is now.
+
+        Raises:
+            NotFoundError: If the version has expired or was never published. Names the oldest available.
+            OverloadedError: If patience ends while as many versions are pinned as may be.
+        """
+        return self._pin(pb.PinRequest(version=version, pinned=True))
+
+    def unpin(self, version: int = 0) -> VersionInfo:
+        """Lets a version, 0 for the newest, expire again. Returns it as it is now: only its number, if it is gone."""
+        return self._pin(pb.PinRequest(version=version, pinned=False))
+
+    def describe(self) -> status_service_pb2.DescribeResponse:
+        """Asks parameters who it is and how it fares."""
+        return self._repeat(lambda: shake_hands(self._channel, self._identity))
+
+    def close(self) -> None:
+        """Ends every call and closes the channel."""
+        self._channel.close()
+
+    def _repeat(self, attempt: Callable[[], Result]) -> Result:
+        def greeted() -> Result:
+            if not self._greeted and self._identity is not None:
+                shake_hands(self._channel, self._identity)
+                self._greeted = True
+            try:
+                with translated():
+                    return attempt()
+            except (UnavailableError, DeadlineError):
+                # Another process may answer next time.
+                self._greeted = self._identity is None
+                raise
+
+        return self._retrier(greeted)
+
+    def _pin(self, request: pb.PinRequest) -> VersionInfo:
+        return read_info(self._repeat(lambda: self._stub.Pin(request, timeout=CALL_TIMEOUT_S)).version)
+
+    def _heard(self, watch: Watch) -> pb.WatchResponse | None:
+        try:
+            return self._repeat(watch.read)
+        except ContractError:
+            if self._architecture:
+                check_architecture(
+                    self._repeat(lambda: self._manifest(0)).manifest.tensors, entries_of(self._architecture)
+                )
+            raise
+
+    def _open_watch(self) -> Any:
+        request = pb.WatchRequest(
+            watcher=self._watcher,
+            architecture_fingerprint=fingerprint_of(self._architecture) if self._architecture else "",
+            running_version=self._running_version,
+            can_film=self._can_film,
+        )
+        return self._stub.Watch(request, timeout=random.uniform(*WATCH_TIMEOUT_S))
+
+    def _digests_of_newest(self) -> frozenset[str]:
+        try:
+            newest = self._repeat(lambda: self._manifest(0))
+        except NotFoundError:
+            return frozenset()
+        return frozenset(entry.digest for entry in newest.manifest.tensors)
+
+    def _send(self, parts: Mapping[str, NDArray[np.uint8]]) -> int:
+        timeout_s = _transfer_timeout_s(sum(part.nbytes for part in parts.values()))
+        try:
+            return self._publish_call(_messages(self._next, parts), timeout=timeout_s).version
+        except grpc.RpcError as error:
+            missing = missing_digests(error)
+            if missing:
+                raise MissingTensorsError(sorted(missing)) from error
+            raise
+
+    def _manifest(self, number: int) -> weights_pb2.Version:
+        request = pb.FetchRequest(version=number, watcher=self._watcher, running_version=self._running_version)
+        (response,) = self._stub.Fetch(request, timeout=CALL_TIMEOUT_S)
+        check_manifest(response.version.manifest)
+        return response.version
+
+    def _fetch(self, number: int) -> weights_pb2.Version:
+        version = self._manifest(number)
+        ranges = self._downloads.want(version.manifest)
+        if ranges:
+            self._receive(version, ranges)
+        self._downloads.check_whole(version.manifest)
+        return version
+
+    def _receive(self, version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> None:
+        request = pb.FetchRequest(
+            version=version.version, ranges=ranges, watcher=self._watcher, running_version=self._running_version
+        )
+        size_bytes = sum(entry.size_bytes for entry in version.manifest.tensors)
+        call = self._fetch_call(request, timeout=_transfer_timeout_s(size_bytes))
+        try:
+            for response in call:
+                for piece in pieces_in(response):
+                    self._downloads.add(piece)
+        finally:
+            call.cancel()
+
+
+def _messages(header: pb.PublishHeader, parts: Mapping[str, NDArray[np.uint8]]) -> Iterator[pb.PublishRequest | bytes]:
+    yield pb.PublishRequest(header=header)
+    pieces = (piece for digest, part in parts.items() for piece in cut(digest, part.data))
+    yield from map(encode, bundled((piece, len(piece.data)) for piece in pieces))
+
+
+def _transfer_timeout_s(size_bytes: int) -> float:
+    return CALL_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S

@@ -1,0 +1,529 @@
+"""The client of replay: actors reserve and append, the learner leases, reads and acks.
+
+Every call has a deadline and is repeated by name until replay answers, so a caller sees a slow replay, never a lost or
+doubled call. The channel is shared by threads; `position` is replaced whole, never changed in place.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from minefleet.core.errors import InternalError, UnavailableError, translated
+from minefleet.rpc.channel import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
+from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.rpc.drop_record import Departure
+from minefleet.v1 import (
+    episode_pb2,
+    fragment_pb2,
+    replay_service_pb2,
+    replay_service_pb2_grpc,
+    status_service_pb2,
+)
+
+logger = logging.getLogger(__name__)
+
+READ_TIMEOUT_S = 300.0
+"""Deadline of one Read; a reader that is slower resumes where it stood."""
+
+SLOWEST_BYTES_PER_S = 1_000_000
+"""An upload that is slower misses its deadline."""
+
+Order = Literal["least_used", "uniform", "oldest"]
+Outcome = Literal["stored", "duplicate", "expired"]
+Name = tuple[str, int]
+"""A stream, and the number of a chunk or fragment in it."""
+
+_ORDERS: dict[Order, replay_service_pb2.LeaseOrder.ValueType] = {
+    "least_used": replay_service_pb2.LEASE_ORDER_LEAST_USED,
+    "uniform": replay_service_pb2.LEASE_ORDER_UNIFORM,
+    "oldest": replay_service_pb2.LEASE_ORDER_OLDEST,
+}
+_OUTCOMES: dict[replay_service_pb2.AppendOutcome.ValueType, Outcome] = {
+    replay_service_pb2.APPEND_OUTCOME_STORED: "stored",
+    replay_service_pb2.APPEND_OUTCOME_DUPLICATE: "duplicate",
+    replay_service_pb2.APPEND_OUTCOME_EXPIRED: "expired",
+}
+Result = TypeVar("Result")
+Packed = tuple[fragment_pb2.FragmentHeader, bytes]
+"""A fragment as it travels: its header and its payload."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Identity of a caller: its run and, for the learner, its position in it."""
+
+    run_id: str = ""
+    epoch: int = 0
+    """Fencing token, issued by parameters; 0 for actors."""
+    version: int = 0
+    """The newest version that the learner has published."""
+    resumed_version: int = 0
+    """The version of the checkpoint that the epoch started from."""
+    first_version: int = 0
+    """The first version that the epoch published; 0 before it has."""
+
+
+NOWHERE = Position()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """Replay's answer to a Reserve."""
+
+    granted: list[bool]
+    """One per asked chunk, in its order."""
+    retry_after_s: float
+    """When to ask again for what was not granted."""
+    newest_version: int
+    """The newest policy version that replay has heard of."""
+    wants_newer_weights: bool = False
+    """Whether chunks could be granted now to newer weights, and none to these."""
+    too_slow: Sequence[bool] = ()
+    """One per asked chunk: whether it is refused because its stream is too slow."""
+    ahead: Sequence[bool] = ()
+    """One per asked chunk: whether it is refused because others have had fewer steps."""
+    closing: "Closing | None" = None
+    """None while replay knows too little."""
+    longest_chunk_s: float = math.inf
+    """Longest duration of a chunk; a longer one must be cut in time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closing:
+    """Until when the lease that is being filled takes what is made for it, as replay expects it."""
+
+    use_version: int
+    """That the lease is for."""
+    closes_in_s: Sequence[float]
+    """Until fragments should have come that are long enough: for it, and each after it that may hold what acts now."""
+    waits_s: float
+    """So much longer a lease waits at most for those that are not, and would be too stale for the next one."""
+    interval_s: float
+    """Between the ends of two leases that wait for nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppendResult:
+    """The fate of appended fragments. They are durable."""
+
+    outcomes: list[Outcome]
+    """One per fragment, in their order."""
+    newest_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeasedChunk:
+    """One chunk of a lease."""
+
+    stream: str
+    chunk: int
+    fragments: int
+    """Fragments in it, `fragments_per_chunk` at most."""
+    steps: int
+    """Environment steps in it."""
+    payload_bytes: int
+    uses: int
+    """Uses acked before this lease."""
+    oldest_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepAccount:
+    """The fate of the steps of a task or a stream, as counted by replay."""
+
+    name: str
+    played: int
+    trained: int
+    dropped: Mapping[str, int]
+    """Steps that left untrained, by reason."""
+    too_slow: int
+    """Streams that are refused now since they are too slow."""
+    needed_s: float
+    """The window that the slowest of those needs, seconds."""
+    let_off: int
+    """Steps that `balance` let it off."""
+    staleness: int
+    """Sum over its trained steps, at their first use."""
+    age_s: float
+    """Likewise, from the beginning of a step's chunk until it was leased, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Leased chunks; none when the wait ran out, and then nothing was charged."""
+
+    number: int
+    chunks: list[LeasedChunk]
+    env_steps: int
+    """Environment steps that actors have reported, in total."""
+    env_failures: int
+    """Environment failures that actors have reported, in total."""
+    tasks: list[StepAccount]
+    """The fate of each task's steps since replay started."""
+    starved_streams: list[StepAccount]
+    """The same of some streams of which less than half of the steps are trained on."""
+    window_s: float
+    """From a version to the end of the last lease that may hold what it acted, seconds; 0 while that is not known."""
+    interval_s: float
+    """Between the ends of two leases, likewise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodePage:
+    """A page of the episode log."""
+
+    episodes: list[episode_pb2.EpisodeRecord]
+    next_cursor: int
+    """The next position in the episode log."""
+
+
+class ReplayClient:
+    """A connection to one replay service."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        identity: status_service_pb2.Identity | None = None,
+        credentials: Credentials = NOTHING,
+        position: Position = NOWHERE,
+        stopping: threading.Event | None = None,
+        patience_s: float | None = None,
+        report: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        """Opens a channel; nothing is sent yet.
+
+        Args:
+            address: `host:port`.
+            identity: Who calls; the two introduce themselves before the first call. None for tools that only look.
+            credentials: What to show, and to ask for.
+            position: Goes along with every call; assign a new one whenever it changes.
+            stopping: Set when this process is asked to stop: calls that wait for replay then raise `StoppedError`.
+            patience_s: Give up after so long, seconds; None never.
+            report: Told what is waited for when a wait starts, and None when it is over.
+        """
+        self.position = position
+        self._identity = identity
+        self._acquainted = identity is None
+        self._channel = connect(address, "replay", credentials)
+        self._stub = replay_service_pb2_grpc.ReplayServiceStub(self._channel)
+        self._retry = Retrier(
+            peer=f"replay at {address}", stopping=stopping or threading.Event(), patience_s=patience_s, report=report
+        )
+
+    def __enter__(self) -> "ReplayClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; calls in flight fail."""
+        self._channel.close()
+
+    def describe(self) -> status_service_pb2.DescribeResponse:
+        """Asks replay who it is and how it fares."""
+        return self._call(lambda: shake_hands(self._channel, self._identity))
+
+    def reserve(
+        self, policy_version: int, chunks: Sequence[Name], streams: Sequence[replay_service_pb2.StreamState] = ()
+    ) -> Reservation:
+        """Asks whether these chunks may be made with these weights. Asking again renews a grant.
+
+        Args:
+            policy_version: Of the weights.
+            chunks: By stream and number.
+            streams: What is to be said of streams.
+        """
+        request = replay_service_pb2.ReserveRequest(
+            run_id=self.position.run_id,
+            policy_version=policy_version,
+            chunks=[fragment_pb2.ChunkName(stream=stream, chunk=chunk) for stream, chunk in chunks],
+            streams=streams,
+        )
+        response = self._call(lambda: self._stub.Reserve(request, timeout=CALL_TIMEOUT_S))
+        return Reservation(
+            granted=list(response.granted),
+            too_slow=list(response.too_slow),
+            ahead=list(response.ahead),
+            closing=_closing(response),
+            longest_chunk_s=(
+                response.longest_chunk.ToNanoseconds() / 1e9 if response.HasField("longest_chunk") else math.inf
+            ),
+            retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
+            newest_version=response.newest_version,
+            wants_newer_weights=response.wants_newer_weights,
+        )
+
+    def append(
+        self,
+        fragments: Sequence[Packed] = (),
+        *,
+        episodes: Sequence[episode_pb2.EpisodeRecord] = (),
+        progress: replay_service_pb2.ActorProgress | None = None,
+    ) -> AppendResult:
+        """Stores fragments, episode records and the actor's progress. Several fragments in one call cost less.
+
+        Raises:
+            ConflictError: If a fragment's name is known with other bytes.
+            RejectedError: If a header is malformed, or a payload does not match it.
+        """
+        sent_bytes = sum(len(payload) for _, payload in fragments)
+        timeout_s = CALL_TIMEOUT_S + sent_bytes / SLOWEST_BYTES_PER_S
+        response = self._call(
+            lambda: self._stub.Append(_append_messages(fragments, episodes, progress), timeout=timeout_s)
+        )
+        outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
+        return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
+
+    def lease(self, number: int, *, steps: int, use_version: int, wait_s: float, order: Order = "least_used") -> Lease:
+        """Leases whole chunks until their steps reach `steps`; waits up to `wait_s` until there are enough.
+
+        Args:
+            number: Chosen by the caller, unique in its epoch; asking again with it returns the same chunks.
+            steps: Wanted, >= 1.
+            use_version: The version that the learner will have published when it uses the chunks.
+            wait_s: Longest wait, seconds.
+            order: Which chunks to prefer.
+
+        Raises:
+            FencedError: If a newer epoch has taken over.
+        """
+        request = replay_service_pb2.LeaseRequest(
+            learner=self._learner(),
+            lease=number,
+            steps=steps,
+            use_version=use_version,
+            wait=duration(wait_s),
+            order=_ORDERS[order],
+        )
+        response = self._call(lambda: self._stub.Lease(request, timeout=wait_s + CALL_TIMEOUT_S))
+        return Lease(
+            number=number,
+            chunks=[_leased_chunk(chunk) for chunk in response.chunks],
+            env_steps=response.env_steps,
+            env_failures=response.env_failures,
+            tasks=[_step_account(account) for account in response.tasks],
+            starved_streams=[_step_account(account) for account in response.starved_streams],
+            window_s=response.window.ToNanoseconds() / 1e9,
+            interval_s=response.interval.ToNanoseconds() / 1e9,
+        )
+
+    def read(
+        self,
+        number: int,
+        chunks: Iterable[LeasedChunk] = (),
+        *,
+        missing: Callable[[Name], None] = lambda _: None,
+    ) -> Iterator[Packed]:
+        """Yields the fragments of an open lease, chunk by chunk in the order of the lease; resumes by itself.
+
+        Args:
+            number: The lease.
+            chunks: Which of its chunks; none means all.
+            missing: Told the name of each fragment that was found corrupt and is not yielded.
+
+        Raises:
+            NotFoundError: If no such lease is open.
+        """
+        names = [fragment_pb2.ChunkName(stream=chunk.stream, chunk=chunk.chunk) for chunk in chunks]
+        request = replay_service_pb2.ReadRequest(learner=self._learner(), lease=number, chunks=names)
+        reading = _Reading(lambda: self._stub.Read(request, timeout=READ_TIMEOUT_S))
+        try:
+            while (item := self._call(reading.advance)) is not None:
+                if isinstance(item, fragment_pb2.FragmentName):
+                    logger.warning("fragment %s/%d is corrupt and was left out", item.stream, item.sequence)
+                    missing((item.stream, item.sequence))
+                else:
+                    yield item
+        finally:
+            reading.close()
+
+    def ack(self, number: int) -> int:
+        """Says that a lease was trained on. Returns the environment steps that actors have reported.
+
+        Raises:
+            NotFoundError: If the lease was never open in this epoch, or was released.
+        """
+        request = replay_service_pb2.AckRequest(learner=self._learner(), lease=number)
+        return self._call(lambda: self._stub.Ack(request, timeout=CALL_TIMEOUT_S)).env_steps
+
+    def release(self, number: int) -> None:
+        """Gives a lease back unused.
+
+        Raises:
+            NotFoundError: If the lease was never open in this epoch, or was acked.
+        """
+        request = replay_service_pb2.ReleaseRequest(learner=self._learner(), lease=number)
+        self._call(lambda: self._stub.Release(request, timeout=CALL_TIMEOUT_S))
+
+    def read_episodes(self, cursor: int, limit: int) -> EpisodePage:
+        """Returns finished episodes from a cursor on, in the order in which replay stored them."""
+        request = replay_service_pb2.ReadEpisodesRequest(learner=self._learner(), cursor=cursor, limit=limit)
+        response = self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
+        return EpisodePage(episodes=list(response.episodes), next_cursor=response.next_cursor)
+
+    def why_dropped(self, stream: str = "", limit: int = 100) -> list[Departure]:
+        """Returns why fragments of a stream, or of all, left; the latest first, as far back as replay remembers.
+
+        Raises:
+            NotFoundError: If replay does not know the stream.
+        """
+        request = replay_service_pb2.WhyDroppedRequest(stream=stream, limit=limit)
+        response = self._call(lambda: self._stub.WhyDropped(request, timeout=CALL_TIMEOUT_S))
+        return [Departure.from_proto(departure) for departure in response.departures]
+
+    def _learner(self) -> replay_service_pb2.Learner:
+        position = self.position
+        return replay_service_pb2.Learner(
+            run_id=position.run_id,
+            epoch=position.epoch,
+            version=position.version,
+            resumed_version=position.resumed_version,
+            first_version=position.first_version,
+        )
+
+    def _call(self, attempt: Callable[[], Result]) -> Result:
+        """Repeats `attempt` until replay answers; the two shake hands first, and again after replay was away."""
+
+        def once() -> Result:
+            self._meet()
+            try:
+                with translated():
+                    return attempt()
+            except UnavailableError:
+                self._acquainted = self._identity is None
+                raise
+
+        return self._retry(once)
+
+    def _meet(self) -> None:
+        if not self._acquainted and self._identity is not None:
+            shake_hands(self._channel, self._identity)
+            self._acquainted = True
+
+
+class _Reading:
+    """One Read that is opened again where it stood when it breaks off."""
+
+    def __init__(self, start: Callable[[], Iterator[replay_service_pb2.ReadResponse]]) -> None:
+        self._start = start
+        self._responses: Iterator[replay_service_pb2.ReadResponse] | None = None
+        self._parts: Iterator[replay_service_pb2.ReadPart] = iter(())
+        self._done: set[Name] = set()
+
+    def advance(self) -> Packed | fragment_pb2.FragmentName | None:
+        """Returns the next fragment that was not returned before, or the name of a missing one; None at the end."""
+        if self._responses is None:
+            self._responses = self._start()
+            self._parts = (part for response in self._responses for part in response.parts)
+        try:
+            for part in self._parts:
+                item = _item(part, self._parts)
+                name = item if isinstance(item, fragment_pb2.FragmentName) else item[0].name
+                if (name.stream, name.sequence) not in self._done:
+                    self._done.add((name.stream, name.sequence))
+                    return item
+        except grpc.RpcError:
+            self._responses = None
+            raise
+        return None
+
+    def close(self) -> None:
+        """Ends a Read that was not read to its end."""
+        if isinstance(self._responses, grpc.RpcContext):
+            self._responses.cancel()
+
+
+def _item(
+    part: replay_service_pb2.ReadPart, rest: Iterator[replay_service_pb2.ReadPart]
+) -> Packed | fragment_pb2.FragmentName:
+    if part.WhichOneof("part") == "missing":
+        return part.missing
+    header, received, received_bytes = part.header, list[bytes](), 0
+    while received_bytes < header.payload_bytes:
+        piece = next(rest, replay_service_pb2.ReadPart()).payload
+        if not piece:
+            raise InternalError(f"replay broke off fragment {header.name.stream}/{header.name.sequence}")
+        received.append(piece)
+        received_bytes += len(piece)
+    return header, b"".join(received)
+
+
+def _append_messages(
+    fragments: Sequence[Packed],
+    episodes: Sequence[episode_pb2.EpisodeRecord],
+    progress: replay_service_pb2.ActorProgress | None,
+) -> Iterator[replay_service_pb2.AppendRequest]:
+    for parts in bundled(_append_parts(fragments, episodes, progress)):
+        request = replay_service_pb2.AppendRequest()
+        for part in parts:
+            request.parts.add(**part)
+        yield request
+
+
+def _append_parts(
+    fragments: Sequence[Packed],
+    episodes: Sequence[episode_pb2.EpisodeRecord],
+    progress: replay_service_pb2.ActorProgress | None,
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """The parts of an Append, by their field, with their bytes. Records come first, to be stored with a fragment."""
+    if progress is not None:
+        yield {"progress": progress}, progress.ByteSize()
+    for episode in episodes:
+        yield {"episode": episode}, episode.ByteSize()
+    for header, payload in fragments:
+        yield {"header": header}, header.ByteSize()
+        for piece in pieces(payload):
+            yield {"payload": piece}, len(piece)
+
+
+def _leased_chunk(chunk: replay_service_pb2.LeasedChunk) -> LeasedChunk:
+    return LeasedChunk(
+        stream=chunk.name.stream,
+        chunk=chunk.name.chunk,
+        fragments=chunk.fragments,
+        steps=chunk.steps,
+        payload_bytes=chunk.payload_bytes,
+        uses=chunk.uses,
+        oldest_version=chunk.oldest_version,
+    )
+
+
+def _step_account(account: replay_service_pb2.StepAccount) -> StepAccount:
+    return StepAccount(
+        name=account.name,
+        played=account.played,
+        trained=account.trained,
+        dropped=dict(account.dropped),
+        too_slow=account.too_slow,
+        needed_s=account.needed_window.ToNanoseconds() / 1e9,
+        let_off=account.let_off,
+        staleness=account.trained_staleness,
+        age_s=account.trained_age.ToNanoseconds() / 1e9,
+    )
+
+
+def duration(seconds: float) -> Duration:
+    """As it travels."""
+    made = Duration()
+    made.FromNanoseconds(round(seconds * 1e9))
+    return made
+
+
+def _closing(response: replay_service_pb2.ReserveResponse) -> Closing | None:
+    if not response.HasField("closing"):
+        return None
+    said = response.closing
+    return Closing(
+        use_version=said.use_version,
+        closes_in_s=[closes_in.ToNanoseconds() / 1e9 for closes_in in said.closes_in],
+        waits_s=said.waits.ToNanoseconds() / 1e9,
+        interval_s=said.interval.ToNanoseconds() / 1e9,
+    )

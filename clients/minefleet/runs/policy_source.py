@@ -1,0 +1,39 @@
+"""A trained policy on disk: a checkpoint, or a version that was exported."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from minefleet.runs.checkpoint import read_policy, read_state
+from minefleet.runs.export import CONFIG_FILE, is_exported, read_exported, read_model
+from minefleet.runs.run import RUN_FILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A trained policy without its weights."""
+
+    version: int
+    env_steps: int | None
+    """Taken until then; a version that was exported does not know."""
+    run_file: str
+    """The file beside it that `read_run` reads."""
+
+
+def look(path: Path) -> Trained:
+    """Says which policy lies in a directory, and verifies its files.
+
+    Raises:
+        ConfigError: If there is none, or it is incomplete or damaged.
+    """
+    if is_exported(path):
+        return Trained(version=read_exported(path).version, env_steps=None, run_file=CONFIG_FILE)
+    state = read_state(path)
+    return Trained(version=state.version, env_steps=state.env_steps, run_file=RUN_FILE)
+
+
+def read_weights(path: Path) -> dict[str, NDArray[Any]]:
+    """Reads the weights that lie in a directory, in any order. Raises as `look` does."""
+    return read_model(path) if is_exported(path) else read_policy(path)

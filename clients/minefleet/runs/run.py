@@ -1,0 +1,206 @@
+"""The run directory and `run.yaml`: the configuration, resolved once, that every role reads.
+
+RUN_DIR/
+├── run.yaml          every key, the schema, fingerprints, the run's addresses
+├── whole_config.txt  the configuration as its author wrote it, where a run is started from Python
+├── rollout.pid       who keeps replay, parameters and actors alive, likewise
+├── metrics.jsonl     one object per iteration, written by the learner
+├── episodes.jsonl    evaluations, written by the learner
+├── curve.png         drawn by the launcher
+├── checkpoints/      latest/ and numbered ones
+├── replay/           replay's store; with several shards, theirs: 0/, 1/, ...
+├── parameters/       the versions
+├── videos/           of whole episodes
+└── logs/             one per role
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+
+from minefleet.config import EndpointConfig, FleetConfig
+from minefleet.config.load import from_data, read
+from minefleet.core.errors import ConfigError
+from minefleet.core.files import write_whole
+from minefleet.core.schema import Schema
+from minefleet.rpc.channel import WIRE_VERSION
+from minefleet.v1 import status_service_pb2
+
+RUN_FILE = "run.yaml"
+WHOLE_CONFIG_FILE = "whole_config.txt"
+"""The configuration given to `start_trainer`, as its author wrote it."""
+LOCAL_KEYS = (
+    "services",
+    "logger_config",
+    "stop",
+    "eval_interval",
+    "eval_episodes",
+    "detach_rollout_manager",
+    "path_map",
+)
+"""Sections that may differ between roles: where they run and what they print, not what they compute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """One process of replay."""
+
+    index: int
+    name: str
+    """Its role's: "replay" where it is alone, else "replay-0", "replay-1", ..."""
+    store: Path
+    """Directory of its store."""
+    endpoint: EndpointConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """The contents of `run.yaml`."""
+
+    directory: Path
+    """The run directory, absolute."""
+    config: FleetConfig
+    schema: Schema
+    architecture: str
+    """Fingerprint of the policy's architecture."""
+    stored: Schema | None = None
+    """The schema of fragments, where a frozen encoder's outputs are stored in the place of pictures; None for
+    `schema`."""
+    frame_shape: tuple[int, ...] | None = None
+    """[height, width, 3] of the frames that environments render for videos; None where they show pixels anyway, or no
+    videos are wanted."""
+
+    @property
+    def fragment_schema(self) -> Schema:
+        """The schema of fragments: the environment's, unless something else is stored."""
+        return self.stored or self.schema
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of checkpoints."""
+        return self.directory / (self.config.train_config.save_path or "checkpoints")
+
+    @property
+    def replay(self) -> Path:
+        """The directory of replay's store, or of its shards' stores."""
+        return self.directory / self.config.rollout_config.replay_buffer_config.database_config.path
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The processes of replay, in order."""
+        endpoints = self.config.services.replay
+        if len(endpoints) == 1:
+            return (Shard(index=0, name="replay", store=self.replay, endpoint=endpoints[0]),)
+        return tuple(
+            Shard(index=index, name=f"replay-{index}", store=self.replay / str(index), endpoint=endpoint)
+            for index, endpoint in enumerate(endpoints)
+        )
+
+    @property
+    def parameters(self) -> Path:
+        """The directory of the versions that parameters keeps."""
+        return self.directory / "parameters"
+
+    @property
+    def metrics(self) -> Path:
+        """The learner's metrics, one JSON object per line."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """One log per role."""
+        return self.directory / "logs"
+
+    def contract(self) -> dict[str, str]:
+        """The keys on which all roles must agree, with their values as canonical JSON."""
+        values = {key: value for key, value in to_dict(self.config).items() if key not in LOCAL_KEYS}
+        flat = {key: json.dumps(value, sort_keys=True) for key, value in _flat(values).items()}
+        return flat | {"schema": self.fragment_schema.fingerprint, "architecture": self.architecture}
+
+    def identity(self, role: status_service_pb2.Role.ValueType) -> status_service_pb2.Identity:
+        """This process's identity in `role`."""
+        return status_service_pb2.Identity(
+            role=role,
+            wire_version=WIRE_VERSION,
+            package_version=metadata.version("minefleet"),
+            contract=self.contract(),
+            instance=f"{socket.gethostname()}:{os.getpid()}",
+        )
+
+    def write(self) -> None:
+        """Writes `run.yaml` whole."""
+        data = {
+            "config": to_dict(self.config),
+            "schema": self.schema.to_dict(),
+            "architecture": self.architecture,
+            "stored": None if self.stored is None else self.stored.to_dict(),
+            "frame_shape": list(self.frame_shape) if self.frame_shape else None,
+        }
+        write_whole(self.directory / RUN_FILE, OmegaConf.to_yaml(OmegaConf.create(data)))
+
+
+def read_run(directory: Path, name: str = RUN_FILE) -> Run:
+    """Reads a run directory's `run.yaml`, or its copy of another name elsewhere.
+
+    Raises:
+        ConfigError: If there is none, or it is not a whole one.
+    """
+    data = _read_file(directory, name)
+    return Run(
+        directory=directory.absolute(),
+        config=from_data(data["config"], str(directory.absolute() / name)),
+        schema=Schema.from_dict(data["schema"]),
+        architecture=str(data["architecture"]),
+        stored=Schema.from_dict(data["stored"]) if data.get("stored") else None,
+        frame_shape=tuple(data["frame_shape"]) if data.get("frame_shape") else None,
+    )
+
+
+def read_architecture(directory: Path, name: str = RUN_FILE) -> str:
+    """Reads the policy's fingerprint where `read_run` would, also of a configuration whose keys are no longer known.
+
+    Raises:
+        ConfigError: If there is no such file, or it is not a whole one.
+    """
+    return str(_read_file(directory, name)["architecture"])
+
+
+def to_dict(config: FleetConfig) -> dict[str, Any]:
+    """The configuration as nested plain data."""
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(config)))
+
+
+def from_dict(data: Mapping[str, Any]) -> FleetConfig:
+    """Inverts `to_dict`; missing keys take their defaults.
+
+    Raises:
+        ConfigError: If a key is unknown or a value impossible.
+    """
+    return from_data(data, "plain data")
+
+
+def _read_file(directory: Path, name: str) -> dict[str, Any]:
+    path = directory.absolute() / name
+    if not path.is_file():
+        raise ConfigError(f"there is no run in {directory}: {path} does not exist")
+    data = read(str(path))
+    if not {"config", "schema", "architecture"} <= set(data):
+        raise ConfigError(f"{path} is not a whole run file")
+    return data
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,39 @@
+"""`minefleet parameters`: mistakes on its command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minefleet.cli.commands.parameters import ACTIONS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["list", "nowhere"], "there is no run in nowhere"),
+        (["list"], "there is no run in"),
+        (["list", "a", "b"], "give one RUN_DIR, got a and b"),
+        (["list", "3"], "there is no run in 3"),
+        (["pin", "3", "a", "b"], "give one RUN_DIR, got a and b"),
+        (["pin", "0"], "a version must be >= 1, got 0"),
+        (["pin", "--version", "3"], "--version is for export; pin takes its version as in `pin 3`"),
+        (["export"], "give export a directory"),
+        (["export", "out", "--version", "0"], "must be >= 1"),
+        (["export", "out", "nowhere"], "there is no run in nowhere"),
+        (["show"], "invalid choice: 'show'"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_is_wrong(tmp_path: Path, arguments: list[str], part: str) -> None:
+    command = [sys.executable, "-m", "minefleet", "parameters", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert part in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_action() -> None:
+    command = [sys.executable, "-m", "minefleet", "parameters", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert all(action in text for action in ACTIONS)

@@ -1,0 +1,128 @@
+import io
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from minefleet.cli.output.progress import Progress, fraction_done, time_left_s
+from minefleet.config import StopConfig
+from minefleet.config.load import load
+from minefleet.core.schema import Schema
+from minefleet.runs.run import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(
+        directory=tmp_path,
+        config=load("cartpole", ["stop.env_steps=10000"]),
+        schema=Schema(obs={}, action={}),
+        architecture="",
+    )
+
+
+def row(iteration: int, **changes: object) -> dict[str, Any]:
+    numbers = {
+        "iteration": iteration,
+        "env_steps": 100 * iteration,
+        "sps": 50.0,
+        "episode_return_mean": 21.5,
+        "policy_version": iteration + 1,
+        "staleness_mean": 0.25,
+        "wall_s": 2.0 * iteration,
+        "episode_metrics": {},
+    }
+    return numbers | changes
+
+
+def append(path: Path, *rows: Mapping[str, Any]) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(one) + "\n" for one in rows)
+
+
+def lines(run: Run, steps: Sequence[Mapping[str, Any]], seconds: float, *, terminal: bool = False) -> str:
+    """The lines on a console of a run whose rows come `seconds` apart."""
+    output, now = io.StringIO(), [0.0]
+    console = Console(file=output, force_terminal=terminal, width=200)
+    with Progress(run, console, clock=lambda: now[0]) as progress:
+        progress.tick("replay")
+        for step in steps:
+            now[0] += seconds
+            append(run.metrics, step)
+            progress.tick("replay, learner")
+    return output.getvalue()
+
+
+def test_there_is_a_line_at_once_one_with_the_first_figures_and_then_one_every_few_seconds(run: Run) -> None:
+    shown = lines(run, [row(n) for n in range(1, 11)], 1.0).splitlines()
+    assert shown[0] == "[0:00]  up replay  waiting for the first iteration"
+    assert shown[1].startswith("[0:01]  env steps 100 of 10,000  steps/s 50  return 21.50  version 2  staleness 0.25")
+    assert shown[2].startswith("[0:06]  env steps 600 of 10,000")
+    assert len(shown) == 4
+
+
+def test_an_achievement_is_named_the_first_time_it_is_reached(run: Run) -> None:
+    before = {"achievement/collect_wood": 0.0, "success": 1.0}
+    after = {"achievement/collect_wood": 0.01, "success": 1.0}
+    steps = [row(n, episode_metrics=metrics) for n, metrics in enumerate([before, after, after], start=1)]
+    assert lines(run, steps, 1.0).count("first collect_wood after 200 env steps") == 1
+
+
+def test_an_achievement_of_an_earlier_launch_is_not_named_again(run: Run) -> None:
+    reached = {"achievement/collect_wood": 0.5}
+    append(run.metrics, row(1, episode_metrics=reached))
+    assert "first" not in lines(run, [row(2, episode_metrics=reached)], 1.0).replace("first iteration", "")
+
+
+def test_before_the_first_episode_there_is_no_return(run: Run) -> None:
+    assert "return -" in lines(run, [row(1, episode_return_mean=None)], 5.0)
+
+
+def test_after_one_iteration_there_is_no_rate(run: Run) -> None:
+    assert "steps/s -" in lines(run, [row(1, sps=None)], 5.0)
+
+
+def test_failures_are_shown_once_there_are_any(run: Run) -> None:
+    failing = row(2, episode_failures=1200, episode_cut_share=0.031)
+    assert "failures" not in lines(run, [row(1, episode_failures=0, episode_cut_share=0.0)], 5.0)
+    assert "failures 1,200 (cut 3%)" in lines(run, [failing], 5.0)
+
+
+def test_a_terminal_shows_a_view_of_everything(run: Run) -> None:
+    view = lines(run, [row(1), row(2)], 1.0, terminal=True)
+    assert all(word in view for word in ("env steps", "steps/s", "return", "version", "staleness", "left", "learner"))
+
+
+@pytest.mark.parametrize(
+    ("stop", "left_s"),
+    [
+        (StopConfig(), (4000 - 3) * 2.0),
+        (StopConfig(env_steps=1000), (1000 - 300) / 50.0),
+        (StopConfig(minutes=1.0), 60.0 - 7.0),
+        (StopConfig(env_steps=1000, minutes=0.2), 5.0),
+        (StopConfig(env_steps=100), 0.0),
+    ],
+)
+def test_the_time_left_is_that_of_the_nearest_condition(run: Run, stop: StopConfig, left_s: float) -> None:
+    config = replace(run.config, stop=stop)
+    assert time_left_s(config, deque([row(1), row(3)]), 7.0) == pytest.approx(left_s)
+
+
+def test_one_row_tells_no_speed(run: Run) -> None:
+    assert time_left_s(run.config, deque([row(1)]), 7.0) is None
+
+
+def test_the_fraction_is_that_of_the_nearest_condition(run: Run) -> None:
+    assert fraction_done(run.config, row(50), 7.0) == pytest.approx(0.5)
+    assert fraction_done(run.config, row(200), 7.0) == 1.0
+
+
+def test_what_starves_is_said_once_and_again_when_it_starves_anew(run: Run) -> None:
+    starving = {"step_warnings": {"starved: slow": "task 'slow' is hardly trained on"}}
+    rows = [row(1), row(2, **starving), row(3, **starving), row(4), row(5, **starving)]
+    assert lines(run, rows, 1.0).count("warning: task 'slow' is hardly trained on") == 2

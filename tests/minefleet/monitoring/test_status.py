@@ -1,0 +1,123 @@
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from minefleet.core.errors import ConfigError
+from minefleet.monitoring.status import look, render
+from minefleet.runs.run import Run
+from minefleet.v1 import status_service_pb2
+from minefleet_runtime.context import RoleContext
+from minefleet_runtime.serve import serving
+
+ROW = {
+    "iteration": 3,
+    "env_steps": 1234,
+    "trained_steps": 1000,
+    "policy_version": 4,
+    "episodes": 7,
+    "episode_return_mean": None,
+    "sps": 812.5,
+    "learner_wait_ratio": 0.6,
+}
+
+
+@contextmanager
+def replay_up(run: Run) -> Iterator[RoleContext]:
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_REPLAY, name="replay", metrics_address="127.0.0.1:9")
+    with serving(context, "127.0.0.1:0"):
+        yield context
+
+
+@contextmanager
+def learner_up(run: Run) -> Iterator[RoleContext]:
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_LEARNER, name="learner", metrics_address="127.0.0.1:9")
+    with serving(context, "127.0.0.1:0"):
+        yield context
+
+
+def shown(run: Run) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(render(look(run.directory)))
+    return captured.get()
+
+
+def test_every_role_that_is_up_is_asked(run: Run) -> None:
+    with replay_up(run) as context:
+        context.board.set_run("run-7")
+        context.board.set(status_service_pb2.STATE_PAUSED, "no room")
+        context.board.figure("live_fragments", 12.0)
+        (role,) = look(run.directory).roles
+        text = shown(run)
+    assert (role.name, role.state, role.detail, role.run_id) == ("replay", "paused", "no room", "run-7")
+    assert role.figures == {"live_fragments": 12.0}
+    assert "paused: no room" in text and "live_fragments 12" in text
+
+
+def test_a_role_that_was_killed_is_unreachable(run: Run) -> None:
+    with replay_up(run):
+        pass
+    (role,) = look(run.directory).roles
+    assert role.state == "unreachable" and role.detail
+
+
+def test_a_role_without_a_port_is_starting(run: Run) -> None:
+    RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0").announce("")
+    (role,) = look(run.directory).roles
+    assert (role.name, role.state) == ("actor-0", "starting")
+
+
+def test_the_newest_numbers_are_shown(run: Run) -> None:
+    run.metrics.write_text(json.dumps({**ROW, "iteration": 2}) + "\n" + json.dumps(ROW) + "\n")
+    with replay_up(run):
+        text = shown(run)
+    assert "iteration 3  env_steps 1,234" in text and "sps 812.50" in text
+    assert "hold" not in text
+
+
+def test_what_holds_the_run_up_is_shown_with_where_time_goes_and_told_as_json(run: Run) -> None:
+    figures = {"slot_seconds.environment": 1.0, "slot_seconds.grant": 3.0, "loop_seconds.training": 9.0}
+    with learner_up(run) as context:
+        context.board.figures({**figures, "loop_seconds.fragments": 1.0})
+        text, told = shown(run), json.loads(json.dumps(look(run.directory).to_dict()))["bottleneck"]
+    assert "environment 25%" in text and "grant 75%" in text and "fragments 10%" in text
+    assert "slot_seconds" not in text
+    assert told["sentence"] in text
+    assert (told["stage"], told["loop"]["training"], told["slots"]["grant"]) == ("learner", 0.9, 0.75)
+
+
+def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
+    tasks = {
+        f"task-{number}": {"episodes": number, "return_mean": 1.5, "failures": 2, "cut_share": 0.25}
+        for number in range(1, 11)
+    }
+    failures = {"episode_failures": 3, "episode_failures_by_kind": {"exit": 1, "hang": 2}, "episode_cut_share": 0.25}
+    run.metrics.write_text(json.dumps({**ROW, **failures, "tasks": tasks}) + "\n")
+    text = shown(run)
+    assert "episode_failures 3  episode_cut_share 0.25  by kind: exit 1  hang 2" in text
+    assert "task task-10: episodes 10  return_mean 1.50  failures 2  cut_share 0.25" in text
+    assert "task-2:" not in text and "and 2 more tasks, in metrics.jsonl" in text
+
+
+def test_a_directory_without_a_run_has_no_status(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run in"):
+        look(tmp_path / "nowhere")
+
+
+def test_shares_of_the_steps_and_what_starves_are_shown(run: Run) -> None:
+    share = {"played_share": 0.5, "trained_share": 0.125}
+    stream = {"stream": "a-3", "played_steps": 90, "trained_steps": 3, "dropped_steps": {"stale": 80}}
+    steps = {
+        "step_shares": {"": share, "slow": share},
+        "step_warnings": {"starved: slow": "task 'slow' is hardly trained on"},
+        "starved_streams": [stream],
+    }
+    run.metrics.write_text(json.dumps({**ROW, **steps}) + "\n")
+    text = shown(run)
+    assert "steps of slow" in text and "trained_share 0.12" in text
+    assert "task 'slow' is hardly trained on" in text
+    assert "stream a-3" in text and "3 of 90 steps trained on" in text

@@ -1,0 +1,120 @@
+"""Running statistics of observations against their slow definition."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minefleet.config import PolicyConfig
+from minefleet.core.schema import Leaf, Schema
+from minefleet.policies import ObsNorm, build
+from minefleet.policies.layers.moments import moments_of
+from minefleet.policies.layers.obs_norm import LARGEST, RunningMoments, finite
+
+FLOATS = Leaf(kind="box", shape=(2, 3), dtype="float32")
+SCALAR = Leaf(kind="box", shape=(), dtype="float32")
+OBS = {
+    "body": {"position": FLOATS, "speed": SCALAR},
+    "image": Leaf(kind="box", shape=(36, 36, 1), dtype="uint8"),
+    "ammunition": Leaf(kind="box", shape=(2,), dtype="int64"),
+    "word": Leaf(kind="text", shape=(4,), dtype="uint8"),
+    "tool": Leaf(kind="discrete", shape=(), dtype="int64", categories=(3,)),
+    "action_mask": Leaf(kind="box", shape=(2,), dtype="float32"),
+}
+ACTION = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8),
+    offset=st.sampled_from([0.0, 1.0, -1e3, 1e6]),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+    seed=st.integers(0, 1000),
+)
+def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
+    sizes: list[int], offset: float, scale: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    batches = [(offset + scale * rng.normal(size=(n, 2, 3))).astype(np.float32) for n in sizes]
+    moments = RunningMoments((2, 3))
+    for batch in batches:
+        moments.absorb(moments_of(torch.from_numpy(batch)))
+    rows = np.concatenate(batches).astype(np.float64)
+    assert moments.count == len(rows)
+    if len(rows):
+        tiny = 1e-12 * (abs(offset) + scale)
+        np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-12, atol=tiny)
+        np.testing.assert_allclose(moments.variance, rows.var(0), rtol=1e-9, atol=tiny * tiny + 1e-15)
+
+
+@given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8), seed=st.integers(0, 1000))
+def test_pieces_come_to_the_same_as_all_at_once(sizes: list[int], seed: int) -> None:
+    pieces = list(torch.split(torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(seed)), sizes))
+    at_once, in_pieces = (ObsNorm({"numbers": Leaf(kind="box", shape=(3,), dtype="float32")}) for _ in range(2))
+    at_once.absorb(at_once.moments_of([{"numbers": torch.cat(pieces)}]))
+    in_pieces.absorb(in_pieces.moments_of({"numbers": piece} for piece in pieces))
+    torch.testing.assert_close(in_pieces.state_dict(), at_once.state_dict(), rtol=1e-12, atol=1e-12)
+
+
+def test_numbers_without_an_axis_have_statistics_too() -> None:
+    moments = RunningMoments(())
+    moments.absorb(moments_of(torch.tensor([1.0, 2.0, 6.0])))
+    moments.absorb(moments_of(torch.zeros(0)))
+    assert (moments.mean.item(), moments.count.item()) == (3.0, 3.0)
+
+
+def test_what_was_taken_in_comes_out_with_mean_zero_and_deviation_one() -> None:
+    rows = 1e4 + 1e3 * torch.randn(5000, 3, generator=torch.Generator().manual_seed(0))
+    moments = RunningMoments((3,))
+    moments.absorb(moments_of(rows))
+    out = moments(rows)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.mean(0), torch.zeros(3), rtol=0, atol=1e-3)
+    torch.testing.assert_close(out.std(0), torch.ones(3), rtol=0, atol=1e-3)
+
+
+def test_nothing_leaves_the_range_not_even_before_the_first_update_or_where_nothing_varies() -> None:
+    moments = RunningMoments((1,))
+    assert moments(torch.tensor([[1e30], [-1e30], [0.5]])).flatten().tolist() == pytest.approx([LARGEST, -LARGEST, 0.5])
+    moments.absorb(moments_of(torch.full((4, 1), 7.0)))
+    assert moments(torch.tensor([[7.0], [8.0], [6.0]])).flatten().tolist() == [0.0, LARGEST, -LARGEST]
+
+
+def test_rows_that_are_not_finite_are_left_out() -> None:
+    moments = RunningMoments((2,))
+    rows = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]])
+    moments.absorb(moments_of(finite(rows)))
+    assert moments.count == 2
+    assert moments.mean.tolist() == [2.0, 3.0]
+
+
+def test_only_boxes_of_floats_are_changed_and_the_mask_is_none() -> None:
+    norm = ObsNorm(OBS)
+    assert norm.paths == ("body/position", "body/speed")
+    obs = {
+        "body": {"position": torch.randn(5, 2, 3) + 3, "speed": torch.randn(5)},
+        "image": torch.ones(5, 36, 36, 1, dtype=torch.uint8),
+        "ammunition": torch.ones(5, 2, dtype=torch.int64),
+        "word": torch.ones(5, 4, dtype=torch.uint8),
+        "tool": torch.ones(5, dtype=torch.int64),
+        "action_mask": torch.ones(5, 2),
+    }
+    norm.absorb(norm.moments_of([obs]))
+    changed = norm(obs)
+    assert abs(changed["body"]["position"].mean()) < 1e-5
+    assert changed["body"]["speed"].shape == (5,)
+    for key in ("image", "ammunition", "word", "tool", "action_mask"):
+        assert changed[key] is obs[key]
+
+
+def test_an_observation_without_floats_stays_as_it_is() -> None:
+    schema = Schema(obs={"image": OBS["image"], "action_mask": OBS["action_mask"]}, action=ACTION)
+    assert build(PolicyConfig(normalize_obs=True), schema).obs_norm is None
+
+
+def test_the_statistics_are_buffers_and_so_travel_with_the_weights() -> None:
+    policy = build(PolicyConfig(hidden_size=8, normalize_obs=True), Schema(obs=SCALAR, action=ACTION))
+    assert policy.obs_norm is not None
+    names = {f"obs_norm.moments.0.{name}" for name in ("mean", "variance", "count")}
+    assert names <= dict(policy.named_buffers()).keys() & policy.state_dict().keys()
+    assert "obs_norm" not in str(build(PolicyConfig(hidden_size=8), Schema(obs=SCALAR, action=ACTION)).state_dict())
