@@ -30,7 +30,7 @@ from minefleet.config.load import load
 from minefleet.core.files import write_whole
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import collate
 from minefleet_learner.schedule import progress, rates

@@ -20,8 +20,8 @@ from minefleet.config.load import load
 from minefleet.policies import build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.forward import ForwardOptions
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.forward import ForwardOptions
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import collate
 from minefleet_learner.parity import BOUNDS, ParityProbe

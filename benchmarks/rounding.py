@@ -28,7 +28,7 @@ from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint import read_policy
 from minefleet.runs.run import read_run
-from minefleet_actor.inference import Decision, Inference
+from minefleet_actor.inference.policy_runner import Decision, Inference
 from minefleet_actor.pool import InlinePool, Ready
 
 ENVS = 8

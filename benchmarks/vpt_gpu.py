@@ -27,8 +27,8 @@ from minefleet.core.tree import Tree, tree_map
 from minefleet.policies.precision import DTYPES, compute
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA
-from minefleet_actor.forward import ForwardOptions, captured
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.forward import ForwardOptions, captured
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_learner.amp import compute_dtype
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import Batch, collate

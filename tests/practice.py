@@ -15,7 +15,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
 from minefleet.policies import build
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_actor.pool import InlinePool
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import collate

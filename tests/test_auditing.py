@@ -13,8 +13,8 @@ from minefleet.core.tree import tree_map
 from minefleet.envs import schema_of
 from minefleet.envs.faulty import Faulty, Mark
 from minefleet.v1 import episode_pb2
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.recorder import Recorder
+from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.recorder import Recorder
 
 Fragments = list[tuple[Name, Fragment]]
 Records = list[episode_pb2.EpisodeRecord]

@@ -16,9 +16,9 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
-from minefleet_actor.inference import Decision, Inference
+from minefleet_actor.inference.policy_runner import Decision, Inference
 from minefleet_actor.pool import InlinePool
-from minefleet_actor.recorder import Recorder
+from minefleet_actor.rollout.recorder import Recorder
 
 Slots = NDArray[np.intp]
 Named = list[tuple[tuple[str, int], Fragment]]

@@ -23,7 +23,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import decode
 from minefleet.rpc.replay_client import Packed, ReplayClient
 from minefleet.v1 import replay_service_pb2, status_service_pb2
-from minefleet_actor.shipping import Parcel, Shipper
+from minefleet_actor.replay_io.uploader import Parcel, Shipper
 from minefleet_runtime.memory import keep_freed_memory
 
 PER_LEASE = {"crafter": 128, "random": 16}

@@ -23,7 +23,7 @@ from minefleet.envs.corridor import FORWARD
 from minefleet.policies import Policy
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import collate
 from minefleet_learner.schedule import rates

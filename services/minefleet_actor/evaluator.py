@@ -17,9 +17,9 @@ EVALUATOR_INDEX = 2**16
 
 def body(context: RoleContext) -> None:
     """Evaluates until asked to stop."""
-    from minefleet_actor.assembly import parameters_client, replay_client
-    from minefleet_actor.play import make_player
-    from minefleet_actor.weights import announced
+    from minefleet_actor.build import parameters_client, replay_client
+    from minefleet_actor.evaluation.player import make_player
+    from minefleet_actor.inference.weight_sync import announced
     from minefleet_runtime.serve import serving
 
     name, config = uuid.uuid4().hex[:12], context.run.config

@@ -43,17 +43,17 @@ from minefleet.config import RolloutConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
-from minefleet_actor.batching import Batcher
-from minefleet_actor.cuts import BALANCE, PACE, Cuts
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.inference import Decision, Inference
-from minefleet_actor.lanes import Lanes
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.inference.policy_runner import Decision, Inference
+from minefleet_actor.inference.weight_sync import WeightsFollower
+from minefleet_actor.metrics.prometheus import ActorMetrics
+from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
-from minefleet_actor.recorder import Recorder
-from minefleet_actor.slot_time import ENVIRONMENT, INFERENCE, Waiting
+from minefleet_actor.replay_io.streams import Lanes
+from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, Cuts
+from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.video.camera import Camera
-from minefleet_actor.weights import WeightsFollower
 
 Slots = NDArray[np.intp]
 LONGEST_WAIT_S = 1.0

@@ -6,8 +6,8 @@ import time
 
 from minefleet.core.reproduce import reproduction
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.assembly import Parts, assemble
-from minefleet_actor.metrics import REASONS
+from minefleet_actor.build import Parts, assemble
+from minefleet_actor.metrics.prometheus import REASONS
 from minefleet_actor.pool import EnvStartError
 from minefleet_runtime.context import RoleContext
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.channel import StoppedError
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.assembly import Parts, assemble
+from minefleet_actor.build import Parts, assemble
 from minefleet_learner.trainers import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay

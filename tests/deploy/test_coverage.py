@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_learner.loop_time import LoopTime
 from minefleet_learner.metrics import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics

@@ -13,9 +13,9 @@ import pytest
 
 from minefleet.core.fragment import Fragment
 from minefleet.v1 import replay_service_pb2
-from minefleet_actor import grants, shipping
-from minefleet_actor.grants import Chunk, Grants
-from minefleet_actor.shipping import Parcel, Shipper
+from minefleet_actor.replay_io import permits, uploader
+from minefleet_actor.replay_io.permits import Chunk, Grants
+from minefleet_actor.replay_io.uploader import Parcel, Shipper
 
 FOR_EVER_S = 600.0
 SOON_S = 60.0
@@ -25,7 +25,7 @@ SOON_S = 60.0
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for company last for ever, so that the time ends none of them."""
-    for module in (shipping, grants):
+    for module in (uploader, permits):
         monkeypatch.setattr(module, "LINGER_S", FOR_EVER_S)
 
 
@@ -132,7 +132,7 @@ def test_the_end_waits_for_no_company() -> None:
 
 
 def test_a_fragment_without_company_goes_by_itself_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "LINGER_S", 0.01)
+    monkeypatch.setattr(uploader, "LINGER_S", 0.01)
     replay = Replay()
     shipper = shipper_of(replay, capacity=6)
     with running(shipper):

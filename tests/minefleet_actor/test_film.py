@@ -11,7 +11,7 @@ from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.preflight import preflight
 from minefleet.runs.policy_source import Trained
 from minefleet.runs.run import Run
-from minefleet_actor.evaluate import evaluate, parse
+from minefleet_actor.evaluation.evaluate import evaluate, parse
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 
 

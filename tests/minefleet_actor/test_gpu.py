@@ -12,8 +12,8 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.forward import ForwardOptions
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.forward import ForwardOptions
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_learner.parity import BOUNDS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")

@@ -23,19 +23,19 @@ from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weights import Weights, to_numpy
 from minefleet.rpc.weights.version import VersionInfo
 from minefleet.v1 import episode_pb2
-from minefleet_actor.batching import Batcher
-from minefleet_actor.cuts import Cuts
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.grants import Verdict
-from minefleet_actor.inference import Inference
-from minefleet_actor.lanes import Lane, Lanes, lane_numbers
+from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.weight_sync import Staged
 from minefleet_actor.loop import Actor
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.metrics.prometheus import ActorMetrics
+from minefleet_actor.metrics.slot_timer import SlotTime
 from minefleet_actor.pool import Ending, Failure, Kind, Ready, Slots
-from minefleet_actor.recorder import Recorder
-from minefleet_actor.shipping import Parcel
-from minefleet_actor.slot_time import SlotTime
-from minefleet_actor.weights import Staged
+from minefleet_actor.replay_io.permits import Verdict
+from minefleet_actor.replay_io.streams import Lane, Lanes, lane_numbers
+from minefleet_actor.replay_io.uploader import Parcel
+from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.freshness_cuts import Cuts
+from minefleet_actor.rollout.recorder import Recorder
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),

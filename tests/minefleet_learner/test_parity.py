@@ -22,8 +22,8 @@ from minefleet.core.tree import Tree
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
-from minefleet_actor.forward import ForwardOptions
-from minefleet_actor.inference import Decision, Inference
+from minefleet_actor.inference.forward import ForwardOptions
+from minefleet_actor.inference.policy_runner import Decision, Inference
 from minefleet_learner import suspects
 from minefleet_learner.assembly import build_optimizer
 from minefleet_learner.batch import collate

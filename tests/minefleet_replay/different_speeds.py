@@ -18,17 +18,17 @@ from minefleet.config import RolloutConfig, WorkerConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
 from minefleet.rpc.replay_client import Closing, Reservation
-from minefleet_actor.batching import Batcher
-from minefleet_actor.cuts import Cuts
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.grants import Grants
-from minefleet_actor.inference import Decision
-from minefleet_actor.lanes import Lane, Lanes
+from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.inference.policy_runner import Decision
 from minefleet_actor.loop import Actor
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import Ending, Kind, Ready, Slots
-from minefleet_actor.recorder import Recorder
-from minefleet_actor.shipping import Parcel
+from minefleet_actor.replay_io.permits import Grants
+from minefleet_actor.replay_io.streams import Lane, Lanes
+from minefleet_actor.replay_io.uploader import Parcel
+from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.freshness_cuts import Cuts
+from minefleet_actor.rollout.recorder import Recorder
 from minefleet_replay.names import ChunkName
 from minefleet_replay.streams import StreamState
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.v1 import episode_pb2
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.metrics.prometheus import ActorMetrics
+from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.video.lens import Lens
 from minefleet_actor.video.picture import Caption
 from minefleet_actor.video.reel import Reel, caption_of, forget_oldest, video_name

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.files import sync
 from minefleet.v1 import episode_pb2
-from minefleet_actor.episodes import Episodes
+from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.video.mp4 import Mp4
 from minefleet_actor.video.picture import Caption, draw
 

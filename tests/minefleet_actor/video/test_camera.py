@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from tests.films import pictures
 
 from minefleet.v1 import episode_pb2
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.metrics.prometheus import ActorMetrics
+from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.video.camera import LONGEST_TAPE, Camera
 
 SLOTS = 4

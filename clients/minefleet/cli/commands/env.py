@@ -14,7 +14,7 @@ from minefleet.core.schema import Schema
 from minefleet.launch.preflight import describe_environment
 from minefleet.runs.run import RUN_FILE, read_run, to_dict
 
-MODULE = "minefleet_actor.trial"
+MODULE = "minefleet_actor.evaluation.env_check"
 STEPS = 1000
 
 

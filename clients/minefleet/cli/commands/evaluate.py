@@ -11,7 +11,7 @@ from minefleet.runs.checkpoint import STATE_FILE, newest
 from minefleet.runs.policy_source import look
 from minefleet.runs.run import RUN_FILE, read_run
 
-MODULE = "minefleet_actor.evaluate"
+MODULE = "minefleet_actor.evaluation.evaluate"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

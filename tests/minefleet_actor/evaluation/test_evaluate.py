@@ -15,7 +15,7 @@ from minefleet.policies.weights import to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.policy_source import look
 from minefleet.runs.run import Run
-from minefleet_actor.evaluate import evaluate, parse
+from minefleet_actor.evaluation.evaluate import evaluate, parse
 
 SURENESS = 0.75
 """Of the likelier action."""

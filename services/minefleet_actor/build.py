@@ -20,24 +20,24 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run, Shard
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.batching import Batcher
-from minefleet_actor.crew import Crew
-from minefleet_actor.cuts import Cuts
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.forward import options_of
-from minefleet_actor.grants import Grants
-from minefleet_actor.inference import Inference
-from minefleet_actor.lanes import Lane, Lanes
+from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.inference.forward import options_of
+from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.loop import Actor
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.pool.slots import episode_seed
-from minefleet_actor.recorder import Recorder
-from minefleet_actor.rewards import shaping
-from minefleet_actor.shipping import Shipper
+from minefleet_actor.replay_io.permits import Grants
+from minefleet_actor.replay_io.streams import Lane, Lanes
+from minefleet_actor.replay_io.uploader import Shipper
+from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.freshness_cuts import Cuts
+from minefleet_actor.rollout.recorder import Recorder
+from minefleet_actor.rollout.reward_shaping import shaping
+from minefleet_actor.threads import Crew
 from minefleet_actor.video.camera import Camera
 from minefleet_actor.video.lens import can_film, make_lens
-from minefleet_actor.weights import WeightsFollower
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.places import is_loopback
 

@@ -22,8 +22,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet_actor.lanes import Lanes
-from minefleet_actor.recorder import Recorder
+from minefleet_actor.replay_io.streams import Lanes
+from minefleet_actor.rollout.recorder import Recorder
 
 MARGIN_S = 0.03
 """From when a fragment is cut until replay has it."""

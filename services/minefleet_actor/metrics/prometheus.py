@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from minefleet.monitoring.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
-from minefleet_actor.pace import Durations, Pace
-from minefleet_actor.slot_time import SlotTime
+from minefleet_actor.metrics.rates import Durations, Pace
+from minefleet_actor.metrics.slot_timer import SlotTime
 from minefleet_env.frames import FAILURES
 from minefleet_runtime.recent import Recent
 

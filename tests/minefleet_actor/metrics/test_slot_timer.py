@@ -2,7 +2,7 @@
 
 import pytest
 
-from minefleet_actor.slot_time import AT_ONCE_S, ENVIRONMENT, INFERENCE, SlotTime
+from minefleet_actor.metrics.slot_timer import AT_ONCE_S, ENVIRONMENT, INFERENCE, SlotTime
 
 GRANT = "grant"
 

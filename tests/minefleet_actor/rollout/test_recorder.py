@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
-from minefleet_actor.recorder import Recorder
+from minefleet_actor.rollout.recorder import Recorder
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),

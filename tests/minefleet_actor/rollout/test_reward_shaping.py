@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from minefleet.config import WrappersConfig
 from minefleet.core.schema import Leaf, Schema
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.recorder import Recorder
-from minefleet_actor.rewards import shaping
+from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.recorder import Recorder
+from minefleet_actor.rollout.reward_shaping import shaping
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from minefleet_actor.pace import Durations, Pace
+from minefleet_actor.metrics.rates import Durations, Pace
 
 BOUNDS_S = (0.1, 0.5, 2.0)
 

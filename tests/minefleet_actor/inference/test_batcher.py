@@ -11,9 +11,9 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from minefleet.config import WorkerConfig
-from minefleet_actor.assembly import make_batcher
-from minefleet_actor.batching import Batcher
-from minefleet_actor.metrics import ActorMetrics
+from minefleet_actor.build import make_batcher
+from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.metrics.prometheus import ActorMetrics
 
 SLOTS = 6
 

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint or an exported version: `python -m minefleet_actor.evaluate DIR --episodes N`."""
+"""Evaluates a checkpoint or an exported version: `python -m minefleet_actor.evaluation.evaluate DIR --episodes N`."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from minefleet.envs.crafter_score import score
 from minefleet.launch.preflight import describe_environment
 from minefleet.runs.policy_source import Trained, look, read_weights
 from minefleet.runs.run import Run, read_run
-from minefleet_actor.play import Played, make_player
+from minefleet_actor.evaluation.player import Played, make_player
 
 SEED_OFFSET = 10_000
 """Runs of different seeds are evaluated on different episodes, so that they do not share one draw's luck."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet_actor.cuts import BALANCE, HICCUP, MARGIN_S, PACE, PATIENCE, SLACK, STUCK, TELL_S, Cuts
-from minefleet_actor.grants import Verdict
-from minefleet_actor.lanes import Outlook
+from minefleet_actor.replay_io.permits import Verdict
+from minefleet_actor.replay_io.streams import Outlook
+from minefleet_actor.rollout.freshness_cuts import BALANCE, HICCUP, MARGIN_S, PACE, PATIENCE, SLACK, STUCK, TELL_S, Cuts
 
 LEAST, FULL = 4, 20
 STEP_S = 0.5

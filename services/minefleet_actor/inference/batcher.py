@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.tree import Tree
-from minefleet_actor.inference import Decision, Inference, Mask, Slots
+from minefleet_actor.inference.policy_runner import Decision, Inference, Mask, Slots
 
 
 class Batcher:

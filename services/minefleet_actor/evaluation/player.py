@@ -15,9 +15,9 @@ from minefleet.config import WorkerConfig
 from minefleet.policies import build
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
-from minefleet_actor.episodes import Episodes
-from minefleet_actor.inference import Inference
+from minefleet_actor.inference.policy_runner import Inference
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
+from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.video.lens import Lens, make_lens
 from minefleet_actor.video.reel import Reel, caption_of
 

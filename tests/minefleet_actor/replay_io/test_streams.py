@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from minefleet.rpc.replay_client import Closing
-from minefleet_actor.grants import Grants
-from minefleet_actor.lanes import Lane, Lanes, lane_numbers
+from minefleet_actor.replay_io.permits import Grants
+from minefleet_actor.replay_io.streams import Lane, Lanes, lane_numbers
 
 
 class Replay:

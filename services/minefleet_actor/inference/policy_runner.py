@@ -20,8 +20,8 @@ from minefleet.core.schema import Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
 from minefleet.policies.weights import Architecture, architecture, load_numpy
-from minefleet_actor.forward import Forward, ForwardOptions
-from minefleet_actor.layout import lay_out
+from minefleet_actor.inference.forward import Forward, ForwardOptions
+from minefleet_actor.inference.weight_layout import lay_out
 
 Slots = NDArray[np.intp]
 Mask = NDArray[np.bool_]

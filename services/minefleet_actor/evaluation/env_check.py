@@ -1,4 +1,6 @@
-"""Plays one environment with random actions and tells how it fares: `python -m minefleet_actor.trial CONFIG SCHEMA`.
+"""Plays one environment with random actions and reports it.
+
+    python -m minefleet_actor.evaluation.env_check CONFIG SCHEMA
 
 CONFIG and SCHEMA are JSON. The environment runs in the pool that an actor uses, with the run's settings: its wrappers,
 its watchdogs, its limits. Exit code 0 when nothing failed, 1 otherwise.
@@ -21,8 +23,8 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, tree_map
 from minefleet.runs.run import from_dict
+from minefleet_actor.evaluation.env_check_report import Report, describe, describe_spaces
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
-from minefleet_actor.trial_report import Report, describe, describe_spaces
 
 WAIT_S = 1.0
 SLOT = np.zeros(1, np.intp)

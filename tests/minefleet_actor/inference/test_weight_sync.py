@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import ContractError, CorruptError, FleetError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.parameters_client import VersionInfo
-from minefleet_actor.weights import WeightsFollower
+from minefleet_actor.inference.weight_sync import WeightsFollower
 
 
 def info(version: int, run_id: str = "run") -> VersionInfo:

@@ -16,8 +16,8 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.forward import ForwardOptions, padded_sizes
-from minefleet_actor.inference import Decision, Inference
+from minefleet_actor.inference.forward import ForwardOptions, padded_sizes
+from minefleet_actor.inference.policy_runner import Decision, Inference
 
 SCHEMA = Schema(
     obs={

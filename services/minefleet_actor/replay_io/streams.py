@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from minefleet.core.fragment import Fragment
 from minefleet.v1 import episode_pb2
-from minefleet_actor.grants import Chunk, Grants, Verdict
-from minefleet_actor.shipping import Parcel, Shipper
+from minefleet_actor.replay_io.permits import Chunk, Grants, Verdict
+from minefleet_actor.replay_io.uploader import Parcel, Shipper
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

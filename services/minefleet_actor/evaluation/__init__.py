@@ -1,0 +1,1 @@
+"""Plays whole episodes: for evaluations, and to check an environment."""

@@ -1,0 +1,1 @@
+"""Batches observations and runs the policy."""

@@ -1,0 +1,1 @@
+"""Prometheus metrics, rates, and where the time of slots goes."""

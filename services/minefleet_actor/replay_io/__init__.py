@@ -1,0 +1,1 @@
+"""Permits and uploads: the connection of each slot to its replay shard."""

@@ -1,0 +1,1 @@
+"""Turns steps into fragments and episodes."""
