@@ -31,11 +31,11 @@ from minefleet.core.files import write_whole
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.policy_runner import Inference
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import collate
-from minefleet_learner.schedule import progress, rates
-from minefleet_learner.snapshot import seed_everything
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import collate
+from minefleet_learner.training.schedules import progress, rates
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
 
 STALENESS = (0, 2, 4, 8)
 METHODS = ("clip", "decoupled", "vtrace")

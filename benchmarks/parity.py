@@ -4,7 +4,7 @@
 
 Trains each preset on what a float32 actor makes; in every iteration actors of all dtypes act by the newest weights, and
 the learner's probe compares. Prints the largest differences so far, each as often as it grows. The bounds in
-`minefleet_learner/parity.py` come from here.
+`minefleet_learner/diagnostics/parity.py` come from here.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import Inference
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import collate
-from minefleet_learner.parity import BOUNDS, ParityProbe
-from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import seed_everything
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import collate
+from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
 
 
 def main() -> None:

@@ -29,12 +29,12 @@ from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA
 from minefleet_actor.inference.forward import ForwardOptions, captured
 from minefleet_actor.inference.policy_runner import Inference
-from minefleet_learner.amp import compute_dtype
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import Batch, collate
-from minefleet_learner.compiling import compiled_policy
-from minefleet_learner.schedule import rates
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import Batch, collate
+from minefleet_learner.targets.amp import compute_dtype
+from minefleet_learner.training.compile import compiled_policy
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.updater import Updater
 from vpt_costs import costs
 
 STEPS, CONTEXT = 256, 64

@@ -16,8 +16,8 @@ from minefleet.policies.minestudio.adapter import MinePolicyAdapter
 from minefleet.policies.minestudio.probe import probe
 from minefleet.policies.random_observation import random_observation
 from minefleet_env.minecraft import names
-from minefleet_learner.batch import collate
-from minefleet_learner.schedule import rates
+from minefleet_learner.data.batch import collate
+from minefleet_learner.training.schedules import rates
 
 SIDE, STEPS, BATCH = 32, 12, 2
 SCHEMA = Schema(

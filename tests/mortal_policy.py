@@ -14,7 +14,7 @@ from typing import Any
 from minefleet.config import PolicyConfig
 from minefleet.core.schema import Schema
 from minefleet.policies import Policy, build
-from minefleet_learner import finishing
+from minefleet_learner import publish
 
 MOMENTS = {"between publish and ack": ("Feed", "ack"), "between ack and checkpoint": ("CheckpointWriter", "submit")}
 
@@ -23,7 +23,7 @@ def policy_generator(schema: Schema) -> Policy:
     """The default policy; where rank 0 of a learner makes it, that may be killed at each of the moments."""
     if "minefleet_learner" in sys.argv[0] and os.environ.get("RANK", "0") == "0":
         for name, (owner, method) in MOMENTS.items():
-            kind = getattr(finishing, owner)
+            kind = getattr(publish, owner)
             setattr(kind, method, mortal(getattr(kind, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))
     return build(PolicyConfig(), schema)
 

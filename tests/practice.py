@@ -17,10 +17,10 @@ from minefleet.envs import make, schema_of
 from minefleet.policies import build
 from minefleet_actor.inference.policy_runner import Inference
 from minefleet_actor.pool import InlinePool
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import collate
-from minefleet_learner.schedule import rates
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import collate
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.updater import Updater
 
 SLOTS = 8
 STEPS = 32

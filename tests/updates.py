@@ -10,9 +10,9 @@ from minefleet.config import TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.policies.policy import twin
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import Batch, collate
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import Batch, collate
+from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]
 

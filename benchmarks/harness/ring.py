@@ -24,11 +24,11 @@ from minefleet.policies import Policy
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.policy_runner import Inference
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import collate
-from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import seed_everything
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import collate
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
 
 Values = NDArray[np.floating[Any]]
 BEHAVIOUR = np.array([0.5, 0.3, 0.6, 0.4, 0.7, 0.5, 0.2, 0.6])

@@ -15,11 +15,11 @@ import torch
 from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
 from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.collating import Collator
-from minefleet_learner.feed import Feed
-from minefleet_learner.schedule import rates
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.collate import Collator
+from minefleet_learner.data.prefetcher import Feed
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.updater import Updater
 from minefleet_runtime.memory import keep_freed_memory
 
 

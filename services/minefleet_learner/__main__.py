@@ -25,7 +25,7 @@ def follow(context: RoleContext) -> None:
     from contextlib import closing
     from dataclasses import replace
 
-    from minefleet_learner.assembly import build_follower
+    from minefleet_learner.build import build_follower
     from minefleet_runtime.serve import serving
 
     with closing(build_follower(context)) as follower, serving(replace(context, listen=""), "127.0.0.1:0"):

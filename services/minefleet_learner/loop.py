@@ -32,17 +32,17 @@ from minefleet.runs.checkpoint import CheckpointState, newest
 from minefleet.runs.run import RUN_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
-from minefleet_learner.copies import Copier
-from minefleet_learner.feed import Leased
-from minefleet_learner.finishing import RESULT_FILE, Finisher, Outlets, Trained
-from minefleet_learner.leading import begin, end, have_update, whole_receipt
-from minefleet_learner.parity import Parity, ParityProbe
-from minefleet_learner.ranks import Ranks
-from minefleet_learner.report import UpdateReport
-from minefleet_learner.restore import copy_insides, restore, take_snapshot
-from minefleet_learner.rows import Account, Stopwatch
-from minefleet_learner.schedule import Rates, progress, rates
-from minefleet_learner.update import Updater
+from minefleet_learner.checkpoints.host_copy import Copier
+from minefleet_learner.checkpoints.restore import copy_insides, restore, take_snapshot
+from minefleet_learner.coordinator import begin, end, have_update, whole_receipt
+from minefleet_learner.data.prefetcher import Leased
+from minefleet_learner.diagnostics.parity import Parity, ParityProbe
+from minefleet_learner.distributed.process_group import Ranks
+from minefleet_learner.metrics.metrics_row import Account, Stopwatch
+from minefleet_learner.publish import RESULT_FILE, Finisher, Outlets, Trained
+from minefleet_learner.training.report import UpdateReport
+from minefleet_learner.training.schedules import Rates, progress, rates
+from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)
 

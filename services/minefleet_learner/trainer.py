@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from minefleet.config import TrainConfig
 from minefleet.core.errors import GaveUpError
 from minefleet.v1 import status_service_pb2
-from minefleet_learner.report import UpdateReport
+from minefleet_learner.training.report import UpdateReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from minefleet.launch.rollout_manager import RolloutManager
     from minefleet.policies import Policy
-    from minefleet_learner.auxiliary import AuxiliaryLoss
-    from minefleet_learner.batch import Batch
+    from minefleet_learner.data.batch import Batch
     from minefleet_learner.loop import Learner, Taken
+    from minefleet_learner.training.auxiliary import AuxiliaryLoss
     from minefleet_runtime.context import RoleContext
 
 
@@ -48,8 +48,8 @@ class GaeActor:
             value: [B, T] float32, V(sₜ) in reward units.
             next_value: [B, T] float32, V(sₜ₊₁), likewise.
         """
-        from minefleet_learner.advantages import chain
-        from minefleet_learner.estimates import steps_of
+        from minefleet_learner.algorithms.advantages import chain
+        from minefleet_learner.targets.estimate import steps_of
 
         steps = steps_of(batch, value, next_value)
         return chain(batch.names, **steps, discount=self.discount, gae_lambda=self.gae_lambda)
@@ -141,8 +141,8 @@ class BaseTrainer(ABC):
         """
         import torch
 
-        from minefleet_learner.estimates import estimate, recompute
-        from minefleet_learner.forward import stored_state
+        from minefleet_learner.targets.estimate import estimate, recompute
+        from minefleet_learner.targets.forward import stored_state
 
         if num_fragments != self.config.fragments_per_iteration:
             raise ValueError(
@@ -189,7 +189,7 @@ class BaseTrainer(ABC):
         Returns:
             What `result.json` says of the end; {} where a stop came while the other roles were away.
         """
-        from minefleet_learner.finishing import RESULT_FILE
+        from minefleet_learner.publish import RESULT_FILE
         from minefleet_runtime.context import RoleContext
 
         context = context or RoleContext(run=self.run, role=status_service_pb2.ROLE_LEARNER, name="learner")
@@ -200,7 +200,7 @@ class BaseTrainer(ABC):
 
     def _train_func(self) -> None:
         """Builds the learner and runs `train` on it, from the checkpoint to the last one."""
-        from minefleet_learner.assembly import build_learner
+        from minefleet_learner.build import build_learner
         from minefleet_learner.loop import run
 
         self._learner: Learner = build_learner(self._context, background=self._act is None, setup=self._set_up)
@@ -221,7 +221,7 @@ class PPOTrainer(BaseTrainer):
     def setup_model_and_optimizer(self) -> tuple[Policy, Optimizer]:
         """Makes the policy of the configuration, and AdamW."""
         from minefleet.policies.device import choose_device
-        from minefleet_learner.assembly import build_optimizer
+        from minefleet_learner.build import build_optimizer
 
         policy = self.policy_generator().to(choose_device(self.config.device, "train_config.device"))
         return policy, build_optimizer(policy, self.config)

@@ -9,8 +9,8 @@ from prometheus_client.core import Metric
 from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_learner.loop_time import LoopTime
-from minefleet_learner.metrics import LearnerMetrics
+from minefleet_learner.metrics.loop_timer import LoopTime
+from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_replay.limits import Limits
 from minefleet_replay.metrics import make_metrics, show_limits

@@ -33,7 +33,7 @@ from minefleet.config.load import load
 from minefleet.config.shards import spread
 from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.runs.run import RUN_FILE, read_run
-from minefleet_learner.metrics import LearnerMetrics
+from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_runtime.context import StatusBoard
 from minefleet_runtime.probes import ProbeServer
 

@@ -7,7 +7,7 @@ import marks  # type: ignore[import-not-found]  # Lies beside the file.
 import torch
 
 from minefleet_learner import PPOTrainer
-from minefleet_learner.batch import Batch, subset
+from minefleet_learner.data.batch import Batch, subset
 
 FILE = "marks.jsonl"
 

@@ -14,7 +14,7 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import Inference
-from minefleet_learner.parity import BOUNDS
+from minefleet_learner.diagnostics.parity import BOUNDS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 

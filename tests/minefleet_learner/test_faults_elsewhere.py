@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet_learner.ppo import normalize
+from minefleet_learner.algorithms.ppo import normalize
 
 ROOT = Path(__file__).parents[2]
 LEARNER, ACTOR, REPLAY = "tests/minefleet_learner", "tests/minefleet_actor", "tests/minefleet_replay"

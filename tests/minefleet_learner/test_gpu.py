@@ -16,13 +16,13 @@ from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.rpc.codec import decode_half, encode
 from minefleet.runs.checkpoint import CheckpointState, read, write
-from minefleet_learner.batch import Batch
-from minefleet_learner.collating import Collator
-from minefleet_learner.copies import Copier
-from minefleet_learner.restore import load_snapshot, take_snapshot
-from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import seed_everything
-from minefleet_learner.update import Updater
+from minefleet_learner.checkpoints.host_copy import Copier
+from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
+from minefleet_learner.data.batch import Batch
+from minefleet_learner.data.collate import Collator
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 

@@ -12,11 +12,11 @@ from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.runs.run import Run
-from minefleet_learner.assembly import build_updater
-from minefleet_learner.batch import Batch, collate
-from minefleet_learner.estimates import estimate
-from minefleet_learner.schedule import rates
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_updater
+from minefleet_learner.data.batch import Batch, collate
+from minefleet_learner.targets.estimate import estimate
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]
 BASE: dict[str, Any] = {

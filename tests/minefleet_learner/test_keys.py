@@ -19,16 +19,16 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.runs.checkpoint import CheckpointState, read, write
-from minefleet_learner.batch import Batch
-from minefleet_learner.burn_in import burned_in, burned_steps
-from minefleet_learner.estimates import recompute
-from minefleet_learner.forward import evaluate_pieces
-from minefleet_learner.pieces import cut, windows
-from minefleet_learner.restore import load_snapshot, take_snapshot
-from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import seed_everything
-from minefleet_learner.starts import states_before
-from minefleet_learner.update import Updater
+from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
+from minefleet_learner.data.batch import Batch
+from minefleet_learner.data.burn_in import burned_in, burned_steps
+from minefleet_learner.data.pieces import cut, windows
+from minefleet_learner.targets.estimate import recompute
+from minefleet_learner.targets.forward import evaluate_pieces
+from minefleet_learner.targets.sequence_starts import states_before
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]
 MakePolicy = Callable[..., Policy]

@@ -32,14 +32,14 @@ from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
-from minefleet_learner.assembly import build_learner
-from minefleet_learner.copies import Copier
-from minefleet_learner.feed import WAITING
+from minefleet_learner.build import build_learner
+from minefleet_learner.checkpoints.host_copy import Copier
+from minefleet_learner.data.prefetcher import WAITING
+from minefleet_learner.diagnostics.parity import ParityError
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
-from minefleet_learner.parity import ParityError
-from minefleet_learner.report import UpdateReport
-from minefleet_learner.stepping import NonFiniteError
+from minefleet_learner.training.optimizer_step import NonFiniteError
+from minefleet_learner.training.report import UpdateReport
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.context import RoleContext

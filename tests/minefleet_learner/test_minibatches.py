@@ -12,11 +12,11 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
-from minefleet_learner.batch import Batch, collate
-from minefleet_learner.estimates import estimate
-from minefleet_learner.ppo import normalize
-from minefleet_learner.schedule import rates
-from minefleet_learner.update import Updater
+from minefleet_learner.algorithms.ppo import normalize
+from minefleet_learner.data.batch import Batch, collate
+from minefleet_learner.targets.estimate import estimate
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]
 MakePolicy = Callable[..., Policy]

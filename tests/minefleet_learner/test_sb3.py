@@ -27,11 +27,11 @@ from minefleet.core.tree import Tree
 from minefleet.policies import Policy, PolicyOutput, build
 from minefleet.policies.layers.heads import DiscreteHead
 from minefleet.policies.layers.value_norm import ValueNorm
-from minefleet_learner.assembly import build_optimizer
-from minefleet_learner.batch import Batch, collate
-from minefleet_learner.report import UpdateReport
-from minefleet_learner.schedule import rates
-from minefleet_learner.update import Updater
+from minefleet_learner.build import build_optimizer
+from minefleet_learner.data.batch import Batch, collate
+from minefleet_learner.training.report import UpdateReport
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.updater import Updater
 
 ENVS, STEPS, HIDDEN, SEED = 4, 12, 16, 3
 MINIBATCH = 12

@@ -15,12 +15,12 @@ from minefleet.policies.policy import zero_value_head
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import changed
 from minefleet.runs.checkpoint import CheckpointState, read, write
-from minefleet_learner.batch import Batch, collate
-from minefleet_learner.estimates import recompute
-from minefleet_learner.restore import load_snapshot, take_snapshot
-from minefleet_learner.schedule import rates
-from minefleet_learner.snapshot import seed_everything
-from minefleet_learner.update import Updater
+from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
+from minefleet_learner.data.batch import Batch, collate
+from minefleet_learner.targets.estimate import recompute
+from minefleet_learner.training.schedules import rates
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
 
 TINY = changed(PRESETS["tiny"], {"memory": 5, "image_shape": [16, 16, 3], "blocks": 1})
 CONFIG = TrainConfig(

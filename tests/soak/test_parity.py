@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.conftest import Fleet
 
-from minefleet_learner.parity import BOUNDS
+from minefleet_learner.diagnostics.parity import BOUNDS
 
 Train = Callable[..., Fleet]
 

@@ -40,7 +40,7 @@ FIRST = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
 REST = (
     "minefleet_actor.role",
     "minefleet_learner.trainers",
-    "minefleet_learner.assembly",
+    "minefleet_learner.build",
     "minefleet_runtime.main",
     "minefleet_runtime.serve",
     "torch._dynamo",

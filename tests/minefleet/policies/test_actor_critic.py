@@ -10,7 +10,7 @@ from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, zero_value_head
 from minefleet.policies.layers.moments import moments_of
-from minefleet_learner.ppo import normalize, ppo_loss
+from minefleet_learner.algorithms.ppo import normalize, ppo_loss
 
 VECTOR = Leaf(kind="box", shape=(4,), dtype="float32")
 PIXELS = Leaf(kind="box", shape=(64, 64, 3), dtype="uint8")

@@ -21,7 +21,7 @@ from minefleet.policies.minestudio.adapter import MinePolicyAdapter
 from minefleet.policies.minestudio.probe import probe
 from minefleet.policies.policy import PolicyOutput, twin
 from minefleet.policies.vpt import load_vpt_policy
-from minefleet_learner.freezing import train_only
+from minefleet_learner.training.freeze import train_only
 
 SCRIPT = Path(__file__).parents[3] / "minestudio_policy.py"
 SIDE, BATCH, STEPS = 2, 2, 6

@@ -1,0 +1,1 @@
+"""Pure functions: advantages, importance weights and the PPO loss."""

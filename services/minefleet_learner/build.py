@@ -1,0 +1,236 @@
+"""Builds the parts of a learner from a run."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+
+from minefleet.config import TrainConfig
+from minefleet.config.shards import fragments_per_iteration
+from minefleet.launch.ranks import ranks_on_this_machine
+from minefleet.policies import Policy, build
+from minefleet.policies.device import choose_device
+from minefleet.policies.policy import twin
+from minefleet.policies.weights import rounded_tensors
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.runs.run import Run
+from minefleet_learner.checkpoints.host_copy import Copier
+from minefleet_learner.checkpoints.writer import CheckpointWriter
+from minefleet_learner.coordinator import LeadingShards
+from minefleet_learner.data.collate import Collator
+from minefleet_learner.data.prefetcher import Feed, Leases
+from minefleet_learner.data.sharded_replay import Part, Shards
+from minefleet_learner.diagnostics.bad_steps import Dumps
+from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
+from minefleet_learner.distributed.process_group import ALONE, Ranks, join, own_device
+from minefleet_learner.loop import Learner, Parts
+from minefleet_learner.metrics.loop_timer import LoopTime
+from minefleet_learner.metrics.prometheus import LearnerMetrics
+from minefleet_learner.publish import Outlets
+from minefleet_learner.rank_worker import Follower, FollowingShards
+from minefleet_learner.targets.amp import compute_dtype
+from minefleet_learner.training.compile import compiled_policy
+from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.updater import Updater
+from minefleet_runtime.context import RoleContext
+
+logger = logging.getLogger(__name__)
+
+Setup: TypeAlias = Callable[[], tuple[Policy, torch.optim.Optimizer]]
+"""Makes a policy on the device to train on, with fresh weights, and its optimizer."""
+
+
+def build_learner(
+    context: RoleContext, *, background: bool = False, copier: Copier | None = None, setup: Setup | None = None
+) -> Learner:
+    """Builds a learner; nothing is started or sent yet.
+
+    Args:
+        context: The role.
+        copier: Of the weights; None for one of its own.
+        background: Fetch, publish and save beside the training; otherwise all is done in order, on the caller's thread.
+        setup: Makes what is trained; None for the policy of the configuration and AdamW.
+    """
+    run, config = context.run, context.run.config.train_config
+    ranks, device = set_up_torch(config)
+    updater = build_updater(run, device, ranks, setup)
+    device = next(updater.policy.parameters()).device
+    replay = build_replay(context)
+    rounded = rounded_tensors(updater.policy, config.wire_dtype)
+    rollout = run.config.rollout_config
+    metrics, bound = LearnerMetrics(context.registry), _parity_bound(run)
+    metrics.parity_bound.set(bound)
+    loop_time = LoopTime(rollout.replay_buffer_config.max_staleness)
+    context.registry.register(loop_time)
+    context.board.ask(loop_time.figures)
+    outlets = Outlets(
+        run=run,
+        feed=build_feed(
+            context,
+            LeadingShards(replay, ranks),
+            device,
+            ranks,
+            ahead=background,
+            burn_in=updater.burn_in,
+            reading=loop_time.reading,
+        ),
+        replay=replay,
+        parameters=ParametersClient(
+            run.config.services.parameters.address,
+            identity=run.identity(context.role),
+            credentials=context.credentials,
+            watcher=context.name,
+            rounded=rounded,
+            stopping=context.stopping,
+            report=context.board.waiting,
+        ),
+        writer=CheckpointWriter(
+            run.checkpoints,
+            save_interval=config.save_interval,
+            keep_interval=config.keep_interval,
+            latest_interval_s=config.latest_interval_s,
+            background=background,
+            saved=metrics.saved,
+        ),
+        metrics=metrics,
+        board=context.board,
+        loop_time=loop_time,
+    )
+    probe = ParityProbe(
+        updater.policy,
+        versions=rollout.replay_buffer_config.max_staleness + 2,
+        context_length=config.context_length,
+        rounded=rounded,
+        bound=bound,
+    )
+    return Learner(
+        Parts(
+            updater=updater,
+            probe=probe,
+            outlets=outlets,
+            stopping=context.stopping,
+            copier=copier or Copier(),
+            ranks=ranks,
+            background=background,
+        )
+    )
+
+
+def _parity_bound(run: Run) -> float:
+    """The bound that is asked for, or that of the dtypes in use."""
+    rollout, asked = run.config.rollout_config, run.config.train_config.parity_bound
+    needed = max(BOUNDS[dtype] for dtype in (rollout.worker_config.dtype, rollout.state_dtype))
+    if asked is not None and asked < needed:
+        logger.warning("train_config.parity_bound=%g is below the %g that the actors' dtypes take", asked, needed)
+    return needed if asked is None else asked
+
+
+def build_follower(context: RoleContext) -> Follower:
+    """Builds a rank that follows rank 0; it has met the others by then."""
+    # Rank 0 says when to stop: a rank that did so by itself would leave the others waiting for it.
+    run, context = context.run, replace(context, stopping=threading.Event())
+    ranks, device = set_up_torch(run.config.train_config)
+    replay = build_replay(context)
+    parts, updater = FollowingShards(replay), build_updater(run, device, ranks)
+    return Follower(
+        run=run,
+        ranks=ranks,
+        updater=updater,
+        replay=replay,
+        parts=parts,
+        feed=build_feed(context, parts, device, ranks, ahead=True, burn_in=updater.burn_in),
+        over=context.stopping,
+    )
+
+
+def set_up_torch(config: TrainConfig) -> tuple[Ranks, torch.device]:
+    """Meets the other ranks, and takes this one's share of the machine."""
+    spare = (len(os.sched_getaffinity(0)) - 1) // ranks_on_this_machine()
+    torch.set_num_threads(config.torch_threads or max(1, spare))
+    device = own_device(choose_device(config.device, "train_config.device"))
+    return join(config.num_workers, config.rank_timeout_s, device), device
+
+
+def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: Setup | None = None) -> Updater:
+    """Builds policy, optimizer and reference with fresh weights. Seeds the process."""
+    config = run.config.train_config
+    seed_everything(run.config.seed)
+    if setup is not None:
+        policy, optimizer = setup()
+    else:
+        policy = build(run.config.policy, run.schema, run.config.path_map).to(device)
+        optimizer = build_optimizer(policy, config)
+    policy.value_norm.enabled = config.use_normalized_vf
+    reference = twin(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
+    compiled = compiled_policy(policy, run.fragment_schema, compute_dtype(config)) if config.compile else None
+    dump = Dumps(run, rank=ranks.rank)
+    return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)
+
+
+def build_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW over all parameters, in one kernel per step."""
+    return torch.optim.AdamW(
+        policy.parameters(),
+        lr=config.learning_rate,
+        eps=config.adam_eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def build_replay(context: RoleContext) -> Shards:
+    """Builds a client per shard; nothing is sent yet."""
+    run = context.run
+    parts = [
+        Part(
+            replay=ReplayClient(
+                shard.endpoint.address,
+                identity=run.identity(context.role),
+                credentials=context.credentials,
+                stopping=context.stopping,
+                report=context.board.waiting,
+            ),
+            steps=fragments_per_iteration(run.config, shard.index) * run.config.rollout_config.fragment_length,
+        )
+        for shard in run.shards
+    ]
+    return Shards(parts)
+
+
+def build_feed(
+    context: RoleContext,
+    replay: Leases,
+    device: torch.device,
+    ranks: Ranks,
+    *,
+    ahead: bool,
+    burn_in: int,
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Feed:
+    """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
+    config, rollout = context.run.config.train_config, context.run.config.rollout_config
+    buffer = rollout.replay_buffer_config
+    ahead = ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0
+    return Feed(
+        replay,
+        order=buffer.order,
+        readers=config.num_readers,
+        collator=Collator(
+            device,
+            decoded_bytes=config.decoded_bytes // (1 + ahead),
+            threads=config.num_readers,
+            least_rows=config.batch_size_per_gpu,
+        ),
+        burn_in=burn_in,
+        may_be_empty=not ranks.is_alone,
+        ahead=ahead,
+        stopping=context.stopping,
+        report=context.board.waiting,
+        reading=reading,
+    )

@@ -1,0 +1,1 @@
+"""Writes and restores checkpoints."""

@@ -1,0 +1,117 @@
+"""Rank 0 towards the others: which fragments are whose, and what to do with them.
+
+    feed's thread   lease ─▶ part ─▶ tell "part"    the others read theirs meanwhile, one iteration ahead
+    loop            rates ─▶ tell "update"          all train together
+                    end   ─▶ tell "end"             the others leave
+
+Whatever only rank 0 knows goes along; the others ask nobody but replay, for the bytes of their own fragments.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from minefleet.core.errors import ConfigError
+from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
+from minefleet_learner.data.prefetcher import Receipt
+from minefleet_learner.data.sharded_replay import Shards
+from minefleet_learner.distributed.process_group import Ranks
+from minefleet_learner.training.schedules import Rates
+from minefleet_learner.training.state import digest, optimizer_tensors
+from minefleet_learner.training.updater import Updater
+
+START, PART, UPDATE, END = "start", "part", "update", "end"
+"""Kinds of messages."""
+
+
+class LeadingShards:
+    """All shards of replay, of which rank 0 leases the fragments of all ranks and reads its own. See `Leases`."""
+
+    def __init__(self, shards: Shards, ranks: Ranks) -> None:
+        self._shards = shards
+        self._ranks = ranks
+
+    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+        """Leases for all ranks and tells the others their parts. Returns that of rank 0."""
+        chunks = self._shards.lease(number, use_version=use_version, wait_s=wait_s, order=order)
+        if chunks is None or self._ranks.is_alone:
+            return chunks
+        parts = split(chunks, self._ranks.size)
+        lease = {"number": number, "position": asdict(self._shards.position), "homes": self._shards.homes(number)}
+        self._ranks.tell(lambda rank: {"kind": PART, **lease, "chunks": [asdict(chunk) for chunk in parts[rank]]})
+        return parts[0]
+
+    def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
+        """As `Shards.read`."""
+        return self._shards.read(number, chunks)
+
+    def ack(self, number: int) -> int:
+        """As `Shards.ack`, for all ranks."""
+        return self._shards.ack(number)
+
+    def release(self, number: int) -> None:
+        """As `Shards.release`, for all ranks."""
+        self._shards.release(number)
+
+
+def split(chunks: Sequence[LeasedChunk], size: int) -> list[list[LeasedChunk]]:
+    """Gives every rank its part, as even as whole streams allow: a stream's chunks continue each other."""
+    streams: dict[str, list[LeasedChunk]] = {}
+    for chunk in chunks:
+        streams.setdefault(chunk.stream, []).append(chunk)
+    parts: list[list[LeasedChunk]] = [[] for _ in range(size)]
+    loads = [0] * size
+    for stream in sorted(streams.values(), key=_steps, reverse=True):
+        rank = loads.index(min(loads))
+        parts[rank] += stream
+        loads[rank] += _steps(stream)
+    return parts
+
+
+def begin(ranks: Ranks, updater: Updater) -> None:
+    """Has the other ranks start from the newest checkpoint, and makes sure that they have.
+
+    Raises:
+        ConfigError: If they started from something else.
+    """
+    ranks.tell(lambda _: {"kind": START})
+    compare(ranks, updater)
+
+
+def compare(ranks: Ranks, updater: Updater) -> None:
+    """Makes sure that all ranks have the same weights and moments. Every rank calls it."""
+    if ranks.is_alone:
+        return
+    moments = optimizer_tensors(updater.policy, updater.optimizer)
+    if len({str(one) for one in ranks.gather([digest(updater.policy.state_dict()), digest(moments)])}) > 1:
+        raise ConfigError(
+            "the ranks have not started from the same checkpoint; every rank needs the same run directory, "
+            "with the same files in it"
+        )
+
+
+def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> None:
+    """Has the other ranks take the next part and train on it."""
+    ranks.tell(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
+
+
+def whole_receipt(ranks: Ranks, mine: Receipt) -> Receipt:
+    """The fragments of a lease that all ranks have read. Every rank calls it."""
+    if ranks.is_alone:
+        return mine
+    parts = [Receipt(**part) for part in ranks.gather(asdict(mine))]
+    return Receipt(
+        number=mine.number,
+        staleness=[staleness for part in parts for staleness in part.staleness],
+        uses=[uses for part in parts for uses in part.uses],
+        new_steps=sum(part.new_steps for part in parts),
+    )
+
+
+def end(ranks: Ranks) -> None:
+    """Sends the other ranks home, and waits until they have heard of it."""
+    ranks.tell(lambda _: {"kind": END})
+    ranks.leave()
+
+
+def _steps(chunks: Sequence[LeasedChunk]) -> int:
+    return sum(chunk.steps for chunk in chunks)

@@ -1,0 +1,1 @@
+"""Leases fragments and makes batches of them."""

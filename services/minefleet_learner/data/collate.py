@@ -1,0 +1,88 @@
+"""Makes batches of what was read: unpacked at once where that fits, else pool by pool.
+
+half-packed fragments ─▶ what is small ──────────────────────────┐
+          │                                                      ├─▶ batch, on the device
+          ├─ all of it fits in `decoded_bytes` ─▶ unpack, stack ─┤
+          └─ else ─▶ unpacker, of pools of fragments that fit ───┘
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+
+from minefleet.rpc.codec import HalfPacked
+from minefleet_learner.data.batch import Batch, Name, collate_steps, filled, place, width_of
+from minefleet_learner.data.decode_ahead import Unpacker
+from minefleet_learner.data.lazy_obs import stack
+from minefleet_learner.data.to_device import Uploader
+
+logger = logging.getLogger(__name__)
+
+POOLS = 2
+"""In memory at a time: the one in training, and the next."""
+
+
+class Collator:
+    """Makes batches, and has the threads that unpack for them."""
+
+    def __init__(self, device: torch.device, *, decoded_bytes: int, threads: int, least_rows: int = 1) -> None:
+        """Starts nothing yet.
+
+        Args:
+            device: Where batches are used.
+            decoded_bytes: What a batch may keep of observations and recurrent states once they are unpacked.
+            threads: That unpack.
+            least_rows: Fragments of a pool at least, whatever they take.
+        """
+        self._device = device
+        self._decoded_bytes = decoded_bytes
+        self._uploader = Uploader(device)
+        self._least_rows = least_rows
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="unpacker")
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-pool")
+        self._has_said = False
+
+    def collate(self, named: Sequence[tuple[Name, HalfPacked]]) -> Batch:
+        """Pads fragments to one length.
+
+        Raises:
+            RejectedError: If a fragment lacks the observation after a cut.
+        """
+        rows = [place(name, half.steps, half) for name, half in named]
+        row_bytes, width = [half.large_bytes for _, half in named], width_of(rows)
+        batch = collate_steps([name for name, _ in named], rows)
+        if len(rows) * max(row_bytes) <= self._decoded_bytes:  # Rows are padded to the longest.
+            large = stack(rows, width, pinned=self._uploader.wants_pinned, spread=self._threads.map)
+            return filled(batch, large).sent(self._uploader.upload)
+        rows_per_pool = max(self._least_rows, self._decoded_bytes // POOLS // max(row_bytes))
+        self._say(len(rows), rows_per_pool, sum(row_bytes))
+        unpacker = Unpacker(
+            rows,
+            width=width,
+            rows_per_pool=rows_per_pool,
+            device=self._device,
+            uploader=self._uploader,
+            threads=self._threads,
+            ahead=self._ahead,
+        )
+        return replace(batch.sent(self._uploader.upload), unpacker=unpacker)
+
+    def _say(self, rows: int, rows_per_pool: int, unpacked_bytes: int) -> None:
+        """Says once what is traded for memory."""
+        if not self._has_said:
+            logger.warning(
+                "the observations of an iteration take %.0f MB unpacked, more than train_config.decoded_bytes keeps: "
+                "minibatches are drawn from %d of its %d fragments at a time",
+                unpacked_bytes / 1e6,
+                min(rows, rows_per_pool),
+                rows,
+            )
+        self._has_said = True
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._ahead.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)

@@ -1,0 +1,1 @@
+"""Parity with the actors, and dumps of bad steps."""

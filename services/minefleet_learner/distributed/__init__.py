@@ -1,0 +1,1 @@
+"""Process groups of several learner ranks."""

@@ -1,0 +1,1 @@
+"""Metrics of an iteration, and where they go."""

@@ -1,0 +1,125 @@
+"""One line of `metrics.jsonl` and of `episodes.jsonl`."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from minefleet.runs.checkpoint import CheckpointState
+from minefleet.v1 import episode_pb2
+from minefleet_learner.data.prefetcher import Receipt
+from minefleet_learner.diagnostics.parity import Parity
+from minefleet_learner.metrics.episode_window import mean
+from minefleet_learner.metrics.episodes import EpisodeStatistics
+from minefleet_learner.training.report import UpdateReport
+from minefleet_learner.training.schedules import Rates
+
+WINDOW = 20
+"""Iterations over which `sps` is taken."""
+
+
+class Stopwatch:
+    """Times the loop: how much of an iteration it waits for fragments."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ended = clock()
+        self._waited_s = 0.0
+
+    def waited(self) -> None:
+        """Ends the wait for fragments."""
+        self._waited_s = self._clock() - self._ended
+
+    def lap(self) -> float:
+        """Ends an iteration; returns the share of it that was waited."""
+        now = self._clock()
+        duration_s, self._ended = now - self._ended, now
+        return self._waited_s / duration_s if duration_s > 0 else 0.0
+
+
+class Speedometer:
+    """Measures environment steps per second over the last iterations, and the time since this launch."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._launched = clock()
+        self._marks: deque[tuple[float, int]] = deque(maxlen=WINDOW + 1)
+
+    @property
+    def launch_s(self) -> float:
+        """Seconds since this launch."""
+        return self._clock() - self._launched
+
+    def pass_by(self, env_steps: int) -> float | None:
+        """Notes that an iteration ends with so many steps; returns the steps per second, None after the first one."""
+        now = self._clock()
+        self._marks.append((now, env_steps))
+        (then, steps_then) = self._marks[0]
+        return (env_steps - steps_then) / (now - then) if now > then else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """The loop's account of a trained iteration."""
+
+    receipt: Receipt
+    report: UpdateReport
+    parity: Parity
+    rates: Rates
+    learner_wait_ratio: float
+    """Share of the iteration that the loop waited for fragments."""
+    publish_blocked_s: float
+    """Seconds that the loop stood still so that weights could be published."""
+
+
+def make_row(
+    *,
+    state: CheckpointState,
+    episodes: EpisodeStatistics,
+    account: Account,
+    sps: float | None,
+    loop_share: Mapping[str, float],
+    shares: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The numbers of an iteration that has just been acked."""
+    staleness, uses = account.receipt.staleness, account.receipt.uses
+    return {
+        "iteration": state.iteration,
+        "env_steps": state.env_steps,
+        "trained_steps": state.trained_steps,
+        "policy_version": state.version,
+        "wall_s": state.wall_s,
+        **episodes.summary(),
+        "sps": sps,
+        "learner_wait_ratio": account.learner_wait_ratio,
+        "publish_blocked_s": account.publish_blocked_s,
+        "loop_share": loop_share,
+        **shares,
+        "staleness_mean": mean(staleness),
+        "staleness_max": max(staleness, default=None),
+        "reuse_mean": mean(uses),
+        **asdict(account.report),
+        "skipped_steps": state.skipped_steps,
+        "learning_rate": account.rates.learning_rate,
+        "clip": account.rates.clip,
+        "rho": account.rates.rho,
+        "entropy_coef": account.rates.entropy,
+        "parity_steps": account.parity.steps,
+        "parity_logp": account.parity.logp,
+        "parity_value": account.parity.value,
+        "parity_unprobed": account.parity.unprobed,
+    }
+
+
+def evaluation_row(record: episode_pb2.EpisodeRecord, state: CheckpointState) -> dict[str, Any]:
+    """One line of `episodes.jsonl`."""
+    return {
+        "iteration": state.iteration,
+        "env_steps": state.env_steps,
+        "policy_version": record.policy_version,
+        "episode_return": record.episode_return,
+        "length": record.length,
+        "task": record.task,
+        "metrics": dict(record.metrics),
+    }

@@ -1,0 +1,239 @@
+"""Publishes a trained iteration: weights, checkpoints, acknowledgements and metrics.
+
+    publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
+       │        │        │            │            │
+  parameters  replay   replay   writer's thread   sinks
+
+Publish comes before ack, so that a crash between them repeats work and loses none; ack before checkpoint, so that no
+checkpoint holds steps that replay would hand out again. Replay hears of a version with the first call after parameters
+has acked it, so that it never holds one that nobody published.
+"""
+
+import json
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from minefleet.core.errors import ContractError, FencedError, GaveUpError
+from minefleet.core.files import write_whole
+from minefleet.policies.weights import Weights
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.replay_client import NOWHERE, Position
+from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.run import RUN_FILE, Run
+from minefleet_learner.checkpoints.writer import CheckpointWriter
+from minefleet_learner.data.prefetcher import Feed
+from minefleet_learner.data.sharded_replay import Shards
+from minefleet_learner.metrics.episodes import EpisodeStatistics
+from minefleet_learner.metrics.loggers import Journal, finite
+from minefleet_learner.metrics.loop_timer import LoopTime
+from minefleet_learner.metrics.metrics_row import Account, Speedometer, evaluation_row, make_row
+from minefleet_learner.metrics.prometheus import LearnerMetrics
+from minefleet_learner.metrics.stop_rule import stop_reason, with_best
+from minefleet_learner.metrics.task_shares import StepShares
+from minefleet_learner.training.optimizer_step import NonFiniteError
+from minefleet_learner.training.state import Insides, checkpoint_of
+from minefleet_runtime.context import StatusBoard
+
+RESULT_FILE = "result.json"
+FIGURES = (
+    "iteration",
+    "policy_version",
+    "env_steps",
+    "trained_steps",
+    "episodes",
+    "episode_failures",
+    "sps",
+    "learner_wait_ratio",
+)
+"""Numbers of a row that the board shows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """One iteration that nobody has heard of yet."""
+
+    iteration: int
+    """Iterations done with it."""
+    version: int
+    """Version to publish its weights as; otherwise the newest one."""
+    is_published: bool
+    weights: Future[Weights]
+    """The copy of them, which may be under way."""
+    insides: Insides | None
+    """Directory of a checkpoint that is due."""
+    account: Account
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlets:
+    """The destinations of iterations."""
+
+    run: Run
+    feed: Feed
+    replay: Shards
+    parameters: ParametersClient
+    writer: CheckpointWriter
+    metrics: LearnerMetrics
+    board: StatusBoard
+    loop_time: LoopTime
+
+
+class Finisher:
+    """Finishes iterations, one thread at a time: `take_up`, `publish_first`, `finish`, `write_result`."""
+
+    def __init__(self, outlets: Outlets) -> None:
+        self._outlets = outlets
+        self._speed = Speedometer()
+        self._shares = StepShares(outlets.run.config)
+        self._state = CheckpointState(run_id="")
+        self._episodes = EpisodeStatistics()
+        self._position = NOWHERE
+        self._journal = Journal(outlets.run)
+        self._run_text = ""
+        self._earlier_s = 0.0
+
+    def take_up(self, state: CheckpointState) -> None:
+        """Goes on from a checkpoint."""
+        self._state = state
+        self._run_text = (self._outlets.run.directory / RUN_FILE).read_text()
+        config = self._outlets.run.config.rollout_config.episode_statistics_config
+        self._episodes = EpisodeStatistics(config, state.episodes)
+        self._earlier_s = state.wall_s
+        self._journal.open(state.run_id, state.iteration)
+
+    def publish_first(self, weights: Weights) -> CheckpointState:
+        """Fences every earlier learner of the run, and publishes above all that it published.
+
+        Raises:
+            GaveUpError: If parameters holds another run or another architecture; another start would not change that.
+        """
+        try:
+            return self._publish_first(weights)
+        except ContractError as error:
+            raise GaveUpError(f"parameters refuses this learner: {error}") from error
+
+    def finish(self, trained: Trained) -> CheckpointState:
+        """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
+        if trained.is_published:
+            self._publish(trained.weights.result(), trained.iteration, trained.version)
+            self._outlets.loop_time.published()
+        self._ack(trained)
+        self._read_episodes()
+        self._judge()
+        self._save(trained)
+        self._log(trained.account)
+        return self._state
+
+    def conclude(self, reason: str) -> CheckpointState:
+        """Says where training stands at the end, which the run's own condition has caused or else `reason`."""
+        self._judge()
+        self._state = replace(self._state, stopped_by=self._state.stopped_by or reason, wall_s=self._wall_s)
+        self._rank()
+        return self._state
+
+    def write_result(self, place: Path) -> None:
+        """Writes `result.json`, which names the last checkpoint."""
+        result = {
+            "stopped_by": self._state.stopped_by,
+            "episode_return_mean": self._episodes.return_mean,
+            "env_steps": self._state.env_steps,
+            "trained_steps": self._state.trained_steps,
+            "skipped_steps": self._state.skipped_steps,
+            "iteration": self._state.iteration,
+            "checkpoint": str(place),
+        }
+        write_whole(self._outlets.run.directory / RESULT_FILE, json.dumps(finite(result)) + "\n")
+
+    def close(self) -> None:
+        """Closes the sinks; the second time does nothing."""
+        self._journal.close()
+
+    def _publish_first(self, weights: Weights) -> CheckpointState:
+        resumed = self._state
+        epoch = self._outlets.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
+        version = epoch.newest_version + 1
+        self._position = Position(
+            run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
+        )
+        self._state = replace(resumed, epoch=epoch.epoch)
+        self._publish(weights, resumed.iteration, version)
+        self._judge()
+        return self._state
+
+    def _publish(self, weights: Weights, iteration: int, version: int) -> None:
+        """Publishes weights as a version; replay hears of it with the next call."""
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
+        published = self._outlets.parameters.publish(weights, iteration=iteration)
+        if published != version:
+            raise FencedError(f"iteration {iteration} was to be version {version}; parameters made it {published}")
+        self._state = replace(self._state, version=version)
+        self._position = replace(self._position, version=version)
+        self._outlets.replay.stand(self._position)
+
+    def _ack(self, trained: Trained) -> None:
+        """Spends the lease; from here on the iteration is done."""
+        state, account = self._state, trained.account
+        env_steps = self._outlets.feed.ack(account.receipt)
+        self._state = replace(
+            state,
+            iteration=trained.iteration,
+            env_steps=max(state.env_steps, env_steps),
+            trained_steps=state.trained_steps + (account.receipt.new_steps if account.report.is_trained else 0),
+            skipped_steps=state.skipped_steps + account.report.skipped_steps,
+            wall_s=self._wall_s,
+        )
+
+    def _read_episodes(self) -> None:
+        """Takes in the episodes that finished since the last time."""
+        news = self._outlets.replay.read_episodes(self._state.episode_cursors)
+        for record in news.records:
+            self._episodes.add(record)
+            if record.evaluation:
+                self._journal.write_evaluation(evaluation_row(record, self._state))
+            if record.HasField("video"):
+                self._journal.show(record, self._state.env_steps)
+        self._state = replace(self._state, episode_cursors=news.cursors, episodes=self._episodes.to_dict())
+
+    def _judge(self) -> None:
+        """Finds out whether the run is over; then nobody waits for fragments any more."""
+        if not self._state.stopped_by:
+            reason = stop_reason(
+                self._outlets.run.config, self._state, self._episodes, self._speed.launch_s, self._shares.starved_for
+            )
+            self._state = replace(self._state, stopped_by=reason)
+        if self._state.stopped_by:
+            self._outlets.feed.end()
+
+    def _save(self, trained: Trained) -> None:
+        """Writes a checkpoint where one is due; the last one is left to the loop."""
+        if trained.insides is None or self._state.stopped_by:
+            return
+        self._rank()
+        checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.insides, self._run_text)
+        self._outlets.writer.submit(checkpoint)
+
+    def _rank(self) -> None:
+        """Finds out whether the checkpoint that is about to be written is the best so far."""
+        config = self._outlets.run.config.train_config
+        self._state = with_best(self._state, self._episodes) if config.keep_best else self._state
+
+    def _log(self, account: Account) -> None:
+        row = make_row(
+            state=self._state,
+            episodes=self._episodes,
+            account=account,
+            sps=self._speed.pass_by(self._state.env_steps),
+            loop_share=self._outlets.loop_time.shares(),
+            shares=self._shares.summary(self._outlets.replay.latest),
+        )
+        self._journal.write(row)
+        self._outlets.metrics.observe(row, skipped_steps=account.report.skipped_steps)
+        self._outlets.board.figures({name: row[name] for name in FIGURES if row[name] is not None})
+
+    @property
+    def _wall_s(self) -> float:
+        return self._earlier_s + self._speed.launch_s

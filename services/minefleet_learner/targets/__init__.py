@@ -1,0 +1,1 @@
+"""Forward passes that make what is trained on: values, reference states, minibatches."""

@@ -1,0 +1,58 @@
+"""Leased fragments are read by as many readers as configured, each its share."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+import pytest
+import torch
+
+from harness.training_ours import InMemory
+from minefleet.core.fragment import Fragment
+from minefleet.rpc.codec import encode
+from minefleet.rpc.replay_client import LeasedChunk, Packed
+from minefleet_learner.data.collate import Collator
+from minefleet_learner.data.prefetcher import Feed
+
+CHUNKS = 6
+
+
+class Noted(InMemory):
+    """A lease of fragments in memory, which notes who reads what."""
+
+    def __init__(self, packed: Sequence[Packed]) -> None:
+        super().__init__(packed)
+        self.shares: list[list[str]] = []
+
+    def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
+        self.shares.append([chunk.stream for chunk in chunks])
+        return super().read(number, chunks)
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_every_reader_reads_its_share_and_nothing_is_read_twice(
+    make_fragment: Callable[..., Fragment], readers: int
+) -> None:
+    replay = Noted(
+        [
+            encode(make_fragment(seed), run_id="r", stream=f"s{seed}", sequence=0, schema_fingerprint="f")
+            for seed in range(CHUNKS)
+        ]
+    )
+    feed = Feed(
+        replay,
+        order="least_used",
+        readers=readers,
+        collator=Collator(torch.device("cpu"), decoded_bytes=2**20, threads=readers),
+        burn_in=0,
+        ahead=False,
+        may_be_empty=False,
+        stopping=threading.Event(),
+        report=lambda _: None,
+    )
+    with closing(feed):
+        batch = feed.take(1).batch
+    assert [len(share) for share in replay.shares] == [CHUNKS // readers] * readers
+    assert batch is not None
+    assert {stream for stream, _ in batch.names} == {stream for share in replay.shares for stream in share}
+    assert len(batch) == CHUNKS
