@@ -30,12 +30,12 @@ from minefleet.rpc.codec import checksum
 from minefleet.rpc.replay_client import Position, ReplayClient
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
-from minefleet_replay.ledger import Account, Ledger
-from minefleet_replay.limits import limits_of
-from minefleet_replay.metrics import make_metrics
-from minefleet_replay.names import WINDOW, StreamNames
-from minefleet_replay.opening import open_replay
-from minefleet_replay.rows import Meta, names_row, number_key
+from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.open import open_replay
+from minefleet_replay.state.chunk_names import WINDOW, StreamNames
+from minefleet_replay.state.ledger import Account, Ledger
+from minefleet_replay.state.limits import limits_of
+from minefleet_replay.storage.rows import Meta, names_row, number_key
 
 LIMIT_S = 20.0
 STREAMS = 1000

@@ -17,9 +17,9 @@ from minefleet.config.shards import NUM_SHARDS
 from minefleet.monitoring.status import look
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.run import Run, Shard, read_run
-from minefleet_replay.books import Books, read_books
-from minefleet_replay.limits import limits_of
-from minefleet_replay.store import open_store
+from minefleet_replay.engine.memory_state import Books, read_books
+from minefleet_replay.state.limits import limits_of
+from minefleet_replay.storage.rocksdb import open_store
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "custom.py"
 pytestmark = pytest.mark.fleet

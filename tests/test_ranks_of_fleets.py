@@ -13,9 +13,9 @@ import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert_trained
 
 from minefleet.runs.run import read_run
-from minefleet_replay.books import read_books
-from minefleet_replay.limits import limits_of
-from minefleet_replay.store import open_store
+from minefleet_replay.engine.memory_state import read_books
+from minefleet_replay.state.limits import limits_of
+from minefleet_replay.storage.rocksdb import open_store
 
 pytestmark = pytest.mark.fleet
 

@@ -17,11 +17,11 @@ def body(context: RoleContext) -> None:
     from random import Random
 
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
-    from minefleet_replay.limits import limits_of
-    from minefleet_replay.metrics import make_metrics, show_limits
-    from minefleet_replay.opening import open_replay
+    from minefleet_replay.engine.maintenance import Ticker
+    from minefleet_replay.engine.metrics import make_metrics, show_limits
+    from minefleet_replay.engine.open import open_replay
     from minefleet_replay.service import HANDLERS, ReplayServicer
-    from minefleet_replay.ticker import Ticker
+    from minefleet_replay.state.limits import limits_of
     from minefleet_runtime.metrics import DiskCollector
     from minefleet_runtime.serve import serve
     from minefleet_runtime.threads import die_with_any_thread

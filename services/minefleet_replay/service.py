@@ -12,19 +12,19 @@ from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, Re
 from minefleet.rpc.channel import bundled
 from minefleet.rpc.replay_client import duration
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
-from minefleet_replay.closing import Closing
-from minefleet_replay.departures import why_dropped
-from minefleet_replay.index import Order
-from minefleet_replay.intake import Outcome
-from minefleet_replay.leases import Ending
-from minefleet_replay.lending import Learner, Lent, Wanted
-from minefleet_replay.limits import Limits
-from minefleet_replay.metrics import ReplayMetrics, refusal
-from minefleet_replay.names import ChunkName
-from minefleet_replay.reading import grouped
-from minefleet_replay.receiving import MAX_NUMBER, check_name, receive
-from minefleet_replay.replay import Replay
-from minefleet_replay.streams import StreamState
+from minefleet_replay.append_stream import MAX_NUMBER, check_name, receive
+from minefleet_replay.engine.append import Outcome
+from minefleet_replay.engine.drop_log import why_dropped
+from minefleet_replay.engine.lease import Learner, Lent, Wanted
+from minefleet_replay.engine.metrics import ReplayMetrics, refusal
+from minefleet_replay.engine.read import grouped
+from minefleet_replay.engine.replay import Replay
+from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.index import Order
+from minefleet_replay.state.lease_forecast import Closing
+from minefleet_replay.state.leases import Ending
+from minefleet_replay.state.limits import Limits
+from minefleet_replay.state.streams import StreamState
 
 HANDLERS = 32
 """Threads that serve calls. A waiting Lease and an upload in flight hold one each."""

@@ -12,8 +12,8 @@ from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_learner.metrics.loop_timer import LoopTime
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
-from minefleet_replay.limits import Limits
-from minefleet_replay.metrics import make_metrics, show_limits
+from minefleet_replay.engine.metrics import make_metrics, show_limits
+from minefleet_replay.state.limits import Limits
 from minefleet_runtime.context import StatusBoard
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process, rpc_metrics
 

@@ -19,7 +19,7 @@ from minefleet.rpc.codec import checksum
 from minefleet.v1 import replay_service_pb2 as pb
 from minefleet.v1 import replay_service_pb2_grpc
 from minefleet.v1.fragment_pb2 import ChunkName
-from minefleet_replay.audit import recount
+from minefleet_replay.engine.recount import recount
 
 EXAMPLES, STEPS = 25, 25
 TIMEOUT_S = 30.0

@@ -26,18 +26,18 @@ from minefleet.rpc.codec import checksum
 from minefleet.rpc.replay_client import Position, ReplayClient
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
-from minefleet_replay.audit import recount
-from minefleet_replay.intake import Upload
-from minefleet_replay.lending import Learner, Lent, Wanted
-from minefleet_replay.limits import Limits, limits_of
-from minefleet_replay.metrics import make_metrics
-from minefleet_replay.names import ChunkName
-from minefleet_replay.opening import open_replay
-from minefleet_replay.progress import NO_COUNTS, Counts
-from minefleet_replay.reading import grouped
-from minefleet_replay.replay import Replay
+from minefleet_replay.engine.append import Upload
+from minefleet_replay.engine.lease import Learner, Lent, Wanted
+from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.open import open_replay
+from minefleet_replay.engine.read import grouped
+from minefleet_replay.engine.recount import recount
+from minefleet_replay.engine.replay import Replay
 from minefleet_replay.service import ReplayServicer
-from minefleet_replay.streams import StreamState
+from minefleet_replay.state.actor_progress import NO_COUNTS, Counts
+from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.limits import Limits, limits_of
+from minefleet_replay.state.streams import StreamState
 from minefleet_runtime.context import RoleContext
 from minefleet_runtime.serve import serving
 

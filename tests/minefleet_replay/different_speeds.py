@@ -29,8 +29,8 @@ from minefleet_actor.replay_io.uploader import Parcel
 from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.rollout.freshness_cuts import Cuts
 from minefleet_actor.rollout.recorder import Recorder
-from minefleet_replay.names import ChunkName
-from minefleet_replay.streams import StreamState
+from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.streams import StreamState
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(2,), dtype="float32"),

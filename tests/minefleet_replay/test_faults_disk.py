@@ -17,11 +17,11 @@ from minefleet.core.errors import OverloadedError, UnavailableError
 from minefleet.rpc.channel import connect
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
-from minefleet_replay.counters import read_counters
-from minefleet_replay.limits import limits_of
-from minefleet_replay.metrics import make_metrics
-from minefleet_replay.opening import open_replay
-from minefleet_replay.replay import Replay
+from minefleet_replay.engine.counters import read_counters
+from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.open import open_replay
+from minefleet_replay.engine.replay import Replay
+from minefleet_replay.state.limits import limits_of
 
 PAYLOAD = bytes(range(256)) * 1024
 DISK_BYTES = 32 * 2**20

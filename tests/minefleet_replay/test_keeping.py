@@ -13,8 +13,8 @@ from minefleet.core.errors import (
     OverloadedError,
     RejectedError,
 )
-from minefleet_replay.identity import Identity, read_identity, write_identity
-from minefleet_replay.keeper import SLICE_CHUNKS
+from minefleet_replay.engine.transaction import SLICE_CHUNKS
+from minefleet_replay.storage.identity import Identity, read_identity, write_identity
 
 Worlds = Callable[..., Any]
 

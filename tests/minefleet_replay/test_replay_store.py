@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConflictError, CorruptError, FleetError, OverloadedError
-from minefleet_replay.store import Batch, Store, open_store, translated_storage
+from minefleet_replay.storage.rocksdb import Batch, Store, open_store, translated_storage
 
 MAX_BYTES = 2**26
 

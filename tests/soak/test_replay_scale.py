@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minefleet_replay.audit import recount
-from minefleet_replay.store import open_store
+from minefleet_replay.engine.recount import recount
+from minefleet_replay.storage.rocksdb import open_store
 from replay_opening import PATIENCE_S, client_of, fill, make_run, running, stream_of
 
 pytestmark = pytest.mark.soak

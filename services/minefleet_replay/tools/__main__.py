@@ -13,9 +13,9 @@ from typing import Any
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
 from minefleet.monitoring.stores import Place, places
 from minefleet.runs.run import Run, read_run
-from minefleet_replay.departures import why_dropped
-from minefleet_replay.limits import Limits, limits_of
-from minefleet_replay.store import DATABASE
+from minefleet_replay.engine.drop_log import why_dropped
+from minefleet_replay.state.limits import Limits, limits_of
+from minefleet_replay.storage.rocksdb import DATABASE
 from minefleet_replay.tools.export import Wanted, export
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked, looking

@@ -11,14 +11,16 @@ from google.protobuf.message import DecodeError
 
 from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
-from minefleet_replay.departures import read_drop
-from minefleet_replay.index import Fragment
-from minefleet_replay.leases import Leases, read_rows
-from minefleet_replay.ledger import Amount, Bucket, Ledger, Reason, bucket_of
-from minefleet_replay.names import ChunkName, StreamNames
-from minefleet_replay.payloads import PayloadLog
-from minefleet_replay.progress import Counts
-from minefleet_replay.rows import (
+from minefleet_replay.engine.drop_log import read_drop
+from minefleet_replay.state.actor_progress import Counts
+from minefleet_replay.state.chunk_names import ChunkName, StreamNames
+from minefleet_replay.state.index import Fragment
+from minefleet_replay.state.leases import Leases, read_rows
+from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.state.run_state import Standing
+from minefleet_replay.storage.payload_log import PayloadLog
+from minefleet_replay.storage.rocksdb import Family, Store
+from minefleet_replay.storage.rows import (
     ACTOR,
     GONE_ACTORS,
     LEDGER,
@@ -29,8 +31,6 @@ from minefleet_replay.rows import (
     read_names,
     read_uses,
 )
-from minefleet_replay.standing import Standing
-from minefleet_replay.store import Family, Store
 
 EXAMPLES = 10
 """Faults of one kind that are listed one by one."""

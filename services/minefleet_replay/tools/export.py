@@ -26,13 +26,13 @@ from minefleet.monitoring.stores import Place
 from minefleet.rpc.codec import decode
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.books import Books, read_books
-from minefleet_replay.index import Chunk
-from minefleet_replay.index import Fragment as Row
-from minefleet_replay.limits import Limits, limits_of
-from minefleet_replay.payloads import PayloadLog
-from minefleet_replay.reading import Wish, read
-from minefleet_replay.store import DATABASE, Store
+from minefleet_replay.engine.memory_state import Books, read_books
+from minefleet_replay.engine.read import Wish, read
+from minefleet_replay.state.index import Chunk
+from minefleet_replay.state.index import Fragment as Row
+from minefleet_replay.state.limits import Limits, limits_of
+from minefleet_replay.storage.payload_log import PayloadLog
+from minefleet_replay.storage.rocksdb import DATABASE, Store
 from minefleet_replay.tools.opening import locked, looking, payloads_in
 
 INDEX = "index.json"

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.audit import Recount
-from minefleet_replay.identity import FILE, Identity, read_identity
-from minefleet_replay.ledger import Amount, Bucket, Ledger
-from minefleet_replay.limits import Limits
-from minefleet_replay.names import MAX_STREAMS, NOTHING
-from minefleet_replay.opening import PAYLOADS, identity_of
-from minefleet_replay.store import DATABASE
+from minefleet_replay.engine.open import PAYLOADS, identity_of
+from minefleet_replay.engine.recount import Recount
+from minefleet_replay.state.chunk_names import MAX_STREAMS, NOTHING
+from minefleet_replay.state.ledger import Amount, Bucket, Ledger
+from minefleet_replay.state.limits import Limits
+from minefleet_replay.storage.identity import FILE, Identity, read_identity
+from minefleet_replay.storage.rocksdb import DATABASE
 from minefleet_replay.tools.contents import Contents, Faults, Held, read_contents
 from minefleet_replay.tools.opening import looking, payloads_in
 

@@ -5,10 +5,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from minefleet.core.errors import ConfigError
-from minefleet_replay.identity import FILE
-from minefleet_replay.opening import PAYLOADS
-from minefleet_replay.payloads import PayloadLog
-from minefleet_replay.store import DATABASE, Store, lock_store, open_database
+from minefleet_replay.engine.open import PAYLOADS
+from minefleet_replay.storage.identity import FILE
+from minefleet_replay.storage.payload_log import PayloadLog
+from minefleet_replay.storage.rocksdb import DATABASE, Store, lock_store, open_database
 
 
 @contextmanager

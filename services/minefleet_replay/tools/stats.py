@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.books import Books, read_books
-from minefleet_replay.limits import Limits
-from minefleet_replay.rows import Meta, number_of
-from minefleet_replay.store import DATABASE, Store
+from minefleet_replay.engine.memory_state import Books, read_books
+from minefleet_replay.state.limits import Limits
+from minefleet_replay.storage.rocksdb import DATABASE, Store
+from minefleet_replay.storage.rows import Meta, number_of
 from minefleet_replay.tools.opening import looking
 
 

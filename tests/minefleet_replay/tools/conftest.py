@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minefleet_replay.store import Batch, Store, open_database
+from minefleet_replay.storage.rocksdb import Batch, Store, open_database
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
 

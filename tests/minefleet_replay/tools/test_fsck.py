@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConflictError
-from minefleet_replay.identity import Identity, write_identity
-from minefleet_replay.leases import Lease
-from minefleet_replay.ledger import Amount, Ledger
-from minefleet_replay.rows import LEDGER, STANDING, number_key, uses_row
-from minefleet_replay.store import Batch, Family
+from minefleet_replay.state.leases import Lease
+from minefleet_replay.state.ledger import Amount, Ledger
+from minefleet_replay.storage.identity import Identity, write_identity
+from minefleet_replay.storage.rocksdb import Batch, Family
+from minefleet_replay.storage.rows import LEDGER, STANDING, number_key, uses_row
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
 

@@ -17,10 +17,10 @@ from minefleet.config.shards import spread
 from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
-from minefleet_replay.intake import Upload
-from minefleet_replay.limits import limits_of
-from minefleet_replay.metrics import make_metrics
-from minefleet_replay.opening import open_replay
+from minefleet_replay.engine.append import Upload
+from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.open import open_replay
+from minefleet_replay.state.limits import limits_of
 from minefleet_replay.tools.__main__ import main
 
 STEPS = 5

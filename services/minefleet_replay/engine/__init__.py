@@ -1,0 +1,1 @@
+"""Appends, leases and drops chunks, in transactions over state and storage."""

@@ -1,0 +1,124 @@
+"""All that replay keeps in memory, and how it is read back from the store."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import error as StructError  # noqa: N812  # It is a class.
+
+from minefleet.core.errors import CorruptError
+from minefleet_replay.state.actor_progress import Counts, Progress
+from minefleet_replay.state.chunk_names import ChunkName, Names
+from minefleet_replay.state.index import Chunk, Fragment, Index
+from minefleet_replay.state.leases import Leases, read_rows
+from minefleet_replay.state.ledger import Ledger
+from minefleet_replay.state.limits import Limits
+from minefleet_replay.state.run_state import Standing
+from minefleet_replay.storage.rocksdb import Store
+from minefleet_replay.storage.rows import (
+    ACTOR,
+    AFTER_ACTORS,
+    GONE_ACTORS,
+    LEDGER,
+    STANDING,
+    number_of,
+    read_fragment,
+    read_names,
+    read_uses,
+)
+
+
+@dataclass(slots=True)
+class Books:
+    """The memory. Every change of it follows rows that are written."""
+
+    limits: Limits
+    index: Index
+    names: Names
+    leases: Leases
+    progress: Progress
+    standing: Standing
+    ledger: Ledger
+    next_episode: int
+    horizon: int
+    """The newest version that any use is meant for: heard of, or asked for by a lease."""
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest version that can be used again."""
+        return self.horizon - self.limits.max_staleness
+
+    def is_begun(self, name: ChunkName) -> bool:
+        """Whether a fragment of the chunk has ever arrived."""
+        return self.names[name.stream].knows_chunk(name.number)
+
+    def is_stale(self, oldest_version: int) -> bool:
+        """Whether what a version acted in can never be used again."""
+        return oldest_version < self.oldest_version
+
+    def is_abandoned(self, chunk: Chunk) -> bool:
+        """Whether versions of an abandoned lineage may have acted in it."""
+        return self.standing.is_abandoned(chunk.oldest_version, chunk.newest_version)
+
+    def held_files(self) -> set[int]:
+        """Files in which payloads of leased chunks lie."""
+        leased = (self.index[chunk_id] for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
+        return {fragment.place.file for chunk in leased for fragment in chunk.fragments}
+
+    def abandoned(self) -> list[Chunk]:
+        """Unleased chunks in which versions of an abandoned lineage may have acted."""
+        return [chunk for chunk in self.index.unleased() if self.is_abandoned(chunk)]
+
+
+def read_books(store: Store, limits: Limits) -> Books:
+    """Rebuilds the memory from the store.
+
+    Raises:
+        CorruptError: If rows contradict each other.
+    """
+    try:
+        return _read_books(store, limits)
+    except (KeyError, ValueError, StructError) as error:
+        raise CorruptError(f"the store's rows contradict each other: {error!r}") from error
+
+
+def _read_books(store: Store, limits: Limits) -> Books:
+    standing_row, ledger_row = store.get("system", STANDING), store.get("system", LEDGER)
+    standing = Standing.from_row(standing_row) if standing_row else Standing()
+    leases = read_rows({number_of(key): row for key, row in store.scan("leases")})
+    last_episode = store.last_key("episodes")
+    return Books(
+        limits=limits,
+        index=_read_index(store, limits, leases),
+        names=Names({key.decode(): read_names(row) for key, row in store.scan("names")}, limits.streams_kept),
+        leases=leases,
+        progress=_read_progress(store),
+        standing=standing,
+        ledger=Ledger.from_row(ledger_row) if ledger_row else Ledger(),
+        next_episode=number_of(last_episode) + 1 if last_episode else 0,
+        horizon=max([standing.newest_version, *(lease.use_version for lease in leases.open.values())]),
+    )
+
+
+def _read_index(store: Store, limits: Limits, leases: Leases) -> Index:
+    index = Index(max_reuse=limits.max_reuse)
+    uses = {number_of(key): read_uses(row) for key, row in store.scan("uses")}
+    leased = Counter(chunk_id for lease in leases.open.values() for chunk_id, _ in lease.chunks)
+    index.load(_fragments(store), uses, leased)
+    return index
+
+
+def _fragments(store: Store) -> Iterator[tuple[ChunkName, Fragment]]:
+    streams: dict[str, str] = {}
+    for key, row in store.scan("meta"):
+        stream, fragment = read_fragment(number_of(key), row)
+        # One string per stream, however many names hold it.
+        stream = streams.setdefault(stream, stream)
+        yield ChunkName(stream, fragment.chunk), fragment
+
+
+def _read_progress(store: Store) -> Progress:
+    actors = {key.removeprefix(ACTOR).decode(): row for key, row in store.scan("system", ACTOR, AFTER_ACTORS)}
+    gone = store.get("system", GONE_ACTORS)
+    return Progress(
+        {actor: Counts.from_row(row) for actor, row in actors.items()}, Counts.from_row(gone) if gone else Counts()
+    )

@@ -1,0 +1,1 @@
+"""State in memory, without I/O."""

@@ -1,0 +1,147 @@
+"""Decides which chunks may be made now. Pure: steps held and the time are passed in.
+
+The room is `max(N, ⌈(max_staleness + 1) · N / max_reuse⌉)` steps, N = steps per iteration: as many as can still be used
+before they are too stale. A chunk takes as much of it as it has steps, and until it is whole as much as it was granted.
+What room is left, however little, is enough for one more chunk: so the steps that an iteration lacks can always be
+made. Nothing can hold room for ever: a chunk leaves when it is trained or too stale, a grant and an incomplete chunk
+when nobody speaks of them for `grant_timeout_s`.
+
+Weights that are behind get less of the room: only as much as leaves their chunk fresh when its turn comes.
+"""
+
+from collections.abc import Iterator
+
+from minefleet_replay.state.chunk_names import ChunkName
+
+SHORTEST_HINT_S = 0.005
+LONGEST_HINT_S = 1.0
+FIRST_HINT_S = 0.05
+HINTS_PER_TURN = 8
+"""A refused actor asks again about so often between two moments at which room is made."""
+
+
+class Watchlist:
+    """Names in the order in which they were last heard of, and the steps that each is still to bring."""
+
+    def __init__(self) -> None:
+        self._heard: dict[ChunkName, tuple[float, int]] = {}
+        self.steps = 0
+
+    def __contains__(self, name: ChunkName) -> bool:
+        return name in self._heard
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def hear(self, name: ChunkName, steps: int, now: float) -> None:
+        """Notes that somebody spoke of the name, for the first time or again."""
+        self.drop(name)
+        self._heard[name] = now, steps
+        self.steps += steps
+
+    def renew(self, name: ChunkName, now: float) -> None:
+        """Notes that somebody spoke again of a name."""
+        self.hear(name, self._heard[name][1], now)
+
+    def drop(self, name: ChunkName) -> int:
+        """Watches the name no longer. Returns its steps."""
+        _, steps = self._heard.pop(name, (0.0, 0))
+        self.steps -= steps
+        return steps
+
+    def silent_since(self, moment: float) -> Iterator[ChunkName]:
+        """Names not heard of after `moment`, the longest silent first."""
+        for name, (heard, _) in self._heard.items():
+            if heard > moment:
+                return
+            yield name
+
+
+class Pacing:
+    """Grants that no fragment has arrived for yet, and chunks that wait for more fragments."""
+
+    def __init__(self, *, room_steps: int, grant_timeout_s: float, enabled: bool) -> None:
+        self._room_steps = room_steps
+        self._grant_timeout_s = grant_timeout_s
+        self._enabled = enabled
+        self._grants = Watchlist()
+        self._incomplete = Watchlist()
+
+    @property
+    def granted_chunks(self) -> int:
+        """Chunks that are granted and not begun."""
+        return len(self._grants)
+
+    @property
+    def coming_steps(self) -> int:
+        """Steps for which room is kept."""
+        return self._grants.steps + self._incomplete.steps
+
+    def free_steps(self, held_steps: int, fresh_steps: int | None = None) -> int:
+        """Room that is left; arguments as for `reserve`."""
+        room_steps = self._room_steps if fresh_steps is None else min(self._room_steps, fresh_steps)
+        return max(0, room_steps - held_steps - self.coming_steps) if self._enabled else room_steps
+
+    def has_granted(self, name: ChunkName) -> bool:
+        """Whether the chunk is granted, and not begun."""
+        return name in self._grants
+
+    def reserve(self, name: ChunkName, steps: int, held_steps: int, now: float, fresh_steps: int | None = None) -> bool:
+        """Grants a chunk that has not begun, or renews its grant, if there is room.
+
+        Args:
+            name: The chunk.
+            steps: That it shall have at most.
+            held_steps: Steps that exist.
+            now: The time, seconds.
+            fresh_steps: Steps that may be used before it without making it stale; None when that is no limit.
+        """
+        if not self._enabled:
+            return True
+        if name in self._grants:
+            self._grants.renew(name, now)
+            return True
+        granted = self.free_steps(held_steps, fresh_steps) > 0
+        if granted:
+            self._grants.hear(name, steps, now)
+        return granted
+
+    def renew(self, name: ChunkName, now: float) -> None:
+        """Somebody still works on an incomplete chunk."""
+        if name in self._incomplete:
+            self._incomplete.renew(name, now)
+
+    def begin(self, name: ChunkName, missing_steps: int, now: float) -> None:
+        """A fragment of an incomplete chunk has arrived: what it lacks takes the place of its grant."""
+        self._grants.drop(name)
+        self._incomplete.hear(name, missing_steps, now)
+
+    def revoke(self, name: ChunkName) -> None:
+        """Nothing made with this grant could be used."""
+        self._grants.drop(name)
+
+    def settle(self, name: ChunkName) -> None:
+        """The chunk is whole, or gone."""
+        self._grants.drop(name)
+        self._incomplete.drop(name)
+
+    def expire(self, now: float) -> list[ChunkName]:
+        """Takes back the grants of streams that fell silent. Returns incomplete chunks that nobody works on."""
+        moment = now - self._grant_timeout_s
+        for name in list(self._grants.silent_since(moment)):
+            self._grants.drop(name)
+        return list(self._incomplete.silent_since(moment))
+
+
+class Hint:
+    """When a refused actor shall ask again: a small share of the time between two moments at which room was made."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self.retry_after_s = FIRST_HINT_S
+
+    def room_was_made(self, now: float) -> None:
+        """Notes a moment."""
+        if self._last is not None:
+            self.retry_after_s = min(max((now - self._last) / HINTS_PER_TURN, SHORTEST_HINT_S), LONGEST_HINT_S)
+        self._last = now

@@ -1,0 +1,1 @@
+"""RocksDB and the log of payloads."""

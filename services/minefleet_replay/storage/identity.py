@@ -1,0 +1,57 @@
+"""`identity.json`: whose store it is, readable without RocksDB."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from minefleet.core.errors import ContractError, CorruptError
+from minefleet.core.files import write_whole
+from minefleet_replay.storage.disk_full import translated_shortage
+
+FILE = "identity.json"
+
+FORMAT = 4
+"""Format of the store; others are refused."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """The owner of a store."""
+
+    run_id: str = ""
+    """Empty until a first call names the run."""
+    format: int = FORMAT
+    appended: int = 0
+    """Fragments that had been appended, and synced to disk, when this was written: a store with fewer has lost some."""
+    shard: int = 0
+    shards: int = 1
+    """No two shards hold the same fragment, so neither number may change."""
+
+
+def read_identity(directory: Path) -> Identity | None:
+    """Reads a store's identity; None where there is no store.
+
+    Raises:
+        CorruptError: If it is unreadable.
+        ContractError: If it is of another format.
+    """
+    path = directory / FILE
+    if not path.exists():
+        return None
+    try:
+        identity = Identity(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise CorruptError(f"{path} is unreadable: {error}") from error
+    if identity.format != FORMAT:
+        raise ContractError(f"{directory} has format {identity.format}, this version reads format {FORMAT}")
+    return identity
+
+
+def write_identity(directory: Path, identity: Identity) -> None:
+    """Writes a store's identity whole and durably.
+
+    Raises:
+        OverloadedError: If the disk is full or too many files are open; the former one stays.
+    """
+    with translated_shortage():
+        write_whole(directory / FILE, json.dumps(asdict(identity)))

@@ -1,0 +1,50 @@
+"""Records of why fragments left: which are told, and in which order."""
+
+import pytest
+
+from minefleet.core.errors import CorruptError
+from minefleet.rpc.drop_record import Departure
+from minefleet_replay.engine.drop_log import latest, read_drop
+from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.index import NOWHERE, Fragment
+from minefleet_replay.storage.rows import drop_row
+
+
+def row(stream: str, number: int, at: float) -> bytes:
+    fragments = [
+        Fragment(sequence, number, 1, 7, 8, 4, number, 2 * number, False, NOWHERE)
+        for sequence in (2 * number, 2 * number + 1)
+    ]
+    return drop_row(ChunkName(stream, number), fragments, "stale", 0, at)
+
+
+def test_a_record_says_what_was_written() -> None:
+    assert read_drop(row("s", 3, 12.5)) == Departure(
+        stream="s", chunk=3, sequences=(6, 7), reason="stale", uses=0, steps=8, oldest_version=7, at=12.5
+    )
+
+
+def test_the_latest_are_told_first_whatever_the_order_in_which_fragments_came() -> None:
+    rows = [row("s", number, at) for number, at in enumerate((5.125, 100.0, 20.5, 3.0625))]
+    assert [one.at for one in latest(rows, "", 3)] == [100.0, 20.5, 5.125]
+
+
+def test_streams_are_told_apart() -> None:
+    rows = [row("s", 0, 1.0), row("ss", 1, 2.0), row('"s"', 2, 3.0), row("é", 3, 4.0)]
+    assert [[one.chunk for one in latest(rows, stream, 9)] for stream in ("s", "ss", '"s"', "é")] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
+
+
+def test_a_record_survives_the_wire() -> None:
+    departure = read_drop(row("s", 3, 1_700_000_000.25))
+    assert Departure.from_proto(departure.to_proto()) == departure
+
+
+@pytest.mark.parametrize("rotten", [b"", b"{", b"[]", b'{"at": 1.0}', b'{"sequences": [], "at": 1.0, "more": 1}'])
+def test_what_is_no_record_is_refused(rotten: bytes) -> None:
+    with pytest.raises(CorruptError):
+        read_drop(rotten)

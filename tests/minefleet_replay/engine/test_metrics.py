@@ -1,0 +1,48 @@
+from typing import Any, get_args
+
+from prometheus_client import CollectorRegistry
+
+from minefleet_replay.engine.append import Outcome
+from minefleet_replay.engine.metrics import make_metrics, show_limits
+from minefleet_replay.state.ledger import BUCKETS, Ledger, Reason
+
+
+def test_counters_with_labels_start_at_zero() -> None:
+    registry = CollectorRegistry()
+    make_metrics(registry)
+
+    def start(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"minefleet_replay_{name}_total", labels)
+
+    assert all(start("appended_fragments", outcome=outcome) == 0 for outcome in get_args(Outcome))
+    assert all(start("dropped_fragments", reason=reason) == 0 for reason in get_args(Reason))
+    assert all(start("reserved_chunks", granted=granted) == 0 for granted in ("true", "false"))
+    assert start("refused_calls", reason="runmismatch") == start("refused_calls", reason="overloaded") == 0
+
+
+def test_the_bounds_of_the_run_are_shown(make_world: Any) -> None:
+    registry = CollectorRegistry()
+    show_limits(registry, make_world(max_reuse=3, max_staleness=2, max_bytes=2**26).limits)
+    names = ("max_reuse_uses", "max_staleness_versions", "max_bytes")
+    assert [registry.get_sample_value(f"minefleet_replay_{name}") for name in names] == [3, 2, 2**26]
+
+
+def test_fragments_that_are_in_no_bucket_or_in_two_are_counted() -> None:
+    ledger = Ledger()
+    for bucket in BUCKETS:
+        ledger = ledger.added(bucket, 1)
+    for account in ledger:
+        assert account.unaccounted == 0
+        assert account._replace(live=0).unaccounted == 1
+        assert account._replace(trained=3).unaccounted == -2
+    assert not ledger._replace(steps=ledger.steps._replace(live=0)).is_balanced
+
+
+def test_the_ledger_is_shown_with_what_it_does_not_account_for(make_world: Any) -> None:
+    world, registry = make_world(), CollectorRegistry()
+    metrics = make_metrics(registry)
+    world.append("s", 0)
+    figures = world.replay.figures()
+    metrics.show(figures)
+    assert registry.get_sample_value("minefleet_replay_ledger_fragments", {"bucket": "live"}) == 1
+    assert registry.get_sample_value("minefleet_replay_unaccounted_fragments") == 0

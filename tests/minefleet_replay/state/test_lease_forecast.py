@@ -1,0 +1,191 @@
+"""When leases are expected to close, and what they wait for."""
+
+import math
+from typing import Any
+
+import pytest
+
+from minefleet_replay.engine.append import Grant
+from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.lease_forecast import (
+    EARLY,
+    LEAST_PATIENCE,
+    MOST_PATIENCE,
+    SLACK,
+    WAYS_S,
+    Closing,
+    LeaseClock,
+)
+from minefleet_replay.state.streams import FASTER, TRY_S
+
+CLOSING = Closing(
+    use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0
+)
+
+
+def answers(clock: LeaseClock, fills: list[float], waits: float = 0.0) -> float:
+    """Answers a lease after each of these times, and publishes its version at once; returns when the last one was."""
+    now = 0.0
+    clock.published(0, now)
+    clock.answered(0, now)
+    for version, fill_s in enumerate(fills, 1):
+        clock.published(version, now)
+        clock.enough(now + fill_s)
+        now += fill_s + waits
+        clock.answered(version, now)
+    return now
+
+
+def test_a_lease_is_expected_to_close_as_late_after_the_last_one_as_those_before_it() -> None:
+    clock = LeaseClock(max_staleness=1)
+    assert clock.forecast(0.0) is None
+    now = answers(clock, [1.0, 1.0, 5.0, 1.0])
+    closing = clock.forecast(now)
+    assert closing is not None
+    assert (closing.use_version, closing.interval_s) == (5, 1.0)
+    assert closing.closes_in_s == pytest.approx((EARLY, 2 - (1 - EARLY)))
+    assert closing.waits_s == pytest.approx(1 - EARLY + LEAST_PATIENCE)
+    assert closing.at_most_in_s == pytest.approx(1 + LEAST_PATIENCE)
+    later = clock.forecast(now + 0.5)
+    assert later is not None and later.closes_in_s[0] == pytest.approx(EARLY - 0.5)
+    over = clock.forecast(now + 9)
+    assert over is not None and (over.closes_in_s, over.at_most_in_s) == ((0, 0), 0)
+
+
+def test_leases_that_are_irregular_are_expected_to_close_as_soon_as_one_in_four_does() -> None:
+    clock = LeaseClock(max_staleness=1)
+    now = answers(clock, [0.0, 2.0] * 4)
+    closing = clock.forecast(now)
+    assert closing is not None and closing.interval_s == 1.0
+    assert closing.closes_in_s == pytest.approx((0.0, 2.0 - (1 - EARLY)))
+
+
+def test_the_window_is_the_shortest_time_from_a_version_to_the_last_lease_that_may_hold_what_it_acted() -> None:
+    clock = LeaseClock(max_staleness=1)
+    now = answers(clock, [2.0, 1.0, 3.0])
+    closing = clock.forecast(now)
+    assert closing is not None
+    assert closing.window_s == 2.0
+    assert closing.longest_s == pytest.approx(2.0 + LEAST_PATIENCE * 2.0)
+
+
+def test_what_leases_wait_for_is_not_taken_for_the_pace_of_the_run() -> None:
+    clock = LeaseClock(max_staleness=1)
+    now = answers(clock, [1.0] * 4, waits=0.7)
+    closing = clock.forecast(now)
+    assert closing is not None and closing.interval_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("slow", "patience"), [(0, LEAST_PATIENCE), (1, 0.12), (45, MOST_PATIENCE), (100, MOST_PATIENCE)]
+)
+def test_the_more_streams_are_slow_the_longer_leases_wait(slow: int, patience: float) -> None:
+    clock = LeaseClock(max_staleness=0)
+    clock.be_patient(slow, 100)
+    now = answers(clock, [1.0] * 4)
+    closing = clock.forecast(now)
+    assert closing is not None and closing.at_most_in_s == pytest.approx(1 + patience)
+
+
+def iterate(world: Any, iterations: int, interval_s: float = 1.0) -> None:
+    """Lets a fast stream fill so many leases, and the learner publish after each of them."""
+    world.say("fast", 0, step_s=0.001)
+    for _ in range(iterations):
+        version = world.learner.version
+        for _ in range(2):
+            world.append("fast", world.figure("appended_fragments"), version)
+        world.clock.now_s += interval_s
+        assert world.lease(version, 2)
+        world.ack(version)
+        world.hear(version + 1)
+
+
+def test_a_lease_waits_for_a_chunk_that_would_be_too_stale_for_the_next_one_but_not_for_ever(make_world: Any) -> None:
+    for comes in (True, False):
+        world = make_world(max_staleness=1, least_steps=8, chunk_steps=64)
+        iterate(world, 4)
+        version = world.learner.version
+        world.say("slow", 0, oldest=version - 1, step_s=0.13)
+        for _ in range(2):
+            world.append("fast", world.figure("appended_fragments"), version)
+        world.clock.now_s += 1.0
+        assert world.lease(version, 2) == []
+        world.clock.now_s += 0.04
+        if comes:
+            world.append("slow", 0, version - 1, steps=8)
+        else:
+            assert world.lease(version, 2) == []
+            world.clock.now_s += 0.1
+        assert ("slow" in {stream for stream, _ in world.names(world.lease(version, 2))}) == comes
+        assert world.lease(version, 2)
+
+
+def test_a_lease_does_not_wait_for_what_cannot_come_in_time(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8)
+    iterate(world, 4)
+    version = world.learner.version
+    world.say("slow", 0, oldest=version, step_s=9.0)
+    for _ in range(2):
+        world.append("fast", world.figure("appended_fragments"), version)
+    world.clock.now_s += 1.0
+    assert world.lease(version, 2)
+
+
+def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
+    for name in ("slow", "fast"):
+        world.say(name, 0, step_s=1.0 if name == "slow" else 0.01)
+    assert world.replay.reserve(1, [ChunkName("slow", 0)]).grants == [Grant(granted=True)]
+    iterate(world, 4)
+    world.say("slow", 1, step_s=1.0)
+
+    def ask(stream: str, chunk: int) -> Any:
+        (grant,) = world.replay.reserve(world.learner.version, [ChunkName(stream, chunk)]).grants
+        return grant
+
+    assert ask("slow", 1).granted
+    for chunk in range(2):
+        world.replay.keeper.pacing.revoke(ChunkName("slow", chunk))
+    refused = ask("slow", 1)
+    assert (refused.granted, refused.too_slow) == (False, True)
+    assert ask("fast", 9).granted
+    world.clock.now_s += TRY_S
+    assert ask("slow", 1).granted
+
+
+def test_a_chunk_may_take_as_long_as_streams_that_are_clearly_faster_leave_it_and_a_quarter_more_than_theirs(
+    make_world: Any,
+) -> None:
+    world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=1000)
+    streams, closing = world.replay.keeper.streams, CLOSING._replace(window_s=4.0, interval_s=2.0)
+    assert streams.longest_chunk_s(None) == streams.longest_chunk_s(closing) == math.inf
+    for name in "abc":
+        world.say(name, 0, step_s=0.1)
+    assert streams.longest_chunk_s(closing) == pytest.approx(32 * 0.1 / FASTER)
+    for name in "def":
+        world.say(name, 0, step_s=0.01)
+    left_s = 4.0 * (300 + 30) / 300 - 2.0 - WAYS_S
+    assert streams.longest_chunk_s(closing) == pytest.approx(left_s / SLACK)
+    assert streams.longest_chunk_s(CLOSING._replace(window_s=40.0, interval_s=2.0)) > 32 * 0.1
+
+
+def test_where_the_learner_sets_the_pace_slow_streams_have_no_more_than_the_window(make_world: Any) -> None:
+    world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=100)
+    streams, closing = world.replay.keeper.streams, CLOSING._replace(window_s=8.0, interval_s=4.0)
+    world.say("slow", 0, step_s=0.2)
+    world.say("fast", 0, step_s=0.02)
+    assert streams.longest_chunk_s(closing) == pytest.approx((8.0 - 4.0 - WAYS_S) / SLACK)
+    world.say("fast", 0, step_s=0.1)
+    assert streams.longest_chunk_s(closing) == pytest.approx((8.0 * 1.5 - 4.0 - WAYS_S) / SLACK)
+
+
+def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world: Any) -> None:
+    world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
+    iterate(world, 6)
+    before = world.figure("coming_steps")
+    world.say("slow", 0, step_s=0.08)
+    world.reserve(("slow", 0), version=world.learner.version)
+    assert world.figure("coming_steps") - before == 12
+    world.say("fast", 99, step_s=0.001)
+    world.reserve(("fast", 99), version=world.learner.version)
+    assert world.figure("coming_steps") - before == 12 + 32
