@@ -26,9 +26,9 @@ from minefleet.rpc.weights.missing import MissingTensorsError
 from minefleet.rpc.weights.tensor_chunks import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet_parameters.announcing import Announcer, Watchers
+from minefleet_parameters.announcer import Announcer, Watchers
 from minefleet_parameters.metrics import ParametersMetrics
-from minefleet_parameters.sending import TensorSender, begin
+from minefleet_parameters.sender import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import Upload
 from minefleet_runtime.context import StatusBoard

@@ -51,7 +51,7 @@ from minefleet.rpc.weights.manifest import check_architecture, check_manifest, i
 from minefleet.rpc.weights.missing import MissingTensorsError
 from minefleet.rpc.weights.tensor_chunks import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.files import refusing_when_full, remove_asides
+from minefleet_parameters.disk_full import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
 from minefleet_parameters.upload import Upload
 

@@ -16,7 +16,7 @@ from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_chunks import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.files import refusing_when_full
+from minefleet_parameters.disk_full import refusing_when_full
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
 
 

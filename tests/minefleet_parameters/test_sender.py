@@ -14,7 +14,7 @@ from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import describe
 from minefleet.rpc.weights.tensor_chunks import Piece, cut, decode
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.sending import RECENT_MESSAGES, TensorSender
+from minefleet_parameters.sender import RECENT_MESSAGES, TensorSender
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensors import Span
 
