@@ -30,7 +30,7 @@ from minefleet.config.load import load
 from minefleet.core.files import write_whole
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.training.schedules import progress, rates
@@ -88,7 +88,7 @@ def curve(config: FleetConfig, staleness: int) -> Iterator[tuple[int, float]]:
     schema = schema_of_env(config.env)
     policy, acting = build(config.policy, schema), build(config.policy, schema)
     updater = Updater(policy, build_optimizer(policy, train), train, None)
-    inference = Inference(acting, schema, slots, device=torch.device("cpu"), seed=config.seed, greedy=False)
+    inference = PolicyRunner(acting, schema, slots, device=torch.device("cpu"), seed=config.seed, greedy=False)
     length, env_steps = config.rollout_config.fragment_length, 0
     versions = deque([to_numpy(policy)], maxlen=staleness + 1)
     with closing(Player(config.env, schema, inference, slots=slots, length=length, seed=config.seed)) as player:

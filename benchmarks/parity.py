@@ -21,7 +21,7 @@ from minefleet.policies import build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
@@ -69,7 +69,7 @@ def measure(config: FleetConfig, iterations: int) -> dict[str, tuple[int, float,
 def player_of(config: FleetConfig, dtype: str) -> Player:
     """An actor that computes in this dtype."""
     schema, slots = schema_of_env(config.env), config.rollout_config.worker_config.num_envs
-    inference = Inference(
+    inference = PolicyRunner(
         build(config.policy, schema),
         schema,
         slots,

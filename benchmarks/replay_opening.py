@@ -33,9 +33,9 @@ from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.metrics import make_metrics
 from minefleet_replay.engine.open import open_replay
 from minefleet_replay.state.chunk_names import WINDOW, StreamNames
-from minefleet_replay.state.ledger import Account, Ledger
+from minefleet_replay.state.ledger import Ledger, LedgerAccount
 from minefleet_replay.state.limits import limits_of
-from minefleet_replay.storage.rows import Meta, names_row, number_key
+from minefleet_replay.storage.rows import FragmentRow, names_row, number_key
 
 LIMIT_S = 20.0
 STREAMS = 1000
@@ -143,7 +143,7 @@ def header_of(run: Run, stream: str, sequence: int, payload: bytes, version: int
 
 def ledger_of(fragments: int) -> Ledger:
     """So many fragments of one step, all live."""
-    account = Account(appended=fragments, live=fragments)
+    account = LedgerAccount(appended=fragments, live=fragments)
     return Ledger(fragments=account, steps=account)
 
 
@@ -157,7 +157,9 @@ def fill(run: Run, fragments: int) -> None:
         for number in range(start, min(start + BATCH, fragments)):
             sequence, stream = divmod(number, STREAMS)
             header = header_of(run, stream_of(stream), sequence, PAYLOAD)
-            change.put("meta", number_key(number), Meta.of(number, header, keeper.payloads.write([PAYLOAD])).to_row())
+            change.put(
+                "meta", number_key(number), FragmentRow.of(number, header, keeper.payloads.write([PAYLOAD])).to_row()
+            )
         change.ledger = ledger_of(start + BATCH)
         keeper.commit(change)
         keeper.sync(keeper.store.written)

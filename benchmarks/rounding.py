@@ -28,7 +28,7 @@ from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint import read_policy
 from minefleet.runs.run import read_run
-from minefleet_actor.inference.policy_runner import Decision, Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_actor.pool import InlinePool, Ready
 
 ENVS = 8
@@ -75,7 +75,7 @@ def measure(
     if weights is not None:
         load_numpy(exact, weights)
     cpu = torch.device("cpu")
-    acting = Inference(build(config.policy, schema), schema, ENVS, device=cpu, seed=SEED, greedy=False)
+    acting = PolicyRunner(build(config.policy, schema), schema, ENVS, device=cpu, seed=SEED, greedy=False)
     sent = as_fetched(to_numpy(exact), rounded_tensors(exact, wire_dtype))
     acting.swap(sent, 1)
     played = Game(pool, acting)
@@ -90,16 +90,16 @@ def measure(
 class Game:
     """Environments in step with each other, and who plays in them."""
 
-    def __init__(self, pool: InlinePool, acting: Inference) -> None:
+    def __init__(self, pool: InlinePool, acting: PolicyRunner) -> None:
         self._pool = pool
         self._acting = acting
         pool.start()
         self._done(pool.reset, SLOTS)
 
-    def piece(self, length: int) -> tuple[Tree, list[Tree], list[Decision]]:
+    def piece(self, length: int) -> tuple[Tree, list[Tree], list[PolicyStep]]:
         """Plays on; returns the states before it, and observations and decisions of each step."""
         every = np.arange(ENVS)
-        seen, decisions = [], list[Decision]()
+        seen, decisions = [], list[PolicyStep]()
         for _ in range(length):
             seen.append(tree_map(np.copy, self._pool.obs))
             decisions.append(self._acting.decide(every, seen[-1], begins=np.full(ENVS, not decisions)))
@@ -107,7 +107,7 @@ class Game:
         states = [decisions[0].before[slot] for slot in range(ENVS)]
         return tree_map(lambda *leaves: torch.from_numpy(np.stack(leaves)), states[0], *states[1:]), seen, decisions
 
-    def _step(self, decision: Decision) -> None:
+    def _step(self, decision: PolicyStep) -> None:
         ready = self._done(self._pool.step, SLOTS, decision.action)
         over = ready.slots[ready.terminated | ready.truncated]
         self._acting.reset(over)
@@ -121,7 +121,7 @@ class Game:
 
 @torch.no_grad()
 def differences(
-    policy: Policy, state: Tree, seen: list[Tree], decisions: list[Decision]
+    policy: Policy, state: Tree, seen: list[Tree], decisions: list[PolicyStep]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """[B * T] each: what the policy says of log-probabilities and normalised values, less what was recorded."""
 

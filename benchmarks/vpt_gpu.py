@@ -2,7 +2,7 @@
 
     python benchmarks/vpt_gpu.py [--sizes 1x 2x 3x] [--batches 1 8 32 128] [--device cuda] [--seconds 1]
 
-    acting    frames per second of `Inference.decide`, from frames in memory to actions in memory, by the options of
+    acting    frames per second of `PolicyRunner.decide`, from frames in memory to actions in memory, by the options of
               `rollout_config.worker_config`; the limit is the bare forward pass over frames that lie on the GPU, in
               bfloat16 replayed as a graph
     learning  frames per second of one update of `Updater` (values, one epoch, fragments of 256 frames, sequences of
@@ -28,7 +28,7 @@ from minefleet.policies.precision import DTYPES, compute
 from minefleet.policies.vpt import PRESETS, VPTPolicy
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA
 from minefleet_actor.inference.forward import ForwardOptions, captured
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import Batch, collate
 from minefleet_learner.targets.amp import compute_dtype
@@ -98,7 +98,7 @@ def acting(size: str, slots: int, arguments: argparse.Namespace, options: dict[s
     """Frames per second of an actor that decides for all slots at a time."""
     policy, shape = policy_of(size), PRESETS[size].image_shape
     options = options | {"dtype": DTYPES[options.get("dtype", "float32")]}
-    inference = Inference(
+    inference = PolicyRunner(
         policy,
         schema_of(shape),
         slots,

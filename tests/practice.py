@@ -15,7 +15,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
 from minefleet.policies import build
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import InlinePool
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
@@ -58,14 +58,14 @@ def practise(env: EnvConfig, policy: PolicyConfig, train: TrainConfig, iteration
     pool = InlinePool(env, schema, WorkerConfig(num_envs=SLOTS), seed=0, actor_index=0)
     made = build(policy, schema)
     updater = Updater(made, build_optimizer(made, train), train, None)
-    inference = Inference(made, schema, SLOTS, device=torch.device("cpu"), seed=0, greedy=False)
+    inference = PolicyRunner(made, schema, SLOTS, device=torch.device("cpu"), seed=0, greedy=False)
     pool.start()
     with closing(pool):
         _reset(pool, inference, EVERY_SLOT)
         return [_iterate(pool, inference, updater, train, number) for number in range(iterations)]
 
 
-def _iterate(pool: InlinePool, inference: Inference, updater: Updater, train: TrainConfig, number: int) -> float:
+def _iterate(pool: InlinePool, inference: PolicyRunner, updater: Updater, train: TrainConfig, number: int) -> float:
     rows = [Rows() for _ in range(SLOTS)]
     for step in range(STEPS):
         _step(pool, inference, rows, step, number)
@@ -76,7 +76,7 @@ def _iterate(pool: InlinePool, inference: Inference, updater: Updater, train: Tr
     return float(np.mean([fragment.reward.mean() for fragment in fragments]))
 
 
-def _step(pool: InlinePool, inference: Inference, rows: list[Rows], step: int, version: int) -> None:
+def _step(pool: InlinePool, inference: PolicyRunner, rows: list[Rows], step: int, version: int) -> None:
     obs = tree_map(np.copy, pool.obs)
     decision = inference.decide(EVERY_SLOT, obs)
     pool.step(EVERY_SLOT, decision.action)
@@ -94,7 +94,7 @@ def _step(pool: InlinePool, inference: Inference, rows: list[Rows], step: int, v
         _reset(pool, inference, over)
 
 
-def _reset(pool: InlinePool, inference: Inference, slots: Any) -> None:
+def _reset(pool: InlinePool, inference: PolicyRunner, slots: Any) -> None:
     inference.reset(slots)
     pool.reset(slots)
     ready = pool.wait(0.0)

@@ -17,7 +17,7 @@ from minefleet.config.shards import NUM_SHARDS
 from minefleet.monitoring.status import look
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.run import Run, Shard, read_run
-from minefleet_replay.engine.memory_state import Books, read_books
+from minefleet_replay.engine.memory_state import ReplayState, read_books
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.storage.rocksdb import open_store
 
@@ -96,7 +96,7 @@ def states(fleet: Fleet) -> dict[str, str]:
     return {role.name: role.state for role in look(fleet.directory).roles}
 
 
-def books_of(run: Run, shard: Shard) -> Books:
+def books_of(run: Run, shard: Shard) -> ReplayState:
     """The contents of a shard's store."""
     limits = limits_of(run, shard.index)
     store = open_store(shard.store, max_bytes=limits.max_bytes, fresh=False)

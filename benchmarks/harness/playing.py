@@ -16,7 +16,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
-from minefleet_actor.inference.policy_runner import Decision, Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_actor.pool import InlinePool
 from minefleet_actor.rollout.recorder import Recorder
 
@@ -33,7 +33,7 @@ def schema_of_env(env: EnvConfig) -> Schema:
 class Player:
     """Slots that play on and on. `close` ends the environments."""
 
-    def __init__(self, env: EnvConfig, schema: Schema, inference: Inference, *, slots: int, length: int, seed: int):
+    def __init__(self, env: EnvConfig, schema: Schema, inference: PolicyRunner, *, slots: int, length: int, seed: int):
         self.inference = inference
         self.returns: list[float] = []
         """Of all finished episodes."""
@@ -80,7 +80,7 @@ class Player:
         self._steps[ready.slots] += 1
         self._end(ready.slots[ready.truncated & ~ready.terminated], ready.slots[ready.terminated])
 
-    def _act(self, decision: Decision, obs: Tree) -> None:
+    def _act(self, decision: PolicyStep, obs: Tree) -> None:
         self._recorder.act(
             self._every, obs, decision.action, decision.logp, decision.value, decision.first, decision.version
         )

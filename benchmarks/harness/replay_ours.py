@@ -23,7 +23,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import decode
 from minefleet.rpc.replay_client import Packed, ReplayClient
 from minefleet.v1 import replay_service_pb2, status_service_pb2
-from minefleet_actor.replay_io.uploader import Parcel, Shipper
+from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
 from minefleet_runtime.memory import keep_freed_memory
 
 PER_LEASE = {"crafter": 128, "random": 16}
@@ -84,7 +84,7 @@ def ship_all(pool: Executor, server: Server, clients: list[ReplayClient], fragme
     threads = len(clients)
 
     def ship(number: int) -> None:
-        shipper = Shipper(
+        shipper = FragmentUploader(
             clients[number],
             capacity=len(fragments),
             schema_fingerprint=server.run.schema.fingerprint,
@@ -96,7 +96,7 @@ def ship_all(pool: Executor, server: Server, clients: list[ReplayClient], fragme
         for sequence, arrays in enumerate(fragments[number::threads]):
             fragment = Fragment(**arrays, recurrent_state={})
             shipper.send(
-                Parcel(
+                QueuedFragment(
                     stream=f"{prefix}-{number}",
                     sequence=sequence,
                     fragment=fragment,

@@ -23,7 +23,7 @@ from minefleet.envs.corridor import FORWARD
 from minefleet.policies import Policy
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.weights import to_numpy
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.training.schedules import rates
@@ -61,7 +61,7 @@ def learned(config: TrainConfig, seed: int = 0) -> Values:
     schema = schema_of_env(ENV)
     policy, acting = tabular(schema, TARGET), tabular(schema, BEHAVIOUR)
     updater = Updater(policy, build_optimizer(policy, config), config, None)
-    inference = Inference(acting, schema, SLOTS, device=torch.device("cpu"), seed=seed, greedy=False)
+    inference = PolicyRunner(acting, schema, SLOTS, device=torch.device("cpu"), seed=seed, greedy=False)
     inference.swap(to_numpy(acting), 1)
     with closing(Player(ENV, schema, inference, slots=SLOTS, length=LENGTH, seed=seed)) as player:
         for iteration in range(config.num_iterations):

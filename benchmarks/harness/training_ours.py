@@ -17,7 +17,7 @@ from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.collate import Collator
-from minefleet_learner.data.prefetcher import Feed
+from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
 from minefleet_runtime.memory import keep_freed_memory
@@ -63,7 +63,7 @@ def main() -> None:
         for index, fragment in enumerate(fragments())
     ]
     assert len(packed) == FRAGMENTS
-    feed = Feed(
+    feed = Prefetcher(
         InMemory(packed),
         order="least_used",
         readers=CONFIG.num_readers,

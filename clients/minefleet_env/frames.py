@@ -56,7 +56,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Ending:
+class EpisodeEnd:
     """An environment's report of an episode that it finished; of one that begins, its task, if it has one."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Reply:
 
     kinds: bytes
     """One `Kind` per environment."""
-    endings: Mapping[int, Ending] = field(default_factory=dict)
+    endings: Mapping[int, EpisodeEnd] = field(default_factory=dict)
     failures: Mapping[int, Failure] = field(default_factory=dict)
 
     def pack(self) -> bytes:
@@ -101,7 +101,7 @@ def unpack_reply(frame: bytes, count: int) -> Reply:
     data = json.loads(frame[count:])
     return Reply(
         kinds=frame[:count],
-        endings={int(index): Ending(**ending) for index, ending in data["endings"].items()},
+        endings={int(index): EpisodeEnd(**ending) for index, ending in data["endings"].items()},
         failures={int(index): Failure(*failure) for index, failure in data["failures"].items()},
     )
 

@@ -34,7 +34,7 @@ LOOK_S = 1.0
 """Time between two looks at the processes' memory, seconds."""
 
 
-class Guard:
+class ProcessReaper:
     """Starts processes and ends them with all that is theirs."""
 
     def __init__(self, pool: socket.socket, max_rss_bytes: int) -> None:
@@ -181,7 +181,7 @@ def main() -> None:
     """Guards until the pool has gone."""
     channel, pool_pid, max_rss_bytes = map(int, sys.argv[1:])
     os.set_inheritable(channel, False)
-    guard = Guard(socket.socket(fileno=channel), max_rss_bytes)
+    guard = ProcessReaper(socket.socket(fileno=channel), max_rss_bytes)
     process_tree.adopt_orphans()
     if process_tree.tie_to(pool_pid):
         guard.run()

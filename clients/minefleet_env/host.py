@@ -11,7 +11,7 @@ import numpy as np
 
 from minefleet_env.errors import EnvError
 from minefleet_env.factory import make
-from minefleet_env.frames import Command, Ending, Failure, Kind, Reply
+from minefleet_env.frames import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.spaces import reader, schema_of, writer
 from minefleet_env.wrappers.masks import MASK, allow_nothing, masks_of
 
@@ -41,7 +41,7 @@ class EnvHost:
     def run(self, commands: bytes) -> Reply:
         """Runs one command per environment, in turn. Whatever an environment raises is in the reply."""
         kinds = bytearray(len(commands))
-        endings: dict[int, Ending] = {}
+        endings: dict[int, EpisodeEnd] = {}
         failures: dict[int, Failure] = {}
         for index, command in enumerate(commands):
             if command == Command.NONE:
@@ -80,7 +80,7 @@ class HostedEnv:
         self._task = ""
         self._renders = True
 
-    def run(self, command: int) -> tuple[Kind, Ending | None]:
+    def run(self, command: int) -> tuple[Kind, EpisodeEnd | None]:
         """Runs one command. Returns what became of it, and what is known of the episode when it begins or ends."""
         if command == Command.STEP:
             return Kind.STEP, self._step()
@@ -88,7 +88,7 @@ class HostedEnv:
             self._make()
         if command in (Command.RESET, Command.REMAKE):
             self._reset()
-            return Kind.RESET, Ending(task=self._task) if self._task else None
+            return Kind.RESET, EpisodeEnd(task=self._task) if self._task else None
         return Kind.NONE, None
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class HostedEnv:
         self._write(obs)
         self._note(0.0, False, False)
 
-    def _step(self) -> Ending | None:
+    def _step(self) -> EpisodeEnd | None:
         self._refuse_none()
         obs, reward, terminated, truncated, info = self._env.step(self._read())
         refuse_error(info)
@@ -154,9 +154,9 @@ class HostedEnv:
                 logger.warning("the environment of slot %s cannot render a frame", self._slot, exc_info=True)
             self._renders = False
 
-    def _ending(self, info: Mapping[str, Any]) -> Ending:
+    def _ending(self, info: Mapping[str, Any]) -> EpisodeEnd:
         metrics = {str(name): float(value) for name, value in info.get("metrics", {}).items()}
-        return Ending(metrics=metrics, task=str(info.get("task", self._task)))
+        return EpisodeEnd(metrics=metrics, task=str(info.get("task", self._task)))
 
 
 def rendered(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:

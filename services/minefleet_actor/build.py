@@ -20,22 +20,22 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run, Shard
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.pool.slots import episode_seed
-from minefleet_actor.replay_io.permits import Grants
-from minefleet_actor.replay_io.streams import Lane, Lanes
-from minefleet_actor.replay_io.uploader import Shipper
+from minefleet_actor.replay_io.permits import RolloutPermits
+from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter
+from minefleet_actor.replay_io.uploader import FragmentUploader
 from minefleet_actor.rollout.episodes import Episodes
-from minefleet_actor.rollout.freshness_cuts import Cuts
+from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.rollout.reward_shaping import shaping
-from minefleet_actor.threads import Crew
+from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.camera import Camera
 from minefleet_actor.video.lens import can_film, make_lens
 from minefleet_runtime.context import RoleContext
@@ -45,22 +45,22 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class ActorParts:
     """An actor and what works for it in the background."""
 
     actor: Actor
-    batcher: Batcher
+    batcher: InferenceBatcher
     pool: Pool
     follower: WeightsFollower
-    lanes: Lanes
-    crew: Crew
+    lanes: StreamRouter
+    crew: ThreadGroup
     camera: Camera | None
     """None where nothing is filmed."""
     abandoned: threading.Event
     """Set when a drain has taken too long: what is not sent by then is given up."""
 
 
-def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
+def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
     run, rollout, abandoned = context.run, context.run.config.rollout_config, threading.Event()
     policy = make_policy(run)
@@ -88,7 +88,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         lane.grants.bind(follower.run_id)
         lane.shipper.bind(follower.run_id)
     per_chunk = rollout.replay_buffer_config.fragments_per_chunk
-    lanes = Lanes(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
+    lanes = StreamRouter(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
     episodes = Episodes(pool.num_slots, run.config.train_config.discount)
     camera = make_camera(run, pool, episodes, lanes, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
@@ -104,7 +104,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         follower=follower,
         metrics=metrics,
         rollout=rollout,
-        cuts=Cuts(
+        cuts=FreshnessCuts(
             lanes,
             pool.num_slots,
             least_steps=run.config.least_steps,
@@ -115,13 +115,13 @@ def assemble(context: RoleContext, *, inline: bool = False) -> Parts:
         ),
         camera=camera,
     )
-    return Parts(
+    return ActorParts(
         actor=actor,
         batcher=batcher,
         pool=pool,
         follower=follower,
         lanes=lanes,
-        crew=Crew(failed=pool.wake),
+        crew=ThreadGroup(failed=pool.wake),
         camera=camera,
         abandoned=abandoned,
     )
@@ -148,10 +148,10 @@ def make_policy(run: Run) -> Policy:
     return policy
 
 
-def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference:
+def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> PolicyRunner:
     """Runs a policy on the device that the configuration names."""
     worker = run.config.rollout_config.worker_config
-    return Inference(
+    return PolicyRunner(
         policy,
         run.schema,
         slots,
@@ -165,7 +165,9 @@ def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> Inference
     )
 
 
-def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetrics, *, inline: bool) -> Batcher:
+def make_batcher(
+    run: Run, inference: PolicyRunner, pool: Pool, metrics: ActorMetrics, *, inline: bool
+) -> InferenceBatcher:
     """Decides in a thread of its own, unless the loop could do nothing meanwhile.
 
     Where everything is to happen in order, or all environments are in one process, they wait while the policy decides,
@@ -175,7 +177,7 @@ def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetri
     worker = run.config.rollout_config.worker_config
     in_turn = inline or worker.deterministic or worker.envs_per_process >= worker.num_envs
     threaded = not in_turn and (inference.device.type != "cpu" or len(os.sched_getaffinity(0)) > 1)
-    batcher = Batcher(
+    batcher = InferenceBatcher(
         inference,
         lambda: pool.obs,
         least=worker.min_batch_size or worker.envs_per_process,
@@ -191,23 +193,25 @@ def make_batcher(run: Run, inference: Inference, pool: Pool, metrics: ActorMetri
 def make_lane(
     context: RoleContext,
     shard: Shard,
-    inference: Inference,
+    inference: PolicyRunner,
     abandoned: threading.Event,
     metrics: ActorMetrics,
     pool: Pool,
-) -> Lane:
+) -> ShardConnection:
     """The lane to a shard."""
-    return Lane(
+    return ShardConnection(
         name=shard.name,
         grants=make_grants(context, shard, inference, metrics, pool),
         shipper=make_shipper(context, shard, abandoned, metrics, pool),
     )
 
 
-def make_grants(context: RoleContext, shard: Shard, inference: Inference, metrics: ActorMetrics, pool: Pool) -> Grants:
-    """Grants for the weights that `inference` uses."""
+def make_grants(
+    context: RoleContext, shard: Shard, inference: PolicyRunner, metrics: ActorMetrics, pool: Pool
+) -> RolloutPermits:
+    """Permits for the weights that `inference` uses."""
     buffer = context.run.config.rollout_config.replay_buffer_config
-    return Grants(
+    return RolloutPermits(
         replay_client(context, shard, context.stopping),
         version=lambda: inference.version,
         granted=pool.wake,
@@ -218,10 +222,10 @@ def make_grants(context: RoleContext, shard: Shard, inference: Inference, metric
 
 def make_shipper(
     context: RoleContext, shard: Shard, abandoned: threading.Event, metrics: ActorMetrics, pool: Pool
-) -> Shipper:
+) -> FragmentUploader:
     """A shipper that repeats its sending until `abandoned`, also while the role is asked to stop."""
     rollout = context.run.config.rollout_config
-    return Shipper(
+    return FragmentUploader(
         replay_client(context, shard, abandoned),
         capacity=rollout.queue_size,
         schema_fingerprint=context.run.fragment_schema.fingerprint,
@@ -253,7 +257,7 @@ def is_to_film(run: Run) -> bool:
 
 
 def make_camera(
-    run: Run, pool: Pool, episodes: Episodes, lanes: Lanes, parameters: ParametersClient, metrics: ActorMetrics
+    run: Run, pool: Pool, episodes: Episodes, lanes: StreamRouter, parameters: ParametersClient, metrics: ActorMetrics
 ) -> Camera:
     """A camera that films while parameters names this actor."""
     worker = run.config.rollout_config.worker_config

@@ -43,15 +43,15 @@ from minefleet.config import RolloutConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
-from minefleet_actor.inference.batcher import Batcher
-from minefleet_actor.inference.policy_runner import Decision, Inference
+from minefleet_actor.inference.batcher import InferenceBatcher
+from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
-from minefleet_actor.replay_io.streams import Lanes
+from minefleet_actor.replay_io.streams import StreamRouter
 from minefleet_actor.rollout.episodes import Episodes
-from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, Cuts
+from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.video.camera import Camera
 
@@ -79,15 +79,15 @@ class Actor:
         self,
         *,
         pool: Pool,
-        inference: Inference,
-        batcher: Batcher,
+        inference: PolicyRunner,
+        batcher: InferenceBatcher,
         recorder: Recorder,
         episodes: Episodes,
-        lanes: Lanes,
+        lanes: StreamRouter,
         follower: WeightsFollower,
         metrics: ActorMetrics,
         rollout: RolloutConfig,
-        cuts: Cuts,
+        cuts: FreshnessCuts,
         camera: Camera | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -287,11 +287,11 @@ class Actor:
                 self._recorder.cut(slot, self._obs(slot))
                 self._reset(slot)
 
-    def _see(self, decision: Decision) -> None:
+    def _see(self, decision: PolicyStep) -> None:
         self._asked[decision.slots] = False
         self._recorder.see(decision.slots, decision.value)
 
-    def _act(self, decision: Decision, acts: NDArray[np.bool_]) -> None:
+    def _act(self, decision: PolicyStep, acts: NDArray[np.bool_]) -> None:
         """Writes down what the slots do, and lets their environments do it."""
         slots = decision.slots[acts]
         if not len(slots):

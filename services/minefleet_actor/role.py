@@ -6,7 +6,7 @@ import time
 
 from minefleet.core.reproduce import reproduction
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.build import Parts, assemble
+from minefleet_actor.build import ActorParts, assemble
 from minefleet_actor.metrics.prometheus import REASONS
 from minefleet_actor.pool import EnvStartError
 from minefleet_runtime.context import RoleContext
@@ -19,7 +19,7 @@ REPORT_S = 0.25
 """Time between two reports, seconds."""
 
 
-def prepare(context: RoleContext) -> Parts:
+def prepare(context: RoleContext) -> ActorParts:
     """Builds the actor and starts its environments."""
     context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first weights")
     parts = assemble(context)
@@ -32,7 +32,7 @@ def prepare(context: RoleContext) -> Parts:
     return parts
 
 
-def act(context: RoleContext, parts: Parts) -> None:
+def act(context: RoleContext, parts: ActorParts) -> None:
     """Acts until asked to stop, then drains."""
     sys.setswitchinterval(SWITCH_S)
     parts.crew.start("weights", parts.follower.run)
@@ -58,7 +58,7 @@ def act(context: RoleContext, parts: Parts) -> None:
         parts.pool.close()
 
 
-def report(context: RoleContext, parts: Parts) -> None:
+def report(context: RoleContext, parts: ActorParts) -> None:
     """Says on the board how the actor fares."""
     held = parts.actor.is_held()
     state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
@@ -67,7 +67,7 @@ def report(context: RoleContext, parts: Parts) -> None:
     context.board.figures(parts.actor.figures())
 
 
-def ship_the_rest(context: RoleContext, parts: Parts) -> None:
+def ship_the_rest(context: RoleContext, parts: ActorParts) -> None:
     """Sends what is queued, at most for `drain_s`."""
     until = time.monotonic() + context.run.config.services.drain_s
     if parts.camera is not None:

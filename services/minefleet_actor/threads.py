@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 
-class Crew:
+class ThreadGroup:
     """Runs bodies in threads and hands the first exception to whoever calls `check`."""
 
     def __init__(self, failed: Callable[[], None]) -> None:

@@ -24,16 +24,16 @@ from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.coordinator import LeadingShards
 from minefleet_learner.data.collate import Collator
-from minefleet_learner.data.prefetcher import Feed, Leases
-from minefleet_learner.data.sharded_replay import Part, Shards
-from minefleet_learner.diagnostics.bad_steps import Dumps
+from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher
+from minefleet_learner.data.sharded_replay import ShardPart, Shards
+from minefleet_learner.diagnostics.bad_steps import BadStepDumps
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
 from minefleet_learner.distributed.process_group import ALONE, Ranks, join, own_device
-from minefleet_learner.loop import Learner, Parts
-from minefleet_learner.metrics.loop_timer import LoopTime
+from minefleet_learner.loop import Learner, LearnerParts
+from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_learner.publish import Outlets
-from minefleet_learner.rank_worker import Follower, FollowingShards
+from minefleet_learner.publish import LearnerServices
+from minefleet_learner.rank_worker import FollowingShards, RankWorker
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.training.compile import compiled_policy
 from minefleet_learner.training.state import seed_everything
@@ -66,10 +66,10 @@ def build_learner(
     rollout = run.config.rollout_config
     metrics, bound = LearnerMetrics(context.registry), _parity_bound(run)
     metrics.parity_bound.set(bound)
-    loop_time = LoopTime(rollout.replay_buffer_config.max_staleness)
+    loop_time = LoopTimer(rollout.replay_buffer_config.max_staleness)
     context.registry.register(loop_time)
     context.board.ask(loop_time.figures)
-    outlets = Outlets(
+    outlets = LearnerServices(
         run=run,
         feed=build_feed(
             context,
@@ -110,7 +110,7 @@ def build_learner(
         bound=bound,
     )
     return Learner(
-        Parts(
+        LearnerParts(
             updater=updater,
             probe=probe,
             outlets=outlets,
@@ -131,14 +131,14 @@ def _parity_bound(run: Run) -> float:
     return needed if asked is None else asked
 
 
-def build_follower(context: RoleContext) -> Follower:
+def build_follower(context: RoleContext) -> RankWorker:
     """Builds a rank that follows rank 0; it has met the others by then."""
     # Rank 0 says when to stop: a rank that did so by itself would leave the others waiting for it.
     run, context = context.run, replace(context, stopping=threading.Event())
     ranks, device = set_up_torch(run.config.train_config)
     replay = build_replay(context)
     parts, updater = FollowingShards(replay), build_updater(run, device, ranks)
-    return Follower(
+    return RankWorker(
         run=run,
         ranks=ranks,
         updater=updater,
@@ -169,7 +169,7 @@ def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: S
     policy.value_norm.enabled = config.use_normalized_vf
     reference = twin(policy).eval().requires_grad_(False) if config.kl_divergence_coef_rho else None
     compiled = compiled_policy(policy, run.fragment_schema, compute_dtype(config)) if config.compile else None
-    dump = Dumps(run, rank=ranks.rank)
+    dump = BadStepDumps(run, rank=ranks.rank)
     return Updater(policy, optimizer, config, reference, ranks=ranks, compiled=compiled, dump=dump)
 
 
@@ -188,7 +188,7 @@ def build_replay(context: RoleContext) -> Shards:
     """Builds a client per shard; nothing is sent yet."""
     run = context.run
     parts = [
-        Part(
+        ShardPart(
             replay=ReplayClient(
                 shard.endpoint.address,
                 identity=run.identity(context.role),
@@ -205,19 +205,19 @@ def build_replay(context: RoleContext) -> Shards:
 
 def build_feed(
     context: RoleContext,
-    replay: Leases,
+    replay: LeaseSource,
     device: torch.device,
     ranks: Ranks,
     *,
     ahead: bool,
     burn_in: int,
     reading: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Feed:
+) -> Prefetcher:
     """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
     ahead = ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0
-    return Feed(
+    return Prefetcher(
         replay,
         order=buffer.order,
         readers=config.num_readers,

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
-from minefleet_learner.data.prefetcher import Receipt
+from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.process_group import Ranks
 from minefleet_learner.training.schedules import Rates
@@ -94,12 +94,12 @@ def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> 
     ranks.tell(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
 
 
-def whole_receipt(ranks: Ranks, mine: Receipt) -> Receipt:
+def whole_receipt(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:
     """The fragments of a lease that all ranks have read. Every rank calls it."""
     if ranks.is_alone:
         return mine
-    parts = [Receipt(**part) for part in ranks.gather(asdict(mine))]
-    return Receipt(
+    parts = [LeaseInfo(**part) for part in ranks.gather(asdict(mine))]
+    return LeaseInfo(
         number=mine.number,
         staleness=[staleness for part in parts for staleness in part.staleness],
         uses=[uses for part in parts for uses in part.uses],

@@ -35,11 +35,11 @@ from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_insides, restore, take_snapshot
 from minefleet_learner.coordinator import begin, end, have_update, whole_receipt
-from minefleet_learner.data.prefetcher import Leased
+from minefleet_learner.data.prefetcher import LeasedBatch
 from minefleet_learner.diagnostics.parity import Parity, ParityProbe
 from minefleet_learner.distributed.process_group import Ranks
-from minefleet_learner.metrics.metrics_row import Account, Stopwatch
-from minefleet_learner.publish import RESULT_FILE, Finisher, Outlets, Trained
+from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
+from minefleet_learner.publish import RESULT_FILE, IterationResult, LearnerServices, Publisher
 from minefleet_learner.training.report import UpdateReport
 from minefleet_learner.training.schedules import Rates, progress, rates
 from minefleet_learner.training.updater import Updater
@@ -53,12 +53,12 @@ SPARE_COPIES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class LearnerParts:
     """The parts of a learner."""
 
     updater: Updater
     probe: ParityProbe
-    outlets: Outlets
+    outlets: LearnerServices
     stopping: threading.Event
     """Set when the learner shall stop, by others or by itself."""
     copier: Copier
@@ -69,10 +69,10 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class IterationInput:
     """The input of one iteration."""
 
-    leased: Leased
+    leased: LeasedBatch
     rates: Rates
     parity: Parity
     """Of what was leased, under the weights that acted it."""
@@ -83,10 +83,10 @@ class Taken:
 class Learner:
     """One learner on one run: `start`; `take`, train and `hand_over` until `is_over`; `finish`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: LearnerParts) -> None:
         self._parts = parts
-        self._finisher = Finisher(parts.outlets)
-        self._backlog: Backlog[Trained, CheckpointState] = Backlog(
+        self._finisher = Publisher(parts.outlets)
+        self._backlog: Backlog[IterationResult, CheckpointState] = Backlog(
             self._finisher.finish,
             room=min(parts.outlets.run.config.rollout_config.replay_buffer_config.max_staleness, MOST_AHEAD) + 2,
             background=parts.background,
@@ -135,7 +135,7 @@ class Learner:
         outlets.board.set(status_service_pb2.STATE_RUNNING)
         self._set_alarm(60 * run.config.stop.minutes)
 
-    def take(self) -> Taken:
+    def take(self) -> IterationInput:
         """Waits for a lease; when this returns, the weights may be changed.
 
         Raises:
@@ -148,11 +148,11 @@ class Learner:
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
             self._wait_for_copy()
         parity = Parity() if leased.batch is None else self._parts.probe.compare(leased.batch)
-        taken = Taken(leased=leased, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy())
+        taken = IterationInput(leased=leased, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy())
         have_update(self._parts.ranks, iteration=self._iteration, version=self._version, rates=taken.rates)
         return taken
 
-    def hand_over(self, taken: Taken, report: UpdateReport, *, new_version: bool = True) -> None:
+    def hand_over(self, taken: IterationInput, report: UpdateReport, *, new_version: bool = True) -> None:
         """Has an iteration finished: copies the weights and leaves the rest to the backlog.
 
         Args:
@@ -167,7 +167,7 @@ class Learner:
         if new_version:
             self._time.trained()
         self._copying, self._is_published = self._begin_copy(), new_version
-        account = Account(
+        account = IterationStats(
             receipt=whole_receipt(self._parts.ranks, taken.leased.receipt),
             report=report,
             parity=taken.parity,
@@ -175,7 +175,7 @@ class Learner:
             publish_blocked_s=taken.blocked_s + time.monotonic() - began,
             learner_wait_ratio=self._watch.lap(),
         )
-        trained = Trained(
+        trained = IterationResult(
             iteration=self._iteration,
             version=self._version,
             is_published=new_version,

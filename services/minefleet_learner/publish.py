@@ -24,17 +24,17 @@ from minefleet.rpc.replay_client import NOWHERE, Position
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.writer import CheckpointWriter
-from minefleet_learner.data.prefetcher import Feed
+from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.metrics.episodes import EpisodeStatistics
-from minefleet_learner.metrics.loggers import Journal, finite
-from minefleet_learner.metrics.loop_timer import LoopTime
-from minefleet_learner.metrics.metrics_row import Account, Speedometer, evaluation_row, make_row
+from minefleet_learner.metrics.loggers import MetricsLogger, finite
+from minefleet_learner.metrics.loop_timer import LoopTimer
+from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, evaluation_row, make_row
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_shares import StepShares
 from minefleet_learner.training.optimizer_step import NonFiniteError
-from minefleet_learner.training.state import Insides, checkpoint_of
+from minefleet_learner.training.state import TrainState, checkpoint_of
 from minefleet_runtime.context import StatusBoard
 
 RESULT_FILE = "result.json"
@@ -52,7 +52,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
+class IterationResult:
     """One iteration that nobody has heard of yet."""
 
     iteration: int
@@ -62,36 +62,36 @@ class Trained:
     is_published: bool
     weights: Future[Weights]
     """The copy of them, which may be under way."""
-    insides: Insides | None
+    insides: TrainState | None
     """Directory of a checkpoint that is due."""
-    account: Account
+    account: IterationStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outlets:
+class LearnerServices:
     """The destinations of iterations."""
 
     run: Run
-    feed: Feed
+    feed: Prefetcher
     replay: Shards
     parameters: ParametersClient
     writer: CheckpointWriter
     metrics: LearnerMetrics
     board: StatusBoard
-    loop_time: LoopTime
+    loop_time: LoopTimer
 
 
-class Finisher:
+class Publisher:
     """Finishes iterations, one thread at a time: `take_up`, `publish_first`, `finish`, `write_result`."""
 
-    def __init__(self, outlets: Outlets) -> None:
+    def __init__(self, outlets: LearnerServices) -> None:
         self._outlets = outlets
         self._speed = Speedometer()
         self._shares = StepShares(outlets.run.config)
         self._state = CheckpointState(run_id="")
         self._episodes = EpisodeStatistics()
         self._position = NOWHERE
-        self._journal = Journal(outlets.run)
+        self._journal = MetricsLogger(outlets.run)
         self._run_text = ""
         self._earlier_s = 0.0
 
@@ -115,7 +115,7 @@ class Finisher:
         except ContractError as error:
             raise GaveUpError(f"parameters refuses this learner: {error}") from error
 
-    def finish(self, trained: Trained) -> CheckpointState:
+    def finish(self, trained: IterationResult) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
         if trained.is_published:
             self._publish(trained.weights.result(), trained.iteration, trained.version)
@@ -174,7 +174,7 @@ class Finisher:
         self._position = replace(self._position, version=version)
         self._outlets.replay.stand(self._position)
 
-    def _ack(self, trained: Trained) -> None:
+    def _ack(self, trained: IterationResult) -> None:
         """Spends the lease; from here on the iteration is done."""
         state, account = self._state, trained.account
         env_steps = self._outlets.feed.ack(account.receipt)
@@ -208,7 +208,7 @@ class Finisher:
         if self._state.stopped_by:
             self._outlets.feed.end()
 
-    def _save(self, trained: Trained) -> None:
+    def _save(self, trained: IterationResult) -> None:
         """Writes a checkpoint where one is due; the last one is left to the loop."""
         if trained.insides is None or self._state.stopped_by:
             return
@@ -221,7 +221,7 @@ class Finisher:
         config = self._outlets.run.config.train_config
         self._state = with_best(self._state, self._episodes) if config.keep_best else self._state
 
-    def _log(self, account: Account) -> None:
+    def _log(self, account: IterationStats) -> None:
         row = make_row(
             state=self._state,
             episodes=self._episodes,

@@ -22,7 +22,7 @@ from minefleet.rpc.replay_client import LeasedChunk, Order, Packed, Position
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.restore import restore
 from minefleet_learner.coordinator import END, PART, START, UPDATE, compare, whole_receipt
-from minefleet_learner.data.prefetcher import Feed
+from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.process_group import Ranks
 from minefleet_learner.training.schedules import Rates
@@ -69,7 +69,7 @@ class FollowingShards:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Follower:
+class RankWorker:
     """The parts of a follower: `follow`, then `close`."""
 
     run: Run
@@ -77,7 +77,7 @@ class Follower:
     updater: Updater
     replay: Shards
     parts: FollowingShards
-    feed: Feed
+    feed: Prefetcher
     over: threading.Event
     """Ends every wait for replay."""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from minefleet.launch.rollout_manager import RolloutManager
     from minefleet.policies import Policy
     from minefleet_learner.data.batch import Batch
-    from minefleet_learner.loop import Learner, Taken
+    from minefleet_learner.loop import IterationInput, Learner
     from minefleet_learner.training.auxiliary import AuxiliaryLoss
     from minefleet_runtime.context import RoleContext
 
@@ -92,7 +92,7 @@ class BaseTrainer(ABC):
         """By name: added to the loss of every optimizer step, and reported as `auxiliary/NAME`."""
         self.report: UpdateReport | None = None
         """The report of this iteration's update; without one the iteration counts as not trained."""
-        self._taken: Taken | None = None
+        self._taken: IterationInput | None = None
         self._act: Callable[[], None] | None = None
 
     @abstractmethod
@@ -114,7 +114,7 @@ class BaseTrainer(ABC):
         """Whether the run's end is reached or a stop is asked for."""
         return self._context.stopping.is_set() or self._learner.is_over
 
-    def take(self) -> Taken:
+    def take(self) -> IterationInput:
         """Waits for the fragments of one iteration; then the weights may be changed."""
         if self._taken is not None:
             raise RuntimeError("these fragments are still to be broadcast: one lease, one broadcast")
@@ -232,6 +232,6 @@ class PPOTrainer(BaseTrainer):
             self.report = self.update(self.take())
             self.broadcast_model_to_rollout_workers(new_version=True)
 
-    def update(self, taken: Taken) -> UpdateReport:
+    def update(self, taken: IterationInput) -> UpdateReport:
         """One iteration's epochs of optimizer steps."""
         return self._learner.updater.update(taken.leased.batch, taken.rates)

@@ -30,7 +30,7 @@ from minefleet_parameters.announcer import Announcer, Watchers
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.sender import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
-from minefleet_parameters.upload import Upload
+from minefleet_parameters.upload import WeightsUpload
 from minefleet_runtime.context import StatusBoard
 
 MAX_PUBLISHES = 16
@@ -145,7 +145,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._report()
         return pb.PinResponse(version=version)
 
-    async def _commit(self, upload: Upload) -> int:
+    async def _commit(self, upload: WeightsUpload) -> int:
         number = await asyncio.to_thread(self._store.commit, upload)
         manifest = upload.header.manifest
         self._metrics.publishes.inc()
@@ -194,7 +194,7 @@ async def _header(requests: AsyncIterator[Request]) -> pb.PublishHeader:
     raise RejectedError("a publish begins with its header")
 
 
-async def _receive(requests: AsyncIterator[Request], upload: Upload) -> None:
+async def _receive(requests: AsyncIterator[Request], upload: WeightsUpload) -> None:
     """Has each batch written while the next one arrives."""
     writing = begin(upload.start)
     async for pieces in _batches(requests):

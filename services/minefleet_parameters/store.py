@@ -53,7 +53,7 @@ from minefleet.rpc.weights.tensor_chunks import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.disk_full import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
-from minefleet_parameters.upload import Upload
+from minefleet_parameters.upload import WeightsUpload
 
 IDENTITY_FILE = "identity.json"
 
@@ -70,7 +70,7 @@ UNPIN_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class StoreIdentity:
     """The owner of these versions. The numbers only rise."""
 
     run_id: str = ""
@@ -110,7 +110,7 @@ class ParameterStore:
     """Publishes versions and reads them. Thread-safe; reading takes no lock."""
 
     def __init__(self, directory: Path, keep: int, pool: Executor) -> None:
-        self.identity = Identity()
+        self.identity = StoreIdentity()
         self.tensors = TensorFiles(directory / "tensors")
         self._keep = keep
         self._pool = pool
@@ -144,7 +144,7 @@ class ParameterStore:
         self._expire()
         self.sweep()
 
-    def open_epoch(self, run_id: str, epoch: int, version: int) -> Identity:
+    def open_epoch(self, run_id: str, epoch: int, version: int) -> StoreIdentity:
         """Fences every earlier epoch; the answer's numbers are above the store's and the checkpoint's.
 
         Raises:
@@ -217,11 +217,11 @@ class ParameterStore:
         with self._lock:
             return self._check(header)
 
-    def begin(self, header: parameters_service_pb2.PublishHeader) -> Upload:
+    def begin(self, header: parameters_service_pb2.PublishHeader) -> WeightsUpload:
         """Returns what receives a publish that `check` has let through; nothing is written yet."""
-        return Upload(self._incoming_path / str(next(self._uploads)), header, self._pool)
+        return WeightsUpload(self._incoming_path / str(next(self._uploads)), header, self._pool)
 
-    def commit(self, upload: Upload) -> int:
+    def commit(self, upload: WeightsUpload) -> int:
         """Makes an upload the newest version, durable and visible, and returns its number.
 
         Raises:
@@ -307,7 +307,7 @@ class ParameterStore:
     def _entries(self) -> Iterator[weights_pb2.TensorEntry]:
         return (entry for version in self._versions.values() for entry in version.manifest.tensors)
 
-    def _write_identity(self, identity: Identity) -> None:
+    def _write_identity(self, identity: StoreIdentity) -> None:
         with refusing_when_full():
             write_whole(self._identity_path, json.dumps(asdict(identity)))
         self.identity = identity
@@ -366,12 +366,12 @@ def _read_version(path: Path) -> weights_pb2.Version:
     return version
 
 
-def _read_identity(path: Path) -> Identity:
+def _read_identity(path: Path) -> StoreIdentity:
     if not path.exists():
-        return Identity()
+        return StoreIdentity()
     try:
         data = json.loads(path.read_text())
-        identity = Identity(**{**data, "pinned": tuple(data["pinned"])})
+        identity = StoreIdentity(**{**data, "pinned": tuple(data["pinned"])})
         numbers = (identity.epoch, identity.newest_version, *identity.pinned)
         if not isinstance(identity.run_id, str) or not all(
             isinstance(number, int) and number >= 0 for number in numbers

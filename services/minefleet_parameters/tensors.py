@@ -15,7 +15,7 @@ from minefleet.core import safetensors_writer
 from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import CorruptError
 from minefleet.core.files import sync
-from minefleet.core.safetensors_writer import LENGTH_BYTES, Row, word_of
+from minefleet.core.safetensors_writer import LENGTH_BYTES, TensorRow, word_of
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_bfloat16
 from minefleet.rpc.weights.tensor_chunks import Piece
@@ -160,7 +160,7 @@ def spans(digest: str, start: int, end: int) -> Iterator[Span]:
 def header_of(entry: weights_pb2.TensorEntry) -> bytes:
     """The bytes before the data in a file that holds one tensor under its digest."""
     dtype = _BFLOAT16 if is_bfloat16(entry) else word_of(NUMPY_DTYPES[entry.dtype])
-    return safetensors_writer.header_of([Row(entry.digest, dtype, entry.shape, entry.size_bytes)])
+    return safetensors_writer.header_of([TensorRow(entry.digest, dtype, entry.shape, entry.size_bytes)])
 
 
 class SeekableFile(Protocol):

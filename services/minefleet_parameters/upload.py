@@ -20,7 +20,7 @@ from minefleet_parameters.disk_full import refusing_when_full
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
 
 
-class Upload:
+class WeightsUpload:
     """Receives the tensors of one publish, in files whose names begin with `prefix`.
 
     Each is verified and made durable by `pool` while others arrive; many at once cost hardly more than one.

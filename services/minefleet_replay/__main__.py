@@ -17,7 +17,7 @@ def body(context: RoleContext) -> None:
     from random import Random
 
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
-    from minefleet_replay.engine.maintenance import Ticker
+    from minefleet_replay.engine.maintenance import Maintenance
     from minefleet_replay.engine.metrics import make_metrics, show_limits
     from minefleet_replay.engine.open import open_replay
     from minefleet_replay.service import HANDLERS, ReplayServicer
@@ -39,7 +39,7 @@ def body(context: RoleContext) -> None:
         stack.callback(replay.close)
         show_limits(context.registry, limits)
         context.registry.register(DiskCollector("minefleet_replay", shard.store))
-        ticker = Ticker(replay, metrics, context.board, context.stopping)
+        ticker = Maintenance(replay, metrics, context.board, context.stopping)
         stack.callback(ticker.close)
         ticker.start()
         servicer = ReplayServicer(replay, limits, metrics)

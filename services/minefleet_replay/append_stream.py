@@ -8,8 +8,8 @@ from minefleet.core.errors import RejectedError
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.codec import check_header
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
-from minefleet_replay.engine.append import Upload
-from minefleet_replay.state.actor_progress import Counts
+from minefleet_replay.engine.append import FragmentUpload
+from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.storage.validate import check_finite, check_shapes
 
 MAX_PAYLOAD_BYTES = 256 * 2**20
@@ -23,7 +23,7 @@ Admit = Callable[[fragment_pb2.FragmentHeader], None]
 """Told a header before any of its payload is taken; raises to refuse it."""
 
 
-def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) -> Iterator[Upload]:
+def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) -> Iterator[FragmentUpload]:
     """Yields each fragment once it is whole, with the records that came before it; at the end, what records are left.
 
     Raises:
@@ -34,10 +34,10 @@ def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) 
         yield from _receive(requests, receiver)
     finally:
         # gRPC keeps the error of a call that broke off, and with the error all that its frames refer to.
-        receiver.upload = Upload()
+        receiver.upload = FragmentUpload()
 
 
-def _receive(requests: Iterable[replay_service_pb2.AppendRequest], receiver: "_Receiver") -> Iterator[Upload]:
+def _receive(requests: Iterable[replay_service_pb2.AppendRequest], receiver: "_Receiver") -> Iterator[FragmentUpload]:
     for request in requests:
         for part in request.parts:
             receiver.take(part)
@@ -63,7 +63,7 @@ class _Receiver:
 
     def __init__(self, admit: Admit) -> None:
         self._admit = admit
-        self.upload = Upload()
+        self.upload = FragmentUpload()
         self.missing_bytes = 0
         self._digest = xxhash.xxh3_64()
 
@@ -85,13 +85,13 @@ class _Receiver:
         """Whether a fragment has come to its last byte."""
         return self.upload.header is not None and self.missing_bytes == 0
 
-    def hand_over(self) -> Upload:
+    def hand_over(self) -> FragmentUpload:
         """Returns what has come, and begins anew.
 
         Raises:
             RejectedError: If a payload fails its checksum.
         """
-        upload, self.upload = self.upload, Upload()
+        upload, self.upload = self.upload, FragmentUpload()
         header = upload.header
         if header is not None and self._digest.intdigest() != header.checksum:
             raise RejectedError(
@@ -147,4 +147,4 @@ class _Receiver:
             raise RejectedError("an Append carries at most one progress")
         check_name(progress.actor, max(progress.env_steps, progress.env_failures))
         self.upload.actor = progress.actor
-        self.upload.progress = Counts(progress.env_steps, progress.env_failures)
+        self.upload.progress = ActorCounts(progress.env_steps, progress.env_failures)

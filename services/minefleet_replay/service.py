@@ -15,13 +15,13 @@ from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_gr
 from minefleet_replay.append_stream import MAX_NUMBER, check_name, receive
 from minefleet_replay.engine.append import Outcome
 from minefleet_replay.engine.drop_log import why_dropped
-from minefleet_replay.engine.lease import Learner, Lent, Wanted
+from minefleet_replay.engine.lease import ChunkInLease, LearnerPosition, LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics, refusal
 from minefleet_replay.engine.read import grouped
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.index import Order
-from minefleet_replay.state.lease_forecast import Closing
+from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.leases import Ending
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.streams import StreamState
@@ -174,19 +174,19 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
     def _admit_header(self, header: fragment_pb2.FragmentHeader) -> None:
         self._replay.bind(header.run_id, header.schema_fingerprint)
 
-    def _learner(self, learner: replay_service_pb2.Learner) -> Learner:
+    def _learner(self, learner: replay_service_pb2.Learner) -> LearnerPosition:
         numbers = (learner.epoch, learner.version, learner.resumed_version, learner.first_version)
         if learner.epoch < 1 or max(numbers) > MAX_NUMBER:
             raise RejectedError(f"a learner has an epoch >= 1 and numbers <= {MAX_NUMBER}, got {numbers}")
         self._replay.bind(learner.run_id)
-        return Learner(
+        return LearnerPosition(
             epoch=learner.epoch,
             version=learner.version,
             resumed_version=learner.resumed_version,
             first_version=learner.first_version,
         )
 
-    def _wanted(self, request: replay_service_pb2.LeaseRequest) -> Wanted:
+    def _wanted(self, request: replay_service_pb2.LeaseRequest) -> LeaseRequest:
         if not 1 <= request.steps <= self._limits.max_steps:
             raise RejectedError(
                 f"steps must lie in [1, {self._limits.max_steps}], which is what max_chunks lets replay keep, got "
@@ -194,11 +194,11 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             )
         if request.order not in _ORDERS or request.lease > MAX_NUMBER:
             raise RejectedError(f"unknown order {request.order}, or lease {request.lease} > {MAX_NUMBER}")
-        return Wanted(
+        return LeaseRequest(
             number=request.lease, steps=request.steps, use_version=request.use_version, order=_ORDERS[request.order]
         )
 
-    def _read(self, lent: Sequence[Lent]) -> Iterator[tuple[dict[str, Any], int]]:
+    def _read(self, lent: Sequence[ChunkInLease]) -> Iterator[tuple[dict[str, Any], int]]:
         """The parts of a Read, by their field, with their bytes."""
         for wishes in grouped(lent):
             for wish, stored in zip(wishes, self._replay.fetch(wishes), strict=True):
@@ -260,7 +260,7 @@ def _streams(states: Sequence[replay_service_pb2.StreamState]) -> list[StreamSta
     ]
 
 
-def _closing(closing: Closing | None) -> replay_service_pb2.Closing | None:
+def _closing(closing: ForecastRow | None) -> replay_service_pb2.Closing | None:
     if closing is None:
         return None
     return replay_service_pb2.Closing(
@@ -271,7 +271,7 @@ def _closing(closing: Closing | None) -> replay_service_pb2.Closing | None:
     )
 
 
-def _leased_chunk(chunk: Lent) -> replay_service_pb2.LeasedChunk:
+def _leased_chunk(chunk: ChunkInLease) -> replay_service_pb2.LeasedChunk:
     return replay_service_pb2.LeasedChunk(
         name=fragment_pb2.ChunkName(stream=chunk.name.stream, chunk=chunk.name.number),
         fragments=len(chunk.fragments),

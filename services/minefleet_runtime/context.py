@@ -24,7 +24,7 @@ READY = frozenset({status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_PA
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class StatusReport:
     """The status at one moment."""
 
     run_id: str
@@ -92,10 +92,10 @@ class StatusBoard:
             sources = list(self._sources)
         return {name: value for source in sources for name, value in source().items()}
 
-    def report(self) -> Report:
+    def report(self) -> StatusReport:
         """Everything said so far."""
         with self._lock:
-            return Report(
+            return StatusReport(
                 run_id=self._run_id,
                 state=self._state,
                 detail=self._detail,

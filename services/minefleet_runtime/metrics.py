@@ -41,7 +41,7 @@ class Rpc:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CallOutcome:
     """The end of a call; its handler's wrapper changes it."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
@@ -56,10 +56,10 @@ class RpcMetrics:
     handling_s: Histogram
 
     @contextmanager
-    def observe(self, rpc: Rpc) -> Iterator[Outcome]:
+    def observe(self, rpc: Rpc) -> Iterator[CallOutcome]:
         """Counts and times one call."""
         self.started.labels(*rpc.labels).inc()
-        began, outcome = time.monotonic(), Outcome()
+        began, outcome = time.monotonic(), CallOutcome()
         try:
             yield outcome
         finally:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.channel import StoppedError
 from minefleet.v1 import status_service_pb2
-from minefleet_actor.build import Parts, assemble
+from minefleet_actor.build import ActorParts, assemble
 from minefleet_learner.trainers import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
@@ -45,7 +45,7 @@ def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
         parts.follower.fetch()
 
 
-def act_until_held(parts: Parts, stopping: threading.Event) -> None:
+def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
     """Takes turns, the first with the newest weights, until replay refuses a grant to every slot."""
     (lane,) = parts.lanes
     parts.actor.turn(wait_s=0.0)

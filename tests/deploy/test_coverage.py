@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_learner.metrics.loop_timer import LoopTime
+from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_replay.engine.metrics import make_metrics, show_limits
@@ -54,7 +54,7 @@ def replay(registry: CollectorRegistry) -> None:
 
 def learner(registry: CollectorRegistry) -> None:
     LearnerMetrics(registry)
-    registry.register(LoopTime(1))
+    registry.register(LoopTimer(1))
 
 
 def actor(registry: CollectorRegistry) -> None:

@@ -19,7 +19,7 @@ from tests.replay_process import ReplayProcess, append
 from tests.role_process import TIMEOUT_S, RoleProcess, free_address, wait_for
 
 from minefleet.config import EndpointConfig, EnvConfig, FleetConfig, ServicesConfig
-from minefleet.launch.preflight import Found, preflight
+from minefleet.launch.preflight import PreflightResult, preflight
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.replay_client import Position
 from minefleet.runs.run import Run
@@ -173,7 +173,7 @@ def waiting(module: str, name: str, directory: Path) -> Iterator[Server]:
 
 
 @cache
-def _preflight() -> Found:
+def _preflight() -> PreflightResult:
     return preflight(FleetConfig(env=EnvConfig(id="CartPole-v1")))
 
 

@@ -14,8 +14,8 @@ import pytest
 from minefleet.core.fragment import Fragment
 from minefleet.v1 import replay_service_pb2
 from minefleet_actor.replay_io import permits, uploader
-from minefleet_actor.replay_io.permits import Chunk, Grants
-from minefleet_actor.replay_io.uploader import Parcel, Shipper
+from minefleet_actor.replay_io.permits import Chunk, RolloutPermits
+from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
 
 FOR_EVER_S = 600.0
 SOON_S = 60.0
@@ -56,7 +56,7 @@ class Replay:
         )
 
 
-def parcel(sequence: int) -> Parcel:
+def parcel(sequence: int) -> QueuedFragment:
     values, flags = np.zeros(1, np.float32), np.zeros(1, np.bool_)
     fragment = Fragment(
         obs=np.zeros((1, 2), np.float32),
@@ -74,13 +74,13 @@ def parcel(sequence: int) -> Parcel:
         cut_obs=np.zeros((0, 2), np.float32),
         recurrent_state={},
     )
-    return Parcel(
+    return QueuedFragment(
         stream="s", sequence=sequence, fragment=fragment, chunk=sequence, chunk_start=sequence, closes_chunk=True
     )
 
 
-def shipper_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> Shipper:
-    return Shipper(
+def shipper_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> FragmentUploader:
+    return FragmentUploader(
         replay,  # type: ignore[arg-type]
         capacity=capacity,
         schema_fingerprint="",
@@ -91,8 +91,8 @@ def shipper_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda:
     )
 
 
-def grants_of(replay: Replay, granted: Callable[[], None] = lambda: None) -> Grants:
-    return Grants(
+def grants_of(replay: Replay, granted: Callable[[], None] = lambda: None) -> RolloutPermits:
+    return RolloutPermits(
         replay,  # type: ignore[arg-type]
         version=lambda: 1,
         granted=granted,
@@ -102,7 +102,7 @@ def grants_of(replay: Replay, granted: Callable[[], None] = lambda: None) -> Gra
 
 
 @contextmanager
-def running(worker: Shipper | Grants) -> Iterator[None]:
+def running(worker: FragmentUploader | RolloutPermits) -> Iterator[None]:
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:

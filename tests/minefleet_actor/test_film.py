@@ -9,7 +9,7 @@ from tests.films import pictures
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.preflight import preflight
-from minefleet.runs.policy_source import Trained
+from minefleet.runs.policy_source import TrainedPolicy
 from minefleet.runs.run import Run
 from minefleet_actor.evaluation.evaluate import evaluate, parse
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
@@ -61,7 +61,7 @@ def test_a_slot_renders_from_the_reset_on_while_it_is_filmed_and_no_other_does(
 def evaluated(directory: Path, env: str, *arguments: str) -> dict[str, Any]:
     """The result of an evaluation of random play."""
     parsed = parse([str(directory), "--random", "--seed", "3", *arguments])
-    return evaluate(make_run(directory, env), Trained(version=7, env_steps=None, run_file=""), parsed)
+    return evaluate(make_run(directory, env), TrainedPolicy(version=7, env_steps=None, run_file=""), parsed)
 
 
 def test_one_of_the_episodes_is_filmed_also_where_the_run_was_made_without_videos(tmp_path: Path) -> None:

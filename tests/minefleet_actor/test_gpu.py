@@ -13,7 +13,7 @@ from minefleet.policies import Policy, build
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.diagnostics.parity import BOUNDS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
@@ -47,7 +47,7 @@ def test_what_is_recorded_is_within_the_bound_of_the_dtype(
     is_compiled: bool, cuda_graphs: bool, dtype: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        acting = Inference(
+        acting = PolicyRunner(
             policy_of(), SCHEMA, SLOTS, device=GPU, seed=1, greedy=False,
             options=ForwardOptions(dtype=DTYPES[dtype], compile=is_compiled, cuda_graphs=cuda_graphs),
         )  # fmt: skip

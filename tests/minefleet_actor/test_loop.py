@@ -23,18 +23,18 @@ from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weights import Weights, to_numpy
 from minefleet.rpc.weights.version import VersionInfo
 from minefleet.v1 import episode_pb2
-from minefleet_actor.inference.batcher import Batcher
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.batcher import InferenceBatcher
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import Staged
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.metrics.slot_timer import SlotTime
+from minefleet_actor.metrics.slot_timer import SlotTimer
 from minefleet_actor.pool import Ending, Failure, Kind, Ready, Slots
-from minefleet_actor.replay_io.permits import Verdict
-from minefleet_actor.replay_io.streams import Lane, Lanes, lane_numbers
-from minefleet_actor.replay_io.uploader import Parcel
+from minefleet_actor.replay_io.permits import StreamVerdict
+from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, lane_numbers
+from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.episodes import Episodes
-from minefleet_actor.rollout.freshness_cuts import Cuts
+from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 
 SCHEMA = Schema(
@@ -182,7 +182,7 @@ class Post:
     def __init__(self, seed: int, due: float = 0.0) -> None:
         self.due = due
         """Share of chunks that must end at once."""
-        self.parcels: list[Parcel] = []
+        self.parcels: list[QueuedFragment] = []
         self.queued = self.most_queued = 0
         self.episodes: list[episode_pb2.EpisodeRecord] = []
         self.wished: set[tuple[str, int]] = set()
@@ -194,7 +194,7 @@ class Post:
         self.queued -= int(self.queued > 0 and self._rng.random() < 0.3)
         return self.queued + coming < CAPACITY
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: QueuedFragment) -> None:
         self.queued += 1
         self.most_queued = max(self.queued, self.most_queued)
         assert (parcel.stream, parcel.chunk) in self.wished
@@ -217,8 +217,8 @@ class Post:
 
     def play(self, chunk: tuple[str, int], step_s: float, task: str = "") -> None: ...
 
-    def verdict(self, stream: str) -> Verdict:
-        return Verdict()
+    def verdict(self, stream: str) -> StreamVerdict:
+        return StreamVerdict()
 
     def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
         """Now and then it is over, and for a fragment to come not the next time."""
@@ -268,14 +268,14 @@ def play(
     torch.manual_seed(seed)
     pool, metrics = NumberedPool(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
-        Lane(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
+        ShardConnection(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
     ]
-    inference = Inference(policy, SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
+    inference = PolicyRunner(policy, SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
     inference.swap(weights_of(1), 1)
     timeout_s = 0.001 if least else 0.0
-    batcher = Batcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
-    lanes_ = Lanes("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK)
+    batcher = InferenceBatcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
+    lanes_ = StreamRouter("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK)
     actor = Actor(
         pool=pool,
         inference=inference,
@@ -283,7 +283,7 @@ def play(
         recorder=Recorder(schema, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
         lanes=lanes_,
-        cuts=Cuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
+        cuts=FreshnessCuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]
         metrics=metrics,
         rollout=RolloutConfig(
@@ -341,7 +341,7 @@ def numbers(stored: Tree) -> NDArray[np.float32]:
     return seen[:, 0]
 
 
-def audit(parcel: Parcel) -> None:
+def audit(parcel: QueuedFragment) -> None:
     """Checks a fragment against what the numbered observations say."""
     fragment = parcel.fragment
     number = numbers(fragment.obs)
@@ -363,7 +363,7 @@ def audit(parcel: Parcel) -> None:
             assert number[t + 1] > number[t]
 
 
-def audit_border(parcel: Parcel, following: Parcel) -> None:
+def audit_border(parcel: QueuedFragment, following: QueuedFragment) -> None:
     """Checks that the stored state is the one before the fragment's first step."""
     before, after = parcel.fragment, following.fragment
     if after.first[0]:
@@ -415,12 +415,12 @@ def test_episode_records_tell_failures_from_endings_and_lose_no_reward(seed: int
 @pytest.mark.parametrize("seed", range(3))
 def test_a_drain_closes_every_stream_that_has_an_open_fragment(seed: int) -> None:
     _, post = played(seed)
-    last: dict[str, Parcel] = {parcel.stream: parcel for parcel in post.parcels}
+    last: dict[str, QueuedFragment] = {parcel.stream: parcel for parcel in post.parcels}
     assert last
     assert all(parcel.closes_chunk or len(parcel.fragment) == 6 for parcel in last.values())
 
 
-def is_last(post: Post, parcel: Parcel) -> bool:
+def is_last(post: Post, parcel: QueuedFragment) -> bool:
     return not any(other.stream == parcel.stream and other.sequence > parcel.sequence for other in post.parcels)
 
 
@@ -439,7 +439,7 @@ def test_fragments_are_full_unless_they_are_due() -> None:
 def test_the_time_of_every_slot_goes_to_something_in_every_turn() -> None:
     ticks = iter(range(10**9))
     metrics = ActorMetrics(CollectorRegistry(), "actor", 2)
-    metrics.slot_time = SlotTime(lambda: float(next(ticks)))
+    metrics.slot_time = SlotTimer(lambda: float(next(ticks)))
     play(0, ticking(), [Post(1), Post(2)], metrics=metrics)
     spent = metrics.slot_time.seconds()
     assert all(spent[kind] > 0 for kind in ("environment", "inference", "grant", "room"))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from minefleet_actor.pool.breaker import BACKOFF_S, MAX_BACKOFF_S, Breaker
 from minefleet_actor.pool.contract import EnvGaveUpError
-from minefleet_actor.pool.turnstile import Turnstile
-from minefleet_actor.pool.wear import Wear
+from minefleet_actor.pool.turnstile import StartLimiter
+from minefleet_actor.pool.wear import RecycleSchedule
 
 
 def test_a_pause_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:
@@ -47,7 +47,7 @@ def test_giving_up_takes_all_slots_at_the_same_time() -> None:
 def test_the_turnstile_lets_in_as_many_as_it_may_in_the_order_in_which_they_came(
     limit: int, moves: Iterable[tuple[str, int]]
 ) -> None:
-    turnstile = Turnstile(limit)
+    turnstile = StartLimiter(limit)
     inside: list[int] = []
     queue: list[int] = []
     for move, who in moves:
@@ -70,7 +70,7 @@ def test_the_turnstile_lets_in_as_many_as_it_may_in_the_order_in_which_they_came
 
 
 def test_a_start_and_the_reset_after_it_have_one_turn() -> None:
-    turnstile = Turnstile(1)
+    turnstile = StartLimiter(1)
     assert [turnstile.enter(who) for who in (0, 1, 2)] == [True, False, False]
     turnstile.leave(0, comes_back=True)
     assert turnstile.enter(0)
@@ -87,7 +87,7 @@ def test_every_environment_is_due_once_per_interval_and_no_two_at_the_same_time(
     num_slots: int, interval_s: float, renewals_s: list[float]
 ) -> None:
     everyone = range(num_slots)
-    wear = Wear(num_slots, interval_s, now_s=0.0)
+    wear = RecycleSchedule(num_slots, interval_s, now_s=0.0)
     for now_s in sorted(renewals_s):
         wear.renew(everyone, now_s)
         assert not wear.is_due(everyone, now_s).any()
@@ -97,7 +97,7 @@ def test_every_environment_is_due_once_per_interval_and_no_two_at_the_same_time(
 
 
 def test_without_an_interval_only_what_is_hurried_is_due() -> None:
-    wear = Wear(3, 0.0, now_s=0.0)
+    wear = RecycleSchedule(3, 0.0, now_s=0.0)
     assert not wear.is_due(range(3), 1e9).any()
     wear.hurry(range(1, 2))
     assert wear.is_due(range(3), 0.0).tolist() == [False, True, False]

@@ -26,15 +26,15 @@ from minefleet.rpc.codec import checksum
 from minefleet.rpc.replay_client import Position, ReplayClient
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
-from minefleet_replay.engine.append import Upload
-from minefleet_replay.engine.lease import Learner, Lent, Wanted
+from minefleet_replay.engine.append import FragmentUpload
+from minefleet_replay.engine.lease import ChunkInLease, LearnerPosition, LeaseRequest
 from minefleet_replay.engine.metrics import make_metrics
 from minefleet_replay.engine.open import open_replay
 from minefleet_replay.engine.read import grouped
 from minefleet_replay.engine.recount import recount
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.service import ReplayServicer
-from minefleet_replay.state.actor_progress import NO_COUNTS, Counts
+from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.state.streams import StreamState
@@ -75,7 +75,7 @@ class World:
         self.per_chunk = per_chunk
         self.limits = Limits(**(defaults | limits))
         self.clock = Clock()
-        self.learner = Learner(epoch=1, version=1, resumed_version=0, first_version=1)
+        self.learner = LearnerPosition(epoch=1, version=1, resumed_version=0, first_version=1)
         self.runs: list[str] = []
         self.closed = False
         self._directories = (directory / str(number) for number in count())
@@ -136,14 +136,14 @@ class World:
         closes = closes or sequence == start + self.per_chunk - 1
         header = header_of(stream, sequence, version, newest, payload, (number, start, closes), steps)
         header.task = task
-        outcome = self.replay.append(Upload(header=header, pieces=list(pieces(payload))))
+        outcome = self.replay.append(FragmentUpload(header=header, pieces=list(pieces(payload))))
         assert outcome is not None
         self.replay.settle()
         return outcome
 
-    def report(self, *episodes: tuple[str, int], actor: str = "", progress: Counts = NO_COUNTS) -> None:
+    def report(self, *episodes: tuple[str, int], actor: str = "", progress: ActorCounts = NO_COUNTS) -> None:
         records = [episode_pb2.EpisodeRecord(stream=stream, episode=number) for stream, number in episodes]
-        self.replay.append(Upload(episodes=records, actor=actor, progress=progress))
+        self.replay.append(FragmentUpload(episodes=records, actor=actor, progress=progress))
 
     def reserve(self, *names: tuple[str, int], version: int = 1) -> list[bool]:
         return [grant.granted for grant in self.replay.reserve(version, [ChunkName(*name) for name in names]).grants]
@@ -154,9 +154,9 @@ class World:
 
     def lease(
         self, number: int, chunks: int, use_version: int | None = None, order: Any = "oldest", wait_s: float = 0.0
-    ) -> list[Lent]:
+    ) -> list[ChunkInLease]:
         version = self.learner.version if use_version is None else use_version
-        wanted = Wanted(number=number, steps=chunks * self.per_chunk, use_version=version, order=order)
+        wanted = LeaseRequest(number=number, steps=chunks * self.per_chunk, use_version=version, order=order)
         return self.replay.lease(self.learner, wanted, wait_s)
 
     def ack(self, number: int) -> None:
@@ -171,17 +171,17 @@ class World:
 
     def become(self, epoch: int, version: int, resumed: int, first: int) -> None:
         """A learner makes itself known."""
-        self.learner = Learner(epoch=epoch, version=version, resumed_version=resumed, first_version=first)
+        self.learner = LearnerPosition(epoch=epoch, version=version, resumed_version=resumed, first_version=first)
         self.replay.read_episodes(self.learner, 0, 1)
 
     def figure(self, name: str) -> int:
         return int(self.replay.figures()[name])
 
     @staticmethod
-    def names(lent: list[Lent]) -> list[tuple[str, int]]:
+    def names(lent: list[ChunkInLease]) -> list[tuple[str, int]]:
         return [(chunk.name.stream, chunk.name.number) for chunk in lent]
 
-    def payloads(self, lent: list[Lent]) -> list[bytes | None]:
+    def payloads(self, lent: list[ChunkInLease]) -> list[bytes | None]:
         """Reads leased chunks; None for what is corrupt."""
         found = self.replay.fetch([wish for wishes in grouped(lent) for wish in wishes])
         return [b"".join(stored.pieces) if stored is not None else None for stored in found]

@@ -17,17 +17,17 @@ from prometheus_client import CollectorRegistry
 from minefleet.config import RolloutConfig, WorkerConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
-from minefleet.rpc.replay_client import Closing, Reservation
-from minefleet_actor.inference.batcher import Batcher
-from minefleet_actor.inference.policy_runner import Decision
+from minefleet.rpc.replay_client import LeaseForecast, Reservation
+from minefleet_actor.inference.batcher import InferenceBatcher
+from minefleet_actor.inference.policy_runner import PolicyStep
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import Ending, Kind, Ready, Slots
-from minefleet_actor.replay_io.permits import Grants
-from minefleet_actor.replay_io.streams import Lane, Lanes
-from minefleet_actor.replay_io.uploader import Parcel
+from minefleet_actor.replay_io.permits import RolloutPermits
+from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter
+from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.episodes import Episodes
-from minefleet_actor.rollout.freshness_cuts import Cuts
+from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.streams import StreamState
@@ -156,11 +156,11 @@ class Nobody:
         """The stored form of it: the same."""
         return obs
 
-    def decide(self, slots: Slots, obs: Tree, *, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]) -> Decision:
+    def decide(self, slots: Slots, obs: Tree, *, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]) -> PolicyStep:
         """Zeros."""
         zeros, first = np.zeros(len(slots), np.float32), self._first[slots]
         self._first[slots[keeps]] = False
-        return Decision(
+        return PolicyStep(
             slots=slots,
             keeps=keeps,
             action=np.zeros(len(slots), np.int64),
@@ -183,7 +183,7 @@ class Post:
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self._sent: list[tuple[float, Parcel]] = []
+        self._sent: list[tuple[float, QueuedFragment]] = []
         self.parts: dict[tuple[str, int], Counter[tuple[str, int]]] = {}
         """Contents of each fragment that is not settled yet."""
 
@@ -194,7 +194,7 @@ class Post:
         """Always."""
         return True
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: QueuedFragment) -> None:
         """Puts a fragment on its way."""
         self._sent.append((self._world.clock() + WAY_S, parcel))
 
@@ -232,7 +232,7 @@ class Post:
 
 
 class Client:
-    """Replay, as `Grants` asks it."""
+    """Replay, as `RolloutPermits` asks it."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
@@ -257,7 +257,7 @@ class Client:
             ahead=[grant.ahead for grant in answer.grants],
             longest_chunk_s=answer.longest_chunk_s,
             closing=closing
-            and Closing(
+            and LeaseForecast(
                 use_version=closing.use_version,
                 closes_in_s=closing.closes_in_s,
                 waits_s=closing.waits_s,
@@ -330,7 +330,7 @@ def simulate(
     world.staged, clock = None, world.clock
     learner, counts = Learner(world, train_s, staged), [Count(), Count()]
     pool, post, inference = Environments(tasks, learner, clock), Post(world), Nobody(sum(task.slots for task in tasks))
-    grants = Grants(
+    grants = RolloutPermits(
         Client(world),  # type: ignore[arg-type]
         version=lambda: inference.version,
         granted=lambda: None,
@@ -338,23 +338,23 @@ def simulate(
         max_staleness=world.limits.max_staleness,
         clock=clock,
     )
-    lanes = Lanes(
+    lanes = StreamRouter(
         "a",
         pool.num_slots,
-        [Lane(name="", grants=grants, shipper=post)],  # type: ignore[arg-type]
+        [ShardConnection(name="", grants=grants, shipper=post)],  # type: ignore[arg-type]
         fragments_per_chunk=1,
     )
     actor = Actor(
         pool=pool,  # type: ignore[arg-type]
         inference=inference,  # type: ignore[arg-type]
-        batcher=Batcher(inference, lambda: pool.obs),  # type: ignore[arg-type]
+        batcher=InferenceBatcher(inference, lambda: pool.obs),  # type: ignore[arg-type]
         recorder=Recorder(SCHEMA, pool.num_slots, FRAGMENT),
         episodes=Episodes(pool.num_slots, 0.9),
         lanes=lanes,
         follower=post,  # type: ignore[arg-type]
         metrics=ActorMetrics(CollectorRegistry(), "actor", 1),
         rollout=RolloutConfig(fragment_length=FRAGMENT, worker_config=WorkerConfig(num_envs=pool.num_slots)),
-        cuts=Cuts(
+        cuts=FreshnessCuts(
             lanes,
             pool.num_slots,
             least_steps=LEAST,

@@ -14,7 +14,7 @@ from minefleet.core.errors import (
     RejectedError,
 )
 from minefleet_replay.engine.transaction import SLICE_CHUNKS
-from minefleet_replay.storage.identity import Identity, read_identity, write_identity
+from minefleet_replay.storage.identity import ShardIdentity, read_identity, write_identity
 
 Worlds = Callable[..., Any]
 
@@ -115,9 +115,9 @@ def test_every_departure_is_explained(world: Any) -> None:
 def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_set_aside(world: Any) -> None:
     world.append("s", 0)
     world.replay.tick()
-    assert read_identity(world.directory) == Identity(run_id="run-1", appended=1)
+    assert read_identity(world.directory) == ShardIdentity(run_id="run-1", appended=1)
     world.replay.close()
-    write_identity(world.directory, Identity(run_id="run-1", appended=2))
+    write_identity(world.directory, ShardIdentity(run_id="run-1", appended=2))
     world.replay = world.open()
     assert (world.figure("appended_fragments"), world.figure("corrupt_fragments")) == (1, 1)
     assert len(list(world.directory.glob("broken-*"))) == 1

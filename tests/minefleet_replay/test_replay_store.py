@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConflictError, CorruptError, FleetError, OverloadedError
-from minefleet_replay.storage.rocksdb import Batch, Store, open_store, translated_storage
+from minefleet_replay.storage.rocksdb import Store, StoreBatch, open_store, translated_storage
 
 MAX_BYTES = 2**26
 
@@ -18,7 +18,7 @@ def opened(directory: Path, *, fresh: bool = False) -> Store:
 
 
 def put(store: Store, *keys: str, family: Any = "meta", size: int = 100) -> None:
-    batch = Batch(store)
+    batch = StoreBatch(store)
     for key in keys:
         batch.put(family, key.encode(), key.encode() * size)
     store.write(batch)
@@ -70,7 +70,7 @@ def test_rows_of_a_batch_lie_in_their_families_in_the_order_of_their_keys(store:
 
 def test_deleted_rows_are_gone(store: Store) -> None:
     put(store, *"abcde")
-    batch = Batch(store)
+    batch = StoreBatch(store)
     batch.delete("meta", b"a")
     batch.delete_range("meta", b"b", b"d")
     store.write(batch)

@@ -24,7 +24,7 @@ METADATA = "__metadata__"
 _ALIGNMENT = 8
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """The header's entry of one tensor."""
 
     name: str
@@ -34,9 +34,9 @@ class Row(NamedTuple):
     size_bytes: int
 
 
-def row_of(name: str, array: NDArray[Any]) -> Row:
+def row_of(name: str, array: NDArray[Any]) -> TensorRow:
     """Describes an array."""
-    return Row(name, word_of(array.dtype), array.shape, array.nbytes)
+    return TensorRow(name, word_of(array.dtype), array.shape, array.nbytes)
 
 
 def word_of(dtype: np.dtype[Any]) -> str:
@@ -44,7 +44,7 @@ def word_of(dtype: np.dtype[Any]) -> str:
     return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
-def header_of(rows: Sequence[Row], metadata: Mapping[str, str] | None = None) -> bytes:
+def header_of(rows: Sequence[TensorRow], metadata: Mapping[str, str] | None = None) -> bytes:
     """The bytes before the data of tensors that lie back to back in this order.
 
     Raises:
@@ -64,7 +64,7 @@ def header_of(rows: Sequence[Row], metadata: Mapping[str, str] | None = None) ->
 
 def write_tensors(
     path: Path,
-    rows: Sequence[Row],
+    rows: Sequence[TensorRow],
     array_of: Callable[[str], NDArray[Any]],
     metadata: Mapping[str, str] | None = None,
 ) -> str:

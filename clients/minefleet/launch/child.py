@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from minefleet.core.parent_death import tied
 from minefleet.core.subprocess_call import Process, Start, start_fresh
-from minefleet.launch.placement import ONE_THREAD_EACH, Place
+from minefleet.launch.placement import ONE_THREAD_EACH, ProcessPlacement
 
 FAST_S = 20.0
 """A process that lives shorter than this has died fast: it will hardly do better next time."""
@@ -23,12 +23,12 @@ LAST_LINES = 3
 LAST_BYTES = 65536
 RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 """Start of a record in a role's log: its time and level."""
-ANYWHERE = Place()
+ANYWHERE = ProcessPlacement()
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Death:
+class ExitInfo:
     """The end of a process."""
 
     code: int
@@ -45,7 +45,7 @@ class Death:
         return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
 
 
-class Child:
+class RoleProcess:
     """A role's process: started, dead and due again, or stopped for good."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Child:
         command: Sequence[str],
         log: Path,
         *,
-        place: Place = ANYWHERE,
+        place: ProcessPlacement = ANYWHERE,
         variables: Mapping[str, str] = NO_VARIABLES,
         start: Start = start_fresh,
         first_delay_s: float = FIRST_DELAY_S,
@@ -102,7 +102,7 @@ class Child:
         if self._place.cores:
             os.sched_setaffinity(pid, self._place.cores)
 
-    def reap(self) -> Death:
+    def reap(self) -> ExitInfo:
         """Collects the ended process and whatever is left of its group."""
         assert self._process is not None
         self.kill()
@@ -113,7 +113,7 @@ class Child:
         self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_S else 0
         lines = self._lines()
         words = lines[-LAST_LINES:]
-        return Death(
+        return ExitInfo(
             code=code, lived_s=lived_s, last_words="\n".join(words), last_record="\n".join(last_record(lines) or words)
         )
 

@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ProcessPlacement:
     """The cores and GPUs of one process."""
 
     gpus: tuple[str, ...] = ()
@@ -45,10 +45,10 @@ class Place:
 class Placement:
     """The placement of all processes of a fleet."""
 
-    learners: tuple[Place, ...]
+    learners: tuple[ProcessPlacement, ...]
     """Of each rank."""
-    actors: tuple[Place, ...]
-    others: Place
+    actors: tuple[ProcessPlacement, ...]
+    others: ProcessPlacement
     """Of replay, parameters and the evaluator."""
     notes: tuple[str, ...] = ()
     """Wishes that cannot be met, as messages."""
@@ -132,8 +132,8 @@ class _Cores(NamedTuple):
     others: tuple[int, ...]
 
 
-def _tied(own: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = ()) -> Place:
-    return Place(gpus=gpus, cores=own, all_cores=machine.cores if own else ())
+def _tied(own: tuple[int, ...], machine: Machine, gpus: tuple[str, ...] = ()) -> ProcessPlacement:
+    return ProcessPlacement(gpus=gpus, cores=own, all_cores=machine.cores if own else ())
 
 
 def _place_cores(config: FleetConfig, machine: Machine) -> tuple[_Cores, list[str]]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class PreflightResult:
     """The contents of `run.yaml`."""
 
     config: FleetConfig
@@ -57,7 +57,7 @@ Of = Callable[[Schema], FleetConfig]
 """The configuration of an environment that shows so."""
 
 
-def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = None) -> Found:
+def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = None) -> PreflightResult:
     """Finds out what the environment shows and takes, and whether the policy fits it.
 
     Args:
@@ -76,7 +76,7 @@ def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = N
     schema, shape = Schema.from_dict(described["schema"]), described["frame_shape"]
     config = config if of is None else of(schema)
     answered = ask(module, json.dumps(to_dict(config)), json.dumps(described["schema"]), start=start)
-    return Found(
+    return PreflightResult(
         config=config,
         schema=schema,
         architecture=str(answered["architecture"]),

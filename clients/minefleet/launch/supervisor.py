@@ -29,9 +29,9 @@ from typing import Literal
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.core.subprocess_call import Start, start_fresh
-from minefleet.launch.child import NO_VARIABLES, Child, Death, role_command
+from minefleet.launch.child import NO_VARIABLES, ExitInfo, RoleProcess, role_command
 from minefleet.launch.machine import this_machine
-from minefleet.launch.placement import Place, asks_for_gpus, place
+from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
 from minefleet.launch.ranks import LOOPBACK, variables
 from minefleet.runs.run import Run
@@ -48,7 +48,7 @@ DRAIN_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class LaunchEnd:
     """Why a run ended."""
 
     stopped_by: Literal["learner", "signal", "failure"]
@@ -58,10 +58,10 @@ class Ending:
 
 
 @dataclass(kw_only=True, slots=True)
-class Supervisor:
+class RoleSupervisor:
     """Runs a table of children, stage by stage in the order in which they are drained."""
 
-    stages: Sequence[Sequence[Child]]
+    stages: Sequence[Sequence[RoleProcess]]
     grace_s: float
     """Longest drain of one stage, seconds."""
     tell: Callable[[str], None]
@@ -75,11 +75,11 @@ class Supervisor:
     _next_tick_s: float = field(init=False, default=0.0)
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[RoleProcess]:
         """All of them."""
         return [child for stage in self.stages for child in stage]
 
-    def run(self) -> Ending:
+    def run(self) -> LaunchEnd:
         """Starts all children, keeps them alive until the run is over, and drains them."""
         with self._listening():
             try:
@@ -91,7 +91,7 @@ class Supervisor:
                 self._kill()
         return ending
 
-    def _watch(self) -> Ending:
+    def _watch(self) -> LaunchEnd:
         while True:
             for child, death in self._wait(self._idle_s()):
                 ending = self._judge(child, death)
@@ -99,33 +99,33 @@ class Supervisor:
                     return ending
             if self._asked:
                 self.tell("stopping: the learner writes a checkpoint, then the others drain (once more to kill)")
-                return Ending(stopped_by="signal", reason="asked to stop")
+                return LaunchEnd(stopped_by="signal", reason="asked to stop")
             for child in self.children:
                 if child.due_s is not None and self.clock() >= child.due_s:
                     self._start(child)
 
-    def _judge(self, child: Child, death: Death) -> Ending | None:
+    def _judge(self, child: RoleProcess, death: ExitInfo) -> LaunchEnd | None:
         """Puts a dead child off, or says why the run ends."""
         if death.code == 0 and is_rank(child):
-            return Ending(stopped_by="learner") if child.name == LEARNER else None
+            return LaunchEnd(stopped_by="learner") if child.name == LEARNER else None
         obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
         if death.code == EXIT_CONFIG:
             reason = f"{child.name} cannot work with this configuration:{_quoted(death.last_record)}"
-            return Ending(stopped_by="failure", reason=reason, is_config_error=True)
+            return LaunchEnd(stopped_by="failure", reason=reason, is_config_error=True)
         if death.code == EXIT_GAVE_UP:
             reason = f"{child.name} gave up; see {child.log}:{_quoted(death.last_record)}"
-            return Ending(stopped_by="failure", reason=reason)
+            return LaunchEnd(stopped_by="failure", reason=reason)
         if child.fast_deaths >= FAST_DEATHS:
             reason = (
                 f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death.last_words)}"
             )
-            return Ending(stopped_by="failure", reason=reason)
+            return LaunchEnd(stopped_by="failure", reason=reason)
         last_words = _quoted(death.last_words)
         self._end_with(child)
         self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
 
-    def _end_with(self, dead: Child) -> None:
+    def _end_with(self, dead: RoleProcess) -> None:
         """Kills the other ranks, where the dead one was a rank, and puts them off as long as it will be."""
         for rank in [child for child in self.children if is_rank(dead) and is_rank(child) and child is not dead]:
             if rank.is_alive:
@@ -140,7 +140,7 @@ class Supervisor:
                 child.terminate()
             self._await_end(stage)
 
-    def _await_end(self, stage: Sequence[Child]) -> None:
+    def _await_end(self, stage: Sequence[RoleProcess]) -> None:
         deadline_s = self.clock() + self.grace_s
         while alive := [child for child in stage if child.is_alive]:
             left_s = deadline_s - self.clock()
@@ -151,25 +151,25 @@ class Supervisor:
                 self.tell(f"{child.name} has ended ({death.how})")
         return None
 
-    def _kill(self, children: Sequence[Child] | None = None) -> None:
+    def _kill(self, children: Sequence[RoleProcess] | None = None) -> None:
         for child in self.children if children is None else children:
             if child.is_alive:
                 child.kill()
                 self._reap(child)
 
-    def _start(self, child: Child) -> None:
+    def _start(self, child: RoleProcess) -> None:
         child.start()
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
 
-    def _reap(self, child: Child) -> Death:
+    def _reap(self, child: RoleProcess) -> ExitInfo:
         self._selector.unregister(child.pidfd)
         return child.reap()
 
-    def _wait(self, timeout_s: float) -> list[tuple[Child, Death]]:
+    def _wait(self, timeout_s: float) -> list[tuple[RoleProcess, ExitInfo]]:
         """Waits for something to happen; returns who has died."""
         deaths = []
         for key, _ in self._selector.select(timeout_s):
-            if isinstance(key.data, Child):
+            if isinstance(key.data, RoleProcess):
                 deaths.append((key.data, self._reap(key.data)))
             else:
                 self._asked += len(key.data.recv(4096))
@@ -202,7 +202,7 @@ class Supervisor:
             writer.close()
 
 
-def is_rank(child: Child) -> bool:
+def is_rank(child: RoleProcess) -> bool:
     """Whether a child is the learner, or one of its ranks."""
     return child.name.partition("-")[0] == LEARNER
 
@@ -214,7 +214,7 @@ def supervisor(
     *,
     stages: slice = ALL,
     start: Start = start_fresh,
-) -> Supervisor:
+) -> RoleSupervisor:
     """The supervisor of some stages of a run's own roles, each in its place on this machine.
 
     `start` starts those that import torch.
@@ -228,7 +228,7 @@ def supervisor(
     ]
     if run.config.eval_interval:
         players.append(_child(run, "actor.evaluator", "evaluator", anywhere, start=start))
-    return Supervisor(
+    return RoleSupervisor(
         stages=[
             _ranks(run, placement.learners, start),
             players,
@@ -245,7 +245,7 @@ def supervisor(
     )
 
 
-def _ranks(run: Run, places: Sequence[Place], start: Start) -> list[Child]:
+def _ranks(run: Run, places: Sequence[ProcessPlacement], start: Start) -> list[RoleProcess]:
     """The learner: its rank 0, and then the others."""
     port = free_port(LOOPBACK) if len(places) > 1 else 0
     names = [LEARNER, *(f"{LEARNER}-{rank}" for rank in range(1, len(places)))]
@@ -259,13 +259,13 @@ def _child(
     run: Run,
     role: str,
     name: str,
-    at: Place,
+    at: ProcessPlacement,
     index: int = 0,
     variables: Mapping[str, str] = NO_VARIABLES,
     start: Start = start_fresh,
-) -> Child:
+) -> RoleProcess:
     command = role_command(role, run.directory, index)
-    return Child(name, command, run.logs / f"{name}.log", place=at, variables=variables, start=start)
+    return RoleProcess(name, command, run.logs / f"{name}.log", place=at, variables=variables, start=start)
 
 
 def _quoted(words: str) -> str:

@@ -9,7 +9,7 @@ from minefleet.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class StoreLocation:
     """One process that keeps a store."""
 
     shard: int
@@ -22,10 +22,10 @@ class Place:
     """The address that the service has, or would have."""
 
 
-def places(run: Run) -> list[Place]:
+def places(run: Run) -> list[StoreLocation]:
     """All processes of replay in a run, whether they are up or not."""
     return [
-        Place(
+        StoreLocation(
             shard=shard.index,
             name=shard.name,
             store=shard.store,
@@ -35,10 +35,10 @@ def places(run: Run) -> list[Place]:
     ]
 
 
-def parameters_place(run: Run) -> Place:
+def parameters_place(run: Run) -> StoreLocation:
     """The parameters of a run, whether it is up or not."""
     address = _announced(run, "parameters") or run.config.services.parameters.address
-    return Place(shard=0, name="parameters", store=run.parameters, address=address)
+    return StoreLocation(shard=0, name="parameters", store=run.parameters, address=address)
 
 
 def _announced(run: Run, name: str) -> str:

@@ -17,7 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from minefleet.core.errors import InternalError, UnavailableError, translated
 from minefleet.rpc.channel import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
 from minefleet.rpc.credentials import NOTHING, Credentials
-from minefleet.rpc.drop_record import Departure
+from minefleet.rpc.drop_record import DropRecord
 from minefleet.v1 import (
     episode_pb2,
     fragment_pb2,
@@ -88,14 +88,14 @@ class Reservation:
     """One per asked chunk: whether it is refused because its stream is too slow."""
     ahead: Sequence[bool] = ()
     """One per asked chunk: whether it is refused because others have had fewer steps."""
-    closing: "Closing | None" = None
+    closing: "LeaseForecast | None" = None
     """None while replay knows too little."""
     longest_chunk_s: float = math.inf
     """Longest duration of a chunk; a longer one must be cut in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Closing:
+class LeaseForecast:
     """Until when the lease that is being filled takes what is made for it, as replay expects it."""
 
     use_version: int
@@ -369,7 +369,7 @@ class ReplayClient:
         response = self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
         return EpisodePage(episodes=list(response.episodes), next_cursor=response.next_cursor)
 
-    def why_dropped(self, stream: str = "", limit: int = 100) -> list[Departure]:
+    def why_dropped(self, stream: str = "", limit: int = 100) -> list[DropRecord]:
         """Returns why fragments of a stream, or of all, left; the latest first, as far back as replay remembers.
 
         Raises:
@@ -377,7 +377,7 @@ class ReplayClient:
         """
         request = replay_service_pb2.WhyDroppedRequest(stream=stream, limit=limit)
         response = self._call(lambda: self._stub.WhyDropped(request, timeout=CALL_TIMEOUT_S))
-        return [Departure.from_proto(departure) for departure in response.departures]
+        return [DropRecord.from_proto(departure) for departure in response.departures]
 
     def _learner(self) -> replay_service_pb2.Learner:
         position = self.position
@@ -517,11 +517,11 @@ def duration(seconds: float) -> Duration:
     return made
 
 
-def _closing(response: replay_service_pb2.ReserveResponse) -> Closing | None:
+def _closing(response: replay_service_pb2.ReserveResponse) -> LeaseForecast | None:
     if not response.HasField("closing"):
         return None
     said = response.closing
-    return Closing(
+    return LeaseForecast(
         use_version=said.use_version,
         closes_in_s=[closes_in.ToNanoseconds() / 1e9 for closes_in in said.closes_in],
         waits_s=said.waits.ToNanoseconds() / 1e9,

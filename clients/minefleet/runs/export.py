@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from minefleet.core.dtypes import NUMPY_DTYPES
 from minefleet.core.errors import ConfigError
 from minefleet.core.files import appearing, write_durably
-from minefleet.core.safetensors_writer import Row, word_of, write_tensors
+from minefleet.core.safetensors_writer import TensorRow, word_of, write_tensors
 from minefleet.rpc.weights.version import VersionInfo
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet.v1 import weights_pb2
@@ -118,9 +118,9 @@ def read_model(path: Path) -> dict[str, NDArray[Any]]:
     return load(_read(path)[1])
 
 
-def _row(entry: weights_pb2.TensorEntry) -> Row:
+def _row(entry: weights_pb2.TensorEntry) -> TensorRow:
     dtype = NUMPY_DTYPES[entry.dtype]
-    return Row(entry.name, word_of(dtype), entry.shape, math.prod(entry.shape) * dtype.itemsize)
+    return TensorRow(entry.name, word_of(dtype), entry.shape, math.prod(entry.shape) * dtype.itemsize)
 
 
 def _read(path: Path) -> tuple[Exported, bytes]:

@@ -12,7 +12,7 @@ from minefleet.runs.run import RUN_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
+class TrainedPolicy:
     """A trained policy without its weights."""
 
     version: int
@@ -22,16 +22,16 @@ class Trained:
     """The file beside it that `read_run` reads."""
 
 
-def look(path: Path) -> Trained:
+def look(path: Path) -> TrainedPolicy:
     """Says which policy lies in a directory, and verifies its files.
 
     Raises:
         ConfigError: If there is none, or it is incomplete or damaged.
     """
     if is_exported(path):
-        return Trained(version=read_exported(path).version, env_steps=None, run_file=CONFIG_FILE)
+        return TrainedPolicy(version=read_exported(path).version, env_steps=None, run_file=CONFIG_FILE)
     state = read_state(path)
-    return Trained(version=state.version, env_steps=state.env_steps, run_file=RUN_FILE)
+    return TrainedPolicy(version=state.version, env_steps=state.env_steps, run_file=RUN_FILE)
 
 
 def read_weights(path: Path) -> dict[str, NDArray[Any]]:

@@ -52,7 +52,7 @@ def prune(spec: Any, observables: Sequence[str], events: Sequence[str]) -> None:
             raise RefusedError(f"{spec.name} has no observable {name!r}; it has {', '.join(sorted(known)) or 'none'}")
     all_of_them = spec.create_observables
     spaces = importlib.import_module("minerl.herobraine.hero.spaces")
-    counts = Counts(events, spaces.Dict({}))
+    counts = ItemCounts(events, spaces.Dict({}))
     has_wrappers = spec._entry_point(fake=False) != spec.U_SINGLE_AGENT_ENTRYPOINT
     wanted = {POV, *observables, *(known if has_wrappers else ())}
     spec.create_observables = lambda: [*(each for each in all_of_them() if each.to_string() in wanted), counts]
@@ -82,7 +82,7 @@ def start_with(spec: Any, biome: str, inventory: Sequence[Mapping[str, Any]], *,
     spec.create_agent_start = lambda: [*as_before(), *more]
 
 
-class Counts:
+class ItemCounts:
     """Has the engine send what it counts, and hands on some of it without a look at the other thousands of numbers.
 
     To MineRL it is one more handler of observations. It also sees to it that there is a picture, in whose place MineRL

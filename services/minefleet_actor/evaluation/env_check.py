@@ -23,7 +23,7 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, tree_map
 from minefleet.runs.run import from_dict
-from minefleet_actor.evaluation.env_check_report import Report, describe, describe_spaces
+from minefleet_actor.evaluation.env_check_report import EnvCheckReport, describe, describe_spaces
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 
 WAIT_S = 1.0
@@ -80,9 +80,9 @@ def make_pool(arguments: argparse.Namespace, config: FleetConfig, schema: Schema
     return kind(config.env, schema, worker, seed=arguments.seed, actor_index=0)
 
 
-def play(pool: Pool, schema: Schema, arguments: argparse.Namespace) -> Report:
+def play(pool: Pool, schema: Schema, arguments: argparse.Namespace) -> EnvCheckReport:
     """Steps the environment so often, with as many resets as that takes; Ctrl-C and giving up end it early."""
-    report, random = Report(), np.random.default_rng(arguments.seed)
+    report, random = EnvCheckReport(), np.random.default_rng(arguments.seed)
     try:
         began = time.monotonic()
         pool.start()
@@ -103,7 +103,7 @@ def play(pool: Pool, schema: Schema, arguments: argparse.Namespace) -> Report:
     return report
 
 
-def turn(pool: Pool, report: Report, action: Tree) -> None:
+def turn(pool: Pool, report: EnvCheckReport, action: Tree) -> None:
     """Takes what the environment has answered, if it has, and asks for its next step or episode."""
     ready = pool.wait(WAIT_S)
     if not len(ready.slots):

@@ -22,7 +22,7 @@ class Episode:
 
 
 @dataclass(kw_only=True, slots=True)
-class Report:
+class EnvCheckReport:
     """Everything that one environment has answered."""
 
     start_s: float = 0.0
@@ -85,7 +85,7 @@ def describe_spaces(name: str, schema: Schema) -> str:
     return "\n".join(lines)
 
 
-def describe(report: Report) -> str:
+def describe(report: EnvCheckReport) -> str:
     """The report for people; ends with the whole text of the first failure of each kind."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(report.failures.items()))
     lines = [
@@ -111,7 +111,7 @@ def _leaf(leaf: Leaf) -> str:
     return f"{leaf.kind}, {shape}, {low:g} to {high:g}"
 
 
-def _steps(report: Report) -> str:
+def _steps(report: EnvCheckReport) -> str:
     if not report.steps:
         return "steps        none"
     low, high = report.rewards

@@ -12,7 +12,7 @@ import numpy as np
 from minefleet.core.errors import FleetError
 from minefleet.envs.crafter_score import score
 from minefleet.launch.preflight import describe_environment
-from minefleet.runs.policy_source import Trained, look, read_weights
+from minefleet.runs.policy_source import TrainedPolicy, look, read_weights
 from minefleet.runs.run import Run, read_run
 from minefleet_actor.evaluation.player import Played, make_player
 
@@ -51,7 +51,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def evaluate(run: Run, trained: Trained, arguments: argparse.Namespace) -> dict[str, Any]:
+def evaluate(run: Run, trained: TrainedPolicy, arguments: argparse.Namespace) -> dict[str, Any]:
     """Plays the episodes, films one if so asked, and summarises them."""
     sample, video = arguments.sample or arguments.random, None
     if arguments.video is not None:
@@ -74,7 +74,7 @@ def renderable(run: Run) -> Run:
     return replace(run, frame_shape=None if shape is None else tuple(shape))
 
 
-def summarise(played: list[Played], trained: Trained) -> dict[str, Any]:
+def summarise(played: list[Played], trained: TrainedPolicy) -> dict[str, Any]:
     """Means over the episodes."""
     returns = np.array([one.record.episode_return for one in played])
     names = sorted({name for one in played for name in one.record.metrics})

@@ -15,7 +15,7 @@ from minefleet.config import WorkerConfig
 from minefleet.policies import build
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
-from minefleet_actor.inference.policy_runner import Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
 from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.video.lens import Lens, make_lens
@@ -47,7 +47,9 @@ class Recording:
 class Player:
     """Plays episodes with one policy; a context manager that starts and closes its pool."""
 
-    def __init__(self, pool: Pool, inference: Inference, discount: float, recording: Recording | None = None) -> None:
+    def __init__(
+        self, pool: Pool, inference: PolicyRunner, discount: float, recording: Recording | None = None
+    ) -> None:
         self.inference = inference
         self.video: Path | None = None
         """The file, once it is written."""
@@ -151,7 +153,7 @@ def make_player(
     torch.set_num_threads(1)
     slots = min(episodes, LARGEST_POOL)
     worker = WorkerConfig(num_envs=slots, envs_per_process=LARGEST_POOL // 2)
-    inference = Inference(
+    inference = PolicyRunner(
         build(run.config.policy, run.schema, run.config.path_map),
         run.schema,
         slots,

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.tree import Tree
-from minefleet_actor.inference.policy_runner import Decision, Inference, Mask, Slots
+from minefleet_actor.inference.policy_runner import Mask, PolicyRunner, PolicyStep, Slots
 
 
-class Batcher:
+class InferenceBatcher:
     """The slots that want a decision, and the decisions.
 
     Args:
@@ -40,7 +40,7 @@ class Batcher:
 
     def __init__(
         self,
-        inference: Inference,
+        inference: PolicyRunner,
         obs: Callable[[], Tree],
         *,
         least: int = 1,
@@ -60,7 +60,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._wanted: deque[tuple[int, bool, bool]] = deque()
         self._since_s = 0.0
-        self._decided: deque[Decision] = deque()
+        self._decided: deque[PolicyStep] = deque()
         self._weights: tuple[Mapping[str, NDArray[Any]], int] | None = None
         self._busy = self._closed = False
 
@@ -109,7 +109,7 @@ class Batcher:
         """Whether there is something to take."""
         return bool(self._decided)
 
-    def take(self) -> list[Decision]:
+    def take(self) -> list[PolicyStep]:
         """Returns what was decided, and forgets it."""
         with self._changed:
             decided, self._decided = list(self._decided), deque()

@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class PolicyStep:
     """The policy's decision for a batch; arrays of [n, ...]."""
 
     slots: Slots
@@ -45,7 +45,7 @@ class Decision:
     """The version that computed all of it."""
 
 
-class Inference:
+class PolicyRunner:
     """Runs a policy over some slots at a time; state stays on the device.
 
     `decide` belongs to one thread at a time. `reset` may be called beside it, for slots that it is not deciding for.
@@ -121,7 +121,7 @@ class Inference:
         self._first[slots] = True
 
     @torch.inference_mode()
-    def decide(self, slots: Slots, obs: Tree, *, keeps: Mask | None = None, begins: Mask | None = None) -> Decision:
+    def decide(self, slots: Slots, obs: Tree, *, keeps: Mask | None = None, begins: Mask | None = None) -> PolicyStep:
         """Computes actions and values.
 
         Args:
@@ -150,7 +150,7 @@ class Inference:
             self._encoded[name][slots] = back.pop(name)
         back["value"] = back["value"] * self._std + self._mean
         self._keep(slots[keeps], after, rows[keeps])
-        return Decision(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
+        return PolicyStep(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
 
     def stored(self, obs: Tree) -> Tree:
         """The stored form of the slots' newest observations, [S, ...]; valid for slots that were decided for.

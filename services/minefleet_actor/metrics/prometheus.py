@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from minefleet.monitoring.bottleneck import SLOT_PREFIX
 from minefleet.v1 import replay_service_pb2
-from minefleet_actor.metrics.rates import Durations, Pace
-from minefleet_actor.metrics.slot_timer import SlotTime
+from minefleet_actor.metrics.rates import DurationHistogram, RateMeter
+from minefleet_actor.metrics.slot_timer import SlotTimer
 from minefleet_env.frames import FAILURES
 from minefleet_runtime.recent import Recent
 
@@ -33,7 +33,7 @@ STEP_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.3,
 class SlotTimeCollector(Collector):
     """The time of slots by use, at the moment of the scrape."""
 
-    def __init__(self, slot_time: SlotTime) -> None:
+    def __init__(self, slot_time: SlotTimer) -> None:
         self._slot_time = slot_time
 
     def collect(self) -> Iterator[CounterMetricFamily]:
@@ -71,7 +71,7 @@ class ActorMetrics:
             self._failures.labels(kind)
         for reason in REASONS:
             self._held.labels(reason)
-        self._step_s = Durations(
+        self._step_s = DurationHistogram(
             "minefleet_actor_env_step_seconds", "Time from a step's action until its answer was taken.", STEP_BOUNDS_S
         )
         registry.register(self._step_s)
@@ -103,8 +103,8 @@ class ActorMetrics:
         self._env_steps = np.zeros(lanes, np.int64)
         self._env_failures = np.zeros(lanes, np.int64)
         self._failures_by_kind: Counts[str] = Counts()
-        self._pace = Pace()
-        self.slot_time = SlotTime()
+        self._pace = RateMeter()
+        self.slot_time = SlotTimer()
         self._recent = Recent(self.slot_time.seconds)
         registry.register(SlotTimeCollector(self.slot_time))
 

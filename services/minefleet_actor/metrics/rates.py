@@ -14,7 +14,7 @@ WINDOW_S = 10
 """Seconds over which a rate is taken."""
 
 
-class Durations(Collector):
+class DurationHistogram(Collector):
     """A histogram of seconds that takes whole arrays: Prometheus's own takes microseconds for each value."""
 
     def __init__(self, name: str, text: str, bounds_s: tuple[float, ...]) -> None:
@@ -36,7 +36,7 @@ class Durations(Collector):
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum_s)
 
 
-class Pace:
+class RateMeter:
     """The rate at which a count grows, over the last seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,7 +20,7 @@ AT_ONCE_S = 1e-4
 """Events found within so long were there before."""
 
 
-class SlotTime:
+class SlotTimer:
     """Seconds by what slots waited for. The loop's; whoever reads it meanwhile misses a turn at most."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

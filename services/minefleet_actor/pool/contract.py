@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import GaveUpError
 from minefleet.core.tree import Tree
-from minefleet_env.frames import Ending, Failure, Kind
+from minefleet_env.frames import EpisodeEnd, Failure, Kind
 
-__all__ = ["Ending", "EnvGaveUpError", "EnvStartError", "Failure", "Kind", "Pool", "Ready", "Slots"]
+__all__ = ["EnvGaveUpError", "EnvStartError", "EpisodeEnd", "Failure", "Kind", "Pool", "Ready", "Slots"]
 
 Slots = NDArray[np.intp]
 
@@ -38,7 +38,7 @@ class Ready:
     """[n] bool; false unless a step was done."""
     truncated: NDArray[np.bool_]
     """[n] bool; false unless a step was done."""
-    endings: Mapping[int, Ending]
+    endings: Mapping[int, EpisodeEnd]
     """For each slot whose episode has ended or failed; of one that failed, its task."""
     tasks: Mapping[int, str]
     """For each slot whose episode has begun, its task, if it has one."""

@@ -40,10 +40,18 @@ from minefleet.core.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
 from minefleet_actor.pool.failure_log import FailureLog
 from minefleet_actor.pool.process import Stage
-from minefleet_actor.pool.slots import BookedPool, SlotBook
-from minefleet_actor.pool.supervisor import Alarm, Answer, End, Event, Heavy, Supervisor, named
-from minefleet_actor.pool.turnstile import Turnstile
-from minefleet_actor.pool.wear import Wear
+from minefleet_actor.pool.slots import SlotTable, SlotTablePool
+from minefleet_actor.pool.supervisor import (
+    Event,
+    OverMemory,
+    ProcessAnswer,
+    ProcessEnded,
+    ProcessSupervisor,
+    TimerFired,
+    named,
+)
+from minefleet_actor.pool.turnstile import StartLimiter
+from minefleet_actor.pool.wear import RecycleSchedule
 from minefleet_env import boot, layout
 from minefleet_env.frames import Command, Setup
 
@@ -51,7 +59,7 @@ KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""
 
 
-class EnvPool(BookedPool):
+class EnvPool(SlotTablePool):
     """Environments in processes of their own; see `Pool` for the contract."""
 
     def __init__(
@@ -68,11 +76,11 @@ class EnvPool(BookedPool):
         self._schema = schema.to_dict()
         self._frame_shape = frame_shape
         self._config = worker_config
-        self._book = SlotBook(schema, worker_config, seed=seed, actor_index=actor_index)
-        self._turnstile = Turnstile(worker_config.max_resets_at_once)
-        self._wear = Wear(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
+        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index)
+        self._turnstile = StartLimiter(worker_config.max_resets_at_once)
+        self._wear = RecycleSchedule(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
         self._log = FailureLog()
-        self._supervisor = Supervisor(_timeouts_s(worker_config), worker_config.max_rss_bytes)
+        self._supervisor = ProcessSupervisor(_timeouts_s(worker_config), worker_config.max_rss_bytes)
         self._memory = -1
         self._running = False
         self._asked = set[int]()
@@ -144,16 +152,16 @@ class EnvPool(BookedPool):
 
     def _attend(self, event: Event) -> None:
         match event:
-            case Answer():
+            case ProcessAnswer():
                 self._record(event)
-            case End():
+            case ProcessEnded():
                 self._replace(event)
-            case Alarm(index):
+            case TimerFired(index):
                 self._go_on(index)
-            case Heavy():
+            case OverMemory():
                 self._lighten(event)
 
-    def _record(self, answer: Answer) -> None:
+    def _record(self, answer: ProcessAnswer) -> None:
         """Notes what a process's environments report, and gives the process what has come up meanwhile."""
         index, reply, longest = answer
         process = self._supervisor.processes[index]
@@ -168,7 +176,7 @@ class EnvPool(BookedPool):
         else:
             self._pass_on(index)
 
-    def _replace(self, end: End) -> None:
+    def _replace(self, end: ProcessEnded) -> None:
         """Plans the next start of a process that has ended; at once if it was only worn."""
         index, failure, was_made = end
         self._turnstile.leave(index)
@@ -185,7 +193,7 @@ class EnvPool(BookedPool):
             self._supervisor.call_at(index, self._book.breaker.fail(slots, failure.text, time.monotonic()))
         self._admit()
 
-    def _lighten(self, heavy: Heavy) -> None:
+    def _lighten(self, heavy: OverMemory) -> None:
         index, rss_bytes = heavy
         limit = self._config.max_rss_bytes
         if rss_bytes > KILL_SHARE * limit:

@@ -16,7 +16,7 @@ END_S = 10.0
 """Longest that the guard may take to end everything: twice what it gives the processes, and more for the kernel."""
 
 
-class Guard:
+class ReaperProcess:
     """Starts environment processes through a process that outlives this one for as long as they do."""
 
     def __init__(self, max_rss_bytes: int) -> None:

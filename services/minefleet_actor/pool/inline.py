@@ -12,13 +12,13 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
-from minefleet_actor.pool.slots import BookedPool, SlotBook
+from minefleet_actor.pool.slots import SlotTable, SlotTablePool
 from minefleet_env import layout
 from minefleet_env.frames import Command
 from minefleet_env.host import EnvHost
 
 
-class InlinePool(BookedPool):
+class InlinePool(SlotTablePool):
     """Environments in this process; see `Pool` for the contract. Nothing is killed here, so a hang is a hang."""
 
     def __init__(
@@ -37,7 +37,7 @@ class InlinePool(BookedPool):
         self._schema = schema.to_dict()
         self._frame_shape = frame_shape
         self._slots = range(worker_config.num_envs)
-        self._book = SlotBook(schema, worker_config, seed=seed, actor_index=actor_index)
+        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index)
         self._host: EnvHost | None = None
         self._woken = threading.Event()
 

@@ -9,7 +9,7 @@ import socket
 from enum import IntEnum
 
 from minefleet_actor.pool.contract import Failure
-from minefleet_actor.pool.guard import Guard
+from minefleet_actor.pool.guard import ReaperProcess
 from minefleet_env import boot, process_tree
 from minefleet_env.frames import FAILURES, MAX_FRAME_BYTES, Command, Kind, Reply, Setup, unpack_reply
 
@@ -65,7 +65,7 @@ class EnvProcess:
         """A descriptor of the process itself, which cannot come to mean another one."""
         self._buffer = bytearray(MAX_FRAME_BYTES)
 
-    def open(self, guard: Guard, index: int) -> None:
+    def open(self, guard: ReaperProcess, index: int) -> None:
         """Has the guard start the process."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

@@ -18,13 +18,13 @@ from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.breaker import Breaker
 from minefleet_actor.pool.contract import Ready, Slots
-from minefleet_env.frames import Command, Ending, Failure, Kind, Reply
+from minefleet_env.frames import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.layout import private
 
 FAILED = int(Kind.FAILED)
 
 
-class State:
+class SlotState:
     """The state of a slot; the legal moves are in the module's docstring.
 
     Plain numbers: NumPy compares an array with a member of an enumeration five times more slowly.
@@ -37,7 +37,7 @@ NAMES = ("EMPTY", "BUSY", "READY")
 """Of the states, for people."""
 
 
-class SlotBook:
+class SlotTable:
     """Keeps the slots' states, the commands to pass on, and the news since the last `take`."""
 
     def __init__(self, schema: Schema, config: WorkerConfig, *, seed: int, actor_index: int) -> None:
@@ -49,9 +49,9 @@ class SlotBook:
         self.breaker = Breaker(num_slots, max_restarts=config.max_restarts, rest_s=config.rest_s)
         self._seed = seed
         self._actor_index = actor_index
-        self._state = np.full(num_slots, State.EMPTY, np.uint8)
+        self._state = np.full(num_slots, SlotState.EMPTY, np.uint8)
         self._kind = np.zeros(num_slots, np.uint8)
-        self._endings: dict[int, Ending] = {}
+        self._endings: dict[int, EpisodeEnd] = {}
         self._failures: dict[int, Failure] = {}
         self._episodes = np.zeros(num_slots, np.int64)
         self._unseeded = np.ones(num_slots, np.bool_)
@@ -59,22 +59,22 @@ class SlotBook:
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Wants a step of each slot."""
-        self._refuse(slots[self._state[slots] != State.READY], "READY")
+        self._refuse(slots[self._state[slots] != SlotState.READY], "READY")
         for path, leaf in flatten(action).items():
             self.arrays.action[path][slots] = leaf
-        self._state[slots] = State.BUSY
+        self._state[slots] = SlotState.BUSY
         self.command[slots] = Command.STEP
 
     def reset(self, slots: Slots) -> None:
         """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
-        self._refuse(slots[self._state[slots] == State.BUSY], "EMPTY or READY")
+        self._refuse(slots[self._state[slots] == SlotState.BUSY], "EMPTY or READY")
         self.arrays.seed[slots] = -1
         for slot in slots.tolist():
             self._endings.pop(slot, None)
         self._episodes[slots] += 1
         for slot in slots[self._unseeded[slots]].tolist():
             self._sow(slot)
-        self._state[slots] = State.BUSY
+        self._state[slots] = SlotState.BUSY
         self.command[slots] = np.where(self._broken[slots], Command.REMAKE, Command.RESET)
         self._broken[slots] = False
 
@@ -105,7 +105,7 @@ class SlotBook:
     def lose(self, slots: range, failure: Failure) -> None:
         """Notes that a process has gone, with its environments. Slots without an episode have nothing to report."""
         for slot in slots:
-            if self._state[slot] != State.EMPTY:
+            if self._state[slot] != SlotState.EMPTY:
                 self._fail(slot, failure)
         section = slice(slots.start, slots.stop)
         self.command[section] = Command.NONE
@@ -116,12 +116,12 @@ class SlotBook:
         slots = np.flatnonzero(self._kind)
         kind = self._kind[slots]
         self._kind[slots] = Kind.NONE
-        self._state[slots] = np.where(kind == FAILED, State.EMPTY, State.READY)
+        self._state[slots] = np.where(kind == FAILED, SlotState.EMPTY, SlotState.READY)
         terminated, truncated = self.arrays.terminated[slots], self.arrays.truncated[slots]
         over = slots[terminated | truncated]
         self.breaker.succeed(over)
         failures, self._failures = self._failures, {}
-        endings = {slot: self._endings.pop(slot, Ending()) for slot in (*over.tolist(), *failures)}
+        endings = {slot: self._endings.pop(slot, EpisodeEnd()) for slot in (*over.tolist(), *failures)}
         begun = slots[kind == Kind.RESET].tolist()
         return Ready(
             slots=slots,
@@ -154,10 +154,10 @@ class SlotBook:
         self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
 
 
-class BookedPool:
+class SlotTablePool:
     """The part of a pool that its book alone provides."""
 
-    _book: SlotBook
+    _book: SlotTable
 
     @property
     def num_slots(self) -> int:

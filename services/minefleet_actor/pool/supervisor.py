@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet_actor.pool.contract import Failure
-from minefleet_actor.pool.guard import Guard
+from minefleet_actor.pool.guard import ReaperProcess
 from minefleet_actor.pool.process import EnvProcess, GarbledError, Stage
 from minefleet_env.frames import Command, Reply, Setup
 
@@ -32,7 +32,7 @@ _GUARD = -2
 _EXIT = Failure("exit", "")
 
 
-class Answer(NamedTuple):
+class ProcessAnswer(NamedTuple):
     """A process has done its commands."""
 
     process: int
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     """Of the commands, the one that may take longest."""
 
 
-class End(NamedTuple):
+class ProcessEnded(NamedTuple):
     """A process is gone, with everything below it."""
 
     process: int
@@ -50,23 +50,23 @@ class End(NamedTuple):
     was_made: bool
 
 
-class Alarm(NamedTuple):
+class TimerFired(NamedTuple):
     """The time for which `call_at` asked has come; the process is idle or down."""
 
     process: int
 
 
-class Heavy(NamedTuple):
+class OverMemory(NamedTuple):
     """A process and what is below it take more memory than they may."""
 
     process: int
     rss_bytes: int
 
 
-Event = Answer | End | Alarm | Heavy
+Event = ProcessAnswer | ProcessEnded | TimerFired | OverMemory
 
 
-class Supervisor:
+class ProcessSupervisor:
     """The processes of a pool."""
 
     def __init__(self, timeouts_s: Mapping[int, float], max_rss_bytes: int) -> None:
@@ -79,7 +79,7 @@ class Supervisor:
         self._began_s = np.zeros(0)
         self._due_s = np.zeros(0)
         """Per process: when its command, leaving or end is overdue, or when it is to be called; else infinity."""
-        self._guard = Guard(max_rss_bytes)
+        self._guard = ReaperProcess(max_rss_bytes)
         self._selector = selectors.DefaultSelector()
         self._waker = -1
         self._waker_lock = threading.RLock()
@@ -130,16 +130,16 @@ class Supervisor:
         self._set_deadline(index)
 
     def call_at(self, index: int, when_s: float) -> None:
-        """Has `turn` yield an `Alarm` then, for a process that is idle or down. Only the last call counts."""
+        """Has `turn` yield an `TimerFired` then, for a process that is idle or down. Only the last call counts."""
         self._due_s[index] = when_s
 
     def dismiss(self, index: int) -> None:
-        """Asks an idle process to close its environments and end. `End` follows, without a failure."""
+        """Asks an idle process to close its environments and end. `ProcessEnded` follows, without a failure."""
         self.processes[index].hang_up()
         self._due_s[index] = time.monotonic() + LEAVE_S
 
     def doom(self, index: int, failure: Failure | None) -> None:
-        """Hears no more of a process and has it killed. `End` follows, when it cannot write to its rows any more."""
+        """Kills a process without reading from it again. `ProcessEnded` follows, once it cannot write to its rows."""
         process = self.processes[index]
         self._selector.unregister(process)
         process.doom(failure)
@@ -186,7 +186,7 @@ class Supervisor:
         else:
             longest, process.under_way = process.under_way, Command.NONE
             self._due_s[index] = np.inf
-            yield Answer(index, reply, longest)
+            yield ProcessAnswer(index, reply, longest)
 
     def _hear_guard(self) -> Iterator[Event]:
         try:
@@ -202,9 +202,9 @@ class Supervisor:
             case {"ended": index, "how": how}:
                 yield self._end(index, how)
             case {"heavy": index, "rss_bytes": rss_bytes} if self.processes[index].stage == Stage.UP:
-                yield Heavy(index, rss_bytes)
+                yield OverMemory(index, rss_bytes)
 
-    def _end(self, index: int, how: str) -> End:
+    def _end(self, index: int, how: str) -> ProcessEnded:
         """Notes that a process is gone, noticed or not."""
         process = self.processes[index]
         if process.stage != Stage.DOOMED:
@@ -213,7 +213,7 @@ class Supervisor:
         if failure is not None:
             text = f"environment process {process.pid}, {named(process.slots)}: {failure.text or how}"
             failure = Failure(failure.kind, text)
-        end = End(index, failure, process.made)
+        end = ProcessEnded(index, failure, process.made)
         process.ended()
         self._due_s[index] = np.inf
         return end
@@ -239,7 +239,7 @@ class Supervisor:
             if process.stage == Stage.DOOMED:
                 logger.warning("environment process %s was killed %g s ago and does not end", process.pid, END_S)
             else:
-                yield Alarm(index)
+                yield TimerFired(index)
 
     def _check_deadline(self, index: int) -> None:
         """Dooms a process whose present command is overdue, not one that is at the next."""

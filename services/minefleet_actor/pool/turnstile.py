@@ -3,7 +3,7 @@
 import itertools
 
 
-class Turnstile:
+class StartLimiter:
     """Admits at most `limit` at a time; 0 sets no limit.
 
     A start and the first reset after it count as one coming: a process that was admitted to start does not queue for

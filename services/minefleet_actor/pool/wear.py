@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Wear:
+class RecycleSchedule:
     """Every slot is due once per interval, at a point that is its own, so that never all are made anew at once."""
 
     def __init__(self, num_slots: int, interval_s: float, now_s: float) -> None:

@@ -21,14 +21,14 @@ from itertools import starmap
 from typing import NamedTuple
 
 from minefleet.rpc.channel import StoppedError
-from minefleet.rpc.replay_client import Closing, Position, ReplayClient, duration
+from minefleet.rpc.replay_client import LeaseForecast, Position, ReplayClient, duration
 from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]
 """Stream and number of the chunk."""
 
 
-class Verdict(NamedTuple):
+class StreamVerdict(NamedTuple):
     """Replay's verdict on a stream."""
 
     too_slow: bool = False
@@ -42,7 +42,7 @@ LINGER_S = 0.02
 """Longest time that a wish waits for others to travel with."""
 
 
-class Grants:
+class RolloutPermits:
     """Wishes, and what was granted."""
 
     def __init__(
@@ -68,12 +68,12 @@ class Grants:
         self._open: set[str] = set()
         """The streams that have begun a chunk."""
         self._unsaid: set[str] = set()
-        self._closing: tuple[Closing, float] | None = None
+        self._closing: tuple[LeaseForecast, float] | None = None
         self.longest_chunk_s = math.inf
         """Longest duration of a chunk before it must be cut."""
         self.forecasts = 0
         """Number of changes of `deadline` and `longest_chunk_s`."""
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts: dict[str, StreamVerdict] = {}
         self._wishes: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
         self._news_due = -math.inf
@@ -131,9 +131,9 @@ class Grants:
             return -math.inf
         return at + closing.closes_in_s[min(leases, len(closing.closes_in_s) - 1)] + at_most * closing.waits_s
 
-    def verdict(self, stream: str) -> Verdict:
+    def verdict(self, stream: str) -> StreamVerdict:
         """Replay's latest verdict on a stream."""
-        return self._verdicts.get(stream, Verdict())
+        return self._verdicts.get(stream, StreamVerdict())
 
     @property
     def interval_s(self) -> float:
@@ -183,7 +183,7 @@ class Grants:
             self._newest_version = answer.newest_version
             for chunk, granted in zip(asked, answer.granted, strict=True):
                 self._take(chunk, granted)
-            verdicts = starmap(Verdict, zip(answer.too_slow, answer.ahead, strict=True))
+            verdicts = starmap(StreamVerdict, zip(answer.too_slow, answer.ahead, strict=True))
             self._verdicts.update(zip((stream for stream, _ in asked), verdicts, strict=True))
             told = self._missed and any(answer.granted)
             self._missed = self._missed and not told
@@ -222,7 +222,7 @@ class Grants:
         self._unsaid.add(stream)
         self._wake(urgent=False)
 
-    def _learn(self, closing: Closing | None, longest_chunk_s: float) -> None:
+    def _learn(self, closing: LeaseForecast | None, longest_chunk_s: float) -> None:
         self.forecasts += closing is None and longest_chunk_s != self.longest_chunk_s
         self.longest_chunk_s = longest_chunk_s
         if closing is not None:

@@ -1,6 +1,6 @@
 """The way of each slot's stream: to one shard of replay, from its first fragment to its last.
 
-    slot ──▶ stream ──▶ lane: Grants and Shipper of one shard
+    slot ──▶ stream ──▶ connection: permits and uploader of one shard
 
 A stream is placed once, when its actor starts: the slots of a fleet, counted over its actors by their index, go to the
 shards in turn. A slot that its shard refuses waits.
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from minefleet.core.fragment import Fragment
 from minefleet.v1 import episode_pb2
-from minefleet_actor.replay_io.permits import Chunk, Grants, Verdict
-from minefleet_actor.replay_io.uploader import Parcel, Shipper
+from minefleet_actor.replay_io.permits import Chunk, RolloutPermits, StreamVerdict
+from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lane:
+class ShardConnection:
     """The background workers of one shard."""
 
     name: str
     """The shard's."""
-    grants: Grants
-    shipper: Shipper
+    grants: RolloutPermits
+    shipper: FragmentUploader
     coming: set[int] = field(default_factory=set)
     """Slots that may start a fragment, but have not yet sent the complete one before it."""
 
@@ -50,7 +50,7 @@ def lane_numbers(actor_index: int, slots: int, lanes: int) -> NDArray[np.intp]:
     return (actor_index * slots + np.arange(slots)) % lanes
 
 
-class Outlook(NamedTuple):
+class ChunkForecast(NamedTuple):
     """A chunk that is being made."""
 
     deadline: float
@@ -61,11 +61,17 @@ class Outlook(NamedTuple):
     """That it has already."""
 
 
-class Lanes:
+class StreamRouter:
     """The streams of an actor's slots. Not thread-safe: the loop's."""
 
     def __init__(
-        self, actor: str, slots: int, lanes: Sequence[Lane], *, fragments_per_chunk: int, actor_index: int = 0
+        self,
+        actor: str,
+        slots: int,
+        lanes: Sequence[ShardConnection],
+        *,
+        fragments_per_chunk: int,
+        actor_index: int = 0,
     ) -> None:
         self._actor = actor
         self._lanes = tuple(lanes)
@@ -76,7 +82,7 @@ class Lanes:
         self.numbers = lane_numbers(actor_index, slots, len(lanes))
         """The lane of every slot."""
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[ShardConnection]:
         return iter(self._lanes)
 
     def __len__(self) -> int:
@@ -128,11 +134,11 @@ class Lanes:
         """Number of changes of deadlines."""
         return sum(lane.grants.forecasts for lane in self._lanes)
 
-    def outlook(self, slot: int) -> Outlook:
+    def outlook(self, slot: int) -> ChunkForecast:
         """The forecast for the chunk that the slot is making."""
         grants = self._lane(slot).grants
         whole = self._sequence[slot] - self._chunk_start[slot]
-        return Outlook(grants.deadline(self._oldest[slot]), grants.longest_chunk_s, whole)
+        return ChunkForecast(grants.deadline(self._oldest[slot]), grants.longest_chunk_s, whole)
 
     def left_s(self, slot: int, version: int, now: float) -> float:
         """Longest duration of a chunk that this version begins now."""
@@ -142,7 +148,7 @@ class Lanes:
         """Between two versions, as far as the slot's shard knows, seconds."""
         return self._lane(slot).grants.interval_s
 
-    def verdict(self, slot: int) -> Verdict:
+    def verdict(self, slot: int) -> StreamVerdict:
         """Replay's latest verdict on the slot's stream."""
         return self._lane(slot).grants.verdict(self.stream(slot))
 
@@ -166,7 +172,7 @@ class Lanes:
         lane, chunk, sequence = self._lane(slot), self._chunk_of(slot, after_another=False), self._sequence[slot]
         lane.coming.discard(slot)
         lane.shipper.send(
-            Parcel(
+            QueuedFragment(
                 stream=self.stream(slot),
                 sequence=sequence,
                 fragment=fragment,
@@ -190,7 +196,7 @@ class Lanes:
         for lane in self._lanes:
             lane.grants.news()
 
-    def _lane(self, slot: int) -> Lane:
+    def _lane(self, slot: int) -> ShardConnection:
         return self._lanes[int(self.numbers[slot])]
 
     def _chunk_of(self, slot: int, *, after_another: bool) -> Chunk:

@@ -32,7 +32,7 @@ FLUSH_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
+class QueuedFragment:
     """A named fragment on its way."""
 
     stream: str
@@ -44,7 +44,7 @@ class Parcel:
     task: str = ""
 
 
-class Shipper:
+class FragmentUploader:
     """The queue and the thread that empties it."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Shipper:
         self._progress = progress
         self._sent = sent
         self._changed = threading.Condition()
-        self._parcels: deque[Parcel] = deque()
+        self._parcels: deque[QueuedFragment] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
         self._refused = False
         """Whether the loop was told that there is no room, and nothing since."""
@@ -90,7 +90,7 @@ class Shipper:
             self._refused = self._refused or not has_room
         return has_room
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: QueuedFragment) -> None:
         """Queues a fragment."""
         with self._changed:
             self._parcels.append(parcel)
@@ -158,14 +158,14 @@ class Shipper:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         self._replay.append(packed, episodes=episodes, progress=self._progress())
 
-    def _queued(self, linger_s: float = 0.0) -> list[Parcel]:
+    def _queued(self, linger_s: float = 0.0) -> list[QueuedFragment]:
         """The queue, once it was not empty for so long or is urgent."""
         with self._changed:
             if self._parcels and linger_s:
                 self._changed.wait_for(self._is_urgent, linger_s)
             return list(self._parcels)
 
-    def _pack(self, parcels: list[Parcel]) -> list[Packed]:
+    def _pack(self, parcels: list[QueuedFragment]) -> list[Packed]:
         """Packs as many as one call shall carry."""
         packed, packed_bytes = list[Packed](), 0
         for parcel in parcels:
@@ -175,7 +175,7 @@ class Shipper:
             packed_bytes += packed[-1][0].payload_bytes
         return packed
 
-    def _encode(self, parcel: Parcel) -> Packed:
+    def _encode(self, parcel: QueuedFragment) -> Packed:
         return encode(
             parcel.fragment,
             run_id=self._replay.position.run_id,

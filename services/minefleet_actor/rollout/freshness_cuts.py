@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet_actor.replay_io.streams import Lanes
+from minefleet_actor.replay_io.streams import StreamRouter
 from minefleet_actor.rollout.recorder import Recorder
 
 MARGIN_S = 0.03
@@ -52,12 +52,12 @@ SLACK = 1.2
 Slots = NDArray[np.intp]
 
 
-class Cuts:
+class FreshnessCuts:
     """Deadlines of all slots. Not thread-safe: the loop's."""
 
     def __init__(
         self,
-        lanes: Lanes,
+        lanes: StreamRouter,
         slots: int,
         *,
         least_steps: int,

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 @dataclass(slots=True)
-class Cuts:
+class CutObservations:
     """The observations that a fragment needs besides those it acted on."""
 
     index: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Recorder:
                 ("policy_version", np.uint32),
             )
         }
-        self._cuts = [Cuts() for _ in range(slots)]
+        self._cuts = [CutObservations() for _ in range(slots)]
         self._state: list[Tree] = [{} for _ in range(slots)]
         self._tasks: list[Counter[str]] = [Counter() for _ in range(slots)]
         """The steps of each task before the one that is played now."""
@@ -77,7 +77,7 @@ class Recorder:
         """Opens a fragment whose first step will be computed from this state."""
         self.length[slot] = 0
         self._state[slot] = recurrent_state
-        self._cuts[slot] = Cuts()
+        self._cuts[slot] = CutObservations()
         self._tasks[slot].clear()
         self._task[slot] = self._task[slot][0], 0
 

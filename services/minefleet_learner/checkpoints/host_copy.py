@@ -22,7 +22,7 @@ Layout: TypeAlias = tuple[tuple[str, torch.dtype, torch.Size, torch.device], ...
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockLocation:
     """The place of an array in a block."""
 
     start: int
@@ -36,7 +36,7 @@ class Copier:
 
     def __init__(self) -> None:
         self._layout: Layout = ()
-        self._places: list[Place] = []
+        self._places: list[BlockLocation] = []
         self._idle: list[Tensor] = []
 
     def reserve(self, tensors: Mapping[str, Tensor], copies: int) -> None:
@@ -80,10 +80,10 @@ class Copier:
         return torch.from_numpy(np.empty(size_bytes, np.uint8))
 
 
-def _places(tensors: Mapping[str, Tensor]) -> list[Place]:
+def _places(tensors: Mapping[str, Tensor]) -> list[BlockLocation]:
     places, start = [], 0
     for tensor in tensors.values():
         dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
-        places.append(Place(start, start + tensor.nbytes, dtype, tensor.shape))
+        places.append(BlockLocation(start, start + tensor.nbytes, dtype, tensor.shape))
         start += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
     return places

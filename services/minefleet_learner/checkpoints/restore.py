@@ -14,7 +14,7 @@ from minefleet.runs.policy_source import read_weights
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.training.state import (
-    Insides,
+    TrainState,
     checkpoint_of,
     load_optimizer,
     load_scaler,
@@ -63,9 +63,9 @@ def take_snapshot(updater: Updater, state: CheckpointState, run_text: str) -> Ch
     return checkpoint_of(state, to_numpy(updater.policy), copy_insides(updater, Copier()), run_text)
 
 
-def copy_insides(updater: Updater, copier: Copier) -> Insides:
+def copy_insides(updater: Updater, copier: Copier) -> TrainState:
     """Copies what a checkpoint holds beside the weights and the counters; `copier` copies the optimizer's moments."""
-    return Insides(
+    return TrainState(
         optimizer=copier.copy(optimizer_tensors(updater.policy, updater.optimizer)),
         rng=rng_arrays(),
         scaler=scaler_arrays(updater.scaler),

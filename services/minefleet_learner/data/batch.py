@@ -27,8 +27,8 @@ from torch import Tensor
 from minefleet.core.errors import RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
-from minefleet_learner.data.decode_ahead import Unpacker
-from minefleet_learner.data.lazy_obs import Contents, Large, Row, stack
+from minefleet_learner.data.decode_ahead import DecodeAhead
+from minefleet_learner.data.lazy_obs import CollatedRow, Contents, LazyObs, stack
 
 Name = tuple[str, int]
 """Stream and sequence of a fragment."""
@@ -70,7 +70,7 @@ class Batch:
     """[B, S] bool, False at padding."""
     recurrent_state: Tree
     """Tree of [B, ...], before the first step; {} without recurrence, or where `unpacker` brings them."""
-    unpacker: Unpacker | None = None
+    unpacker: DecodeAhead | None = None
     """Brings `seen` and `recurrent_state` of the rows that are asked for; None where they are here."""
 
     def __len__(self) -> int:
@@ -100,12 +100,12 @@ def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
     return filled(collate_steps([name for name, _ in named], rows), stack(rows, width_of(rows)))
 
 
-def filled(batch: Batch, large: Large) -> Batch:
+def filled(batch: Batch, large: LazyObs) -> Batch:
     """The batch with what is large of all of its rows."""
     return replace(batch, seen=large.seen, recurrent_state=large.recurrent_state)
 
 
-def collate_steps(names: list[Name], rows: Sequence[Row]) -> Batch:
+def collate_steps(names: list[Name], rows: Sequence[CollatedRow]) -> Batch:
     """Collates what is small; `seen` and `recurrent_state` are left empty."""
     stepwise, width = [_stepwise(row) for row in rows], width_of(rows)
     steps = _zeros(stepwise[0], len(rows), max(len(row.position) for row in rows))
@@ -119,12 +119,12 @@ def collate_steps(names: list[Name], rows: Sequence[Row]) -> Batch:
     return Batch(names=names, seen={}, recurrent_state={}, **unflatten(_tensors(steps | seen)))
 
 
-def width_of(rows: Sequence[Row]) -> int:
+def width_of(rows: Sequence[CollatedRow]) -> int:
     """S, observations seen in the longest row."""
     return max(row.width for row in rows)
 
 
-def place(name: Name, steps: Fragment, contents: Contents) -> Row:
+def place(name: Name, steps: Fragment, contents: Contents) -> CollatedRow:
     """Finds the place of each observation of a fragment in its row.
 
     Args:
@@ -138,7 +138,7 @@ def place(name: Name, steps: Fragment, contents: Contents) -> Row:
     _check_cuts(name, steps)
     numbers = np.arange(len(steps))
     position = numbers + np.searchsorted(steps.cut_index, numbers)
-    return Row(steps=steps, contents=contents, position=position, after=position[steps.cut_index] + 1)
+    return CollatedRow(steps=steps, contents=contents, position=position, after=position[steps.cut_index] + 1)
 
 
 def subset(batch: Batch, rows: Tensor) -> Batch:
@@ -155,7 +155,7 @@ def subset(batch: Batch, rows: Tensor) -> Batch:
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def _stepwise(row: Row) -> Arrays:
+def _stepwise(row: CollatedRow) -> Arrays:
     """The small arrays of a fragment, [T, ...] by path."""
     steps = row.steps
     stepwise = {"action": steps.action, "mask": np.ones(len(steps), np.bool_), "position": row.position}

@@ -15,7 +15,7 @@ import torch
 
 from minefleet.rpc.codec import HalfPacked
 from minefleet_learner.data.batch import Batch, Name, collate_steps, filled, place, width_of
-from minefleet_learner.data.decode_ahead import Unpacker
+from minefleet_learner.data.decode_ahead import DecodeAhead
 from minefleet_learner.data.lazy_obs import stack
 from minefleet_learner.data.to_device import Uploader
 
@@ -59,7 +59,7 @@ class Collator:
             return filled(batch, large).sent(self._uploader.upload)
         rows_per_pool = max(self._least_rows, self._decoded_bytes // POOLS // max(row_bytes))
         self._say(len(rows), rows_per_pool, sum(row_bytes))
-        unpacker = Unpacker(
+        unpacker = DecodeAhead(
             rows,
             width=width,
             rows_per_pool=rows_per_pool,

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from minefleet.core.tree import Tree, tree_map
-from minefleet_learner.data.lazy_obs import Large, Row, stack
+from minefleet_learner.data.lazy_obs import CollatedRow, LazyObs, stack
 from minefleet_learner.data.to_device import Uploader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class DecodedRows:
     """The large parts of some rows of a batch, on the device."""
 
-    large: Large
+    large: LazyObs
     place: Tensor
     """[B] int64, where each row lies in it; -1 for one that does not."""
 
@@ -33,22 +33,22 @@ class Held:
         """Whether all of rows [b] are here."""
         return bool((self.place[rows] >= 0).all())
 
-    def pick(self, rows: Tensor) -> Large:
+    def pick(self, rows: Tensor) -> LazyObs:
         """The large parts of rows [b], in their order."""
         at = self.place[rows]
 
         def picked(tree: Tree) -> Tree:
             return tree_map(lambda leaf: leaf[at], tree)
 
-        return Large(seen=picked(self.large.seen), recurrent_state=picked(self.large.recurrent_state))
+        return LazyObs(seen=picked(self.large.seen), recurrent_state=picked(self.large.recurrent_state))
 
 
-class Unpacker:
+class DecodeAhead:
     """Unpacks the large parts of a batch's rows when they are wanted. For one thread."""
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[CollatedRow],
         *,
         width: int,
         rows_per_pool: int,
@@ -77,8 +77,8 @@ class Unpacker:
         self._ahead = ahead
         self._announced: list[list[int]] = []
         """Pools, the last one first."""
-        self._coming: tuple[list[int], Future[Held]] | None = None
-        self._held: Held | None = None
+        self._coming: tuple[list[int], Future[DecodedRows]] | None = None
+        self._held: DecodedRows | None = None
 
     def announce(self, rows: Tensor) -> Sequence[Tensor]:
         """Parts rows [b] into pools, which will be taken in this order; forgets what was announced before."""
@@ -89,13 +89,13 @@ class Unpacker:
         self._begin()
         return pools
 
-    def take(self, rows: Tensor) -> Held:
+    def take(self, rows: Tensor) -> DecodedRows:
         """The large parts of rows [b], and perhaps of others: those of the pool that they were announced in."""
         if self._held is None or not self._held.holds(rows):
             self._held = self._next(rows.tolist())
         return self._held
 
-    def _next(self, wanted: Sequence[int]) -> Held:
+    def _next(self, wanted: Sequence[int]) -> DecodedRows:
         if self._coming is None or not set(wanted) <= set(self._coming[0]):
             return self._bring(list(dict.fromkeys(wanted)))
         # What is held now goes before the pool after the next one comes.
@@ -109,7 +109,7 @@ class Unpacker:
             pool = self._announced.pop()
             self._coming = pool, self._ahead.submit(self._bring, pool)
 
-    def _bring(self, rows: list[int]) -> Held:
+    def _bring(self, rows: list[int]) -> DecodedRows:
         large = stack(
             [self._rows[row] for row in rows],
             self._width,
@@ -119,4 +119,4 @@ class Unpacker:
         place = torch.full((len(self._rows),), -1)
         place[rows] = torch.arange(len(rows))
         uploaded = self._uploader.upload({"seen": large.seen, "recurrent_state": large.recurrent_state})
-        return Held(large=Large(**uploaded), place=place.to(self._device))
+        return DecodedRows(large=LazyObs(**uploaded), place=place.to(self._device))

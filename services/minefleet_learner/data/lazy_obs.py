@@ -46,7 +46,7 @@ class Unpacked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class CollatedRow:
     """A fragment, and where its observations lie in the order of time."""
 
     steps: Fragment
@@ -65,7 +65,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Large:
+class LazyObs:
     """The large parts of b fragments."""
 
     seen: Tree
@@ -79,7 +79,7 @@ def unpack(contents: Contents) -> Unpacked:
     return Unpacked(obs=contents.obs, cut_obs=contents.cut_obs, recurrent_state=contents.recurrent_state)
 
 
-def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spread = map) -> Large:
+def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spread: Spread = map) -> LazyObs:
     """Unpacks rows and puts them side by side.
 
     Args:
@@ -112,7 +112,7 @@ def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spre
     write(0, first)
     for _ in spread(lambda index: write(index, rows[index].contents), range(1, len(rows))):
         pass
-    return Large(seen=unflatten(seen), recurrent_state=unflatten(state))
+    return LazyObs(seen=unflatten(seen), recurrent_state=unflatten(state))
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool) -> Tensor:

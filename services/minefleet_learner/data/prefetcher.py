@@ -34,7 +34,7 @@ WAITING = "waiting for fragments"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
+class LeaseInfo:
     """A lease without the fragments themselves."""
 
     number: int
@@ -48,15 +48,15 @@ class Receipt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leased:
+class LeasedBatch:
     """One iteration's fragments."""
 
-    receipt: Receipt
+    receipt: LeaseInfo
     batch: Batch | None
     """None where this rank has none of them."""
 
 
-class Leases(Protocol):
+class LeaseSource(Protocol):
     """The source of chunks: `Shards`, or one rank's part of what they lease."""
 
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
@@ -72,12 +72,12 @@ class Leases(Protocol):
         """Gives a lease back unused."""
 
 
-class Feed:
+class Prefetcher:
     """The leases of one epoch."""
 
     def __init__(
         self,
-        replay: Leases,
+        replay: LeaseSource,
         *,
         order: Order,
         readers: int,
@@ -116,11 +116,11 @@ class Feed:
         self._readers = readers
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed") if ahead else None
-        self._next: Future[Leased] | None = None
+        self._next: Future[LeasedBatch] | None = None
         self._numbers = 0
         self._open: set[int] = set()
 
-    def take(self, version: int) -> Leased:
+    def take(self, version: int) -> LeasedBatch:
         """Returns fragments to use at `version`, and starts to fetch those for the version after it.
 
         Raises:
@@ -132,7 +132,7 @@ class Feed:
         self._next = self._thread.submit(self._fetch, version + 1)
         return leased
 
-    def ack(self, receipt: Receipt) -> int:
+    def ack(self, receipt: LeaseInfo) -> int:
         """Says that they were trained on, from any one thread. Returns the environment steps taken so far."""
         env_steps = self._replay.ack(receipt.number)
         self._open.discard(receipt.number)
@@ -160,7 +160,7 @@ class Feed:
         except StoppedError:
             logger.info("lease %d is left to the next epoch, which gives it back", number)
 
-    def _wait(self, future: Future[Leased]) -> Leased:
+    def _wait(self, future: Future[LeasedBatch]) -> LeasedBatch:
         waiting = False
         while True:
             try:
@@ -173,7 +173,7 @@ class Feed:
                     self._report(None)
                 return leased
 
-    def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> Leased:
+    def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> LeasedBatch:
         """Leases until something could be read."""
         while True:
             number, chunks = self._lease(use_version, report)
@@ -209,7 +209,7 @@ class Feed:
 
     def _leased(
         self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, HalfPacked]], use_version: int
-    ) -> Leased:
+    ) -> LeasedBatch:
         chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
         mine = [chunk_of[stream, half.header.chunk] for (stream, _), half in named]
         fresh = (
@@ -217,13 +217,13 @@ class Feed:
             for (_, half), chunk in zip(named, mine, strict=True)
             if chunk.uses == 0
         )
-        receipt = Receipt(
+        receipt = LeaseInfo(
             number=number,
             staleness=[use_version - chunk.oldest_version for chunk in mine],
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
-        return Leased(receipt=receipt, batch=self._collator.collate(named) if named else None)
+        return LeasedBatch(receipt=receipt, batch=self._collator.collate(named) if named else None)
 
 
 def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, HalfPacked]:

@@ -23,7 +23,7 @@ EPISODES_PER_PAGE = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class ShardPart:
     """One shard, and what it does for an iteration."""
 
     replay: ReplayClient
@@ -32,7 +32,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Episodes:
+class NewEpisodes:
     """New entries of all shards' logs."""
 
     records: list[episode_pb2.EpisodeRecord]
@@ -43,7 +43,7 @@ class Episodes:
 class Shards:
     """The learner's calls to all shards."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[ShardPart]) -> None:
         self._parts = parts
         self.latest: Sequence[Lease] = ()
         """Each shard's latest answer, with the fate of the steps of tasks."""
@@ -64,7 +64,7 @@ class Shards:
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
         """Leases the chunks of one iteration; None when the wait ran out. Asking again adds what is missing."""
 
-        def ask(part: Part) -> Lease:
+        def ask(part: ShardPart) -> Lease:
             return part.replay.lease(number, steps=part.steps, use_version=use_version, wait_s=wait_s, order=order)
 
         leases = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
@@ -116,11 +116,11 @@ class Shards:
         if errors:
             raise errors[0]
 
-    def read_episodes(self, cursors: Sequence[int]) -> Episodes:
+    def read_episodes(self, cursors: Sequence[int]) -> NewEpisodes:
         """Returns finished episodes from one cursor per shard on, none for the beginning."""
         starts = cursors or [0] * len(self._parts)
         logs = [_read_log(part.replay, cursor) for part, cursor in zip(self._parts, starts, strict=True)]
-        return Episodes(
+        return NewEpisodes(
             records=[record for log in logs for record in log.episodes],
             cursors=[log.next_cursor for log in logs],
         )

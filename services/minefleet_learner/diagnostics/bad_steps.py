@@ -42,7 +42,7 @@ OF_PREPARED = ("start", "reference_start", "numbers")
 OF_PIECES = tuple(field.name for field in fields(Pieces))
 
 
-class Dumps:
+class BadStepDumps:
     """Keeps the first bad steps of a run."""
 
     def __init__(self, run: Run, *, rank: int = 0, most_bytes: int = MOST_BYTES) -> None:
@@ -74,7 +74,7 @@ class Dumps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dumped:
+class BadStepDump:
     """The contents of a dump."""
 
     run: Run
@@ -82,7 +82,7 @@ class Dumped:
     bad: BadStep
 
 
-def read_dump(path: Path, device: torch.device) -> Dumped:
+def read_dump(path: Path, device: torch.device) -> BadStepDump:
     """Reads a dump; tensors of the step go to a device.
 
     Raises:
@@ -97,7 +97,7 @@ def read_dump(path: Path, device: torch.device) -> Dumped:
         bad = _read_step(path, device)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ConfigError(f"the step in {path} is damaged: {error}") from error
-    return Dumped(run=read_run(place), checkpoint=read(place), bad=bad)
+    return BadStepDump(run=read_run(place), checkpoint=read(place), bad=bad)
 
 
 def _read_step(path: Path, device: torch.device) -> BadStep:

@@ -14,7 +14,7 @@ OTHER = "other"
 WINDOWS = ("returns", "discounted_returns", "lengths", "outcomes", "cut_returns", "cut_lengths")
 
 
-class Tally:
+class EpisodeWindow:
     """Counts in total, and windows over the last episodes. Cut episodes are in no return of finished ones.
 
     An episode that failed before its first good step is a failure, but no cut episode: it had no length yet.

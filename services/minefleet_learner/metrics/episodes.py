@@ -7,7 +7,7 @@ from typing import Any
 from minefleet.config import EpisodeStatisticsConfig
 from minefleet.envs import crafter_score
 from minefleet.v1 import episode_pb2
-from minefleet_learner.metrics.episode_window import OTHER, Tally, bounded, mean
+from minefleet_learner.metrics.episode_window import OTHER, EpisodeWindow, bounded, mean
 
 DEFAULT = EpisodeStatisticsConfig()
 
@@ -19,8 +19,8 @@ class EpisodeStatistics:
         """Starts afresh, or goes on from what `to_dict` returned."""
         known = data or {}
         self._config = config
-        self.total = Tally(config.window, known)
-        self.tasks = {name: Tally(config.window, of_one) for name, of_one in known.get("tasks", {}).items()}
+        self.total = EpisodeWindow(config.window, known)
+        self.tasks = {name: EpisodeWindow(config.window, of_one) for name, of_one in known.get("tasks", {}).items()}
         """By name; of episodes whose task has one."""
         self._metrics: deque[dict[str, float]] = deque(known.get("metrics", ()), config.window)
         """The environment's report at the end of each."""
@@ -39,11 +39,11 @@ class EpisodeStatistics:
         if not record.failure:
             self._metrics.append(dict(record.metrics))
 
-    def _task(self, task: str) -> Tally:
+    def _task(self, task: str) -> EpisodeWindow:
         named = {name: tally for name, tally in self.tasks.items() if name != OTHER}
         name = bounded(task, named, self._config.max_tasks)
         if name not in self.tasks:
-            self.tasks[name] = Tally(self._config.window)
+            self.tasks[name] = EpisodeWindow(self._config.window)
         return self.tasks[name]
 
     def _add_evaluation(self, record: episode_pb2.EpisodeRecord) -> None:

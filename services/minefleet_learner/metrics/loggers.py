@@ -107,7 +107,7 @@ def wandb_arguments(run: Run, run_id: str) -> dict[str, Any]:
     }
 
 
-class Journal:
+class MetricsLogger:
     """All the sinks of a run: its rows, and its evaluations in a file of their own."""
 
     def __init__(self, run: Run) -> None:

@@ -26,7 +26,7 @@ from minefleet_runtime.recent import Recent
 Doing = Literal["nothing", "waits", "trains", "stands still"]
 
 
-class LoopTime(Collector):
+class LoopTimer(Collector):
     """Seconds by what they went to, from the end of the first wait on, which is for roles to start. Thread-safe."""
 
     def __init__(self, max_staleness: int, clock: Callable[[], float] = time.monotonic) -> None:

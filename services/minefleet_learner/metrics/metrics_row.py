@@ -8,7 +8,7 @@ from typing import Any
 
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import episode_pb2
-from minefleet_learner.data.prefetcher import Receipt
+from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.metrics.episode_window import mean
 from minefleet_learner.metrics.episodes import EpisodeStatistics
@@ -60,10 +60,10 @@ class Speedometer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Account:
+class IterationStats:
     """The loop's account of a trained iteration."""
 
-    receipt: Receipt
+    receipt: LeaseInfo
     report: UpdateReport
     parity: Parity
     rates: Rates
@@ -77,7 +77,7 @@ def make_row(
     *,
     state: CheckpointState,
     episodes: EpisodeStatistics,
-    account: Account,
+    account: IterationStats,
     sps: float | None,
     loop_share: Mapping[str, float],
     shares: Mapping[str, Any],

@@ -11,12 +11,12 @@ from minefleet.policies.layers.moments import Moments, moments_of
 from minefleet_learner.algorithms.importance import Weights, weigh
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.distributed.process_group import Ranks
-from minefleet_learner.targets.estimate import Part
+from minefleet_learner.targets.estimate import RankBatch
 from minefleet_learner.training.report import UpdateReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Before:
+class BatchStats:
     """Statistics of the steps of all ranks before they are trained on, in reward units; moments are [] float64."""
 
     target: Moments
@@ -35,7 +35,7 @@ class Before:
         return 1 - float(self.error.variance) / total if total > 0 else 0.0
 
 
-def look_at(part: Part | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> Before:
+def look_at(part: RankBatch | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
     """Looks at what all ranks have; `part` is this one's, on its device. Every rank calls it."""
     rows, weights, burned_in = torch.zeros(0, 4, device=device), Weights(), 0
     if part is not None:
@@ -51,7 +51,7 @@ def look_at(part: Part | None, ranks: Ranks, device: torch.device, log_ratio_ran
     target, advantage, value, error = (
         Moments(count=whole.count, mean=whole.mean[at], spread=whole.spread[at]) for at in range(4)
     )
-    return Before(
+    return BatchStats(
         target=target,
         advantage=advantage,
         value=value,
@@ -120,7 +120,7 @@ class UpdateTally:
         self._steps.append(torch.cat((grad_norm.unsqueeze(0), sums)))
         self._largest.extend(largest)
 
-    def report(self, before: Before, ranks: Ranks, log_ratio_range: float) -> UpdateReport:
+    def report(self, before: BatchStats, ranks: Ranks, log_ratio_range: float) -> UpdateReport:
         """Means over the steps, and what the batch was like. Every rank calls it."""
         has_weights = before.weights.steps > 0
         report = UpdateReport(

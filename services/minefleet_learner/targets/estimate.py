@@ -25,7 +25,7 @@ from minefleet_learner.targets.forward import (
     rows_of_a_pass,
     select_seen,
 )
-from minefleet_learner.targets.sequence_starts import Wayside
+from minefleet_learner.targets.sequence_starts import StartCollector
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Estimates:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class RankBatch:
     """A rank's part of an iteration, before it is trained on."""
 
     batch: Batch
@@ -107,7 +107,7 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
     for rows in passes(batch, rows_of_a_pass(policy, batch, most), whole_rows=whole_rows):
         selection = select_seen(batch, rows, whole_rows=whole_rows)
         if len(parts) > 1:
-            wayside = Wayside(batch, rows, parts)
+            wayside = StartCollector(batch, rows, parts)
             output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
             starts.append((rows, wayside.states()))
         else:

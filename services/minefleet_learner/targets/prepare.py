@@ -16,10 +16,10 @@ from minefleet_learner.algorithms.ppo import normalize
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.pieces import Pieces, cut, sequences, windows
 from minefleet_learner.targets.amp import compute_dtype
-from minefleet_learner.targets.batch_stats import Before
-from minefleet_learner.targets.estimate import Estimates, Part
+from minefleet_learner.targets.batch_stats import BatchStats
+from minefleet_learner.targets.estimate import Estimates, RankBatch
 from minefleet_learner.targets.forward import PASS_STEPS, has_memory
-from minefleet_learner.targets.reference_state import Carrier
+from minefleet_learner.targets.reference_state import ReferenceStateCache
 from minefleet_learner.targets.sequence_starts import states_before
 
 
@@ -70,7 +70,9 @@ class Prepared:
 class Preparer:
     """Prepares batches for a policy, which `reference`, if there is one, pulls towards itself."""
 
-    def __init__(self, policy: Policy, reference: Policy | None, carrier: Carrier | None, config: TrainConfig) -> None:
+    def __init__(
+        self, policy: Policy, reference: Policy | None, carrier: ReferenceStateCache | None, config: TrainConfig
+    ) -> None:
         """Stores its arguments; `carrier` is the reference's."""
         self._policy = policy
         self._reference = reference
@@ -78,7 +80,7 @@ class Preparer:
         self._config = config
         self._has_memory = has_memory(policy)
 
-    def prepare(self, part: Part, before: Before) -> Prepared:
+    def prepare(self, part: RankBatch, before: BatchStats) -> Prepared:
         """Changes units, and cuts fragments into what minibatches are drawn from."""
         batch, estimates, norm = part.batch, part.estimates, self._policy.value_norm
         advantage = estimates.advantage

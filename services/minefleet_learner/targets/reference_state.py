@@ -31,11 +31,11 @@ CARRIED_BYTES = 2**27
 """States that are kept from batch to batch, at most; the streams that were not seen for the longest go first."""
 
 
-def build_carrier(reference: Policy | None, config: TrainConfig) -> "Carrier | None":
+def build_carrier(reference: Policy | None, config: TrainConfig) -> "ReferenceStateCache | None":
     """The carrier that a configuration asks for; None where there is nothing to carry."""
     if reference is None or config.reference_state == "stored" or not has_memory(reference):
         return None
-    return Carrier(
+    return ReferenceStateCache(
         reference,
         context_length=config.context_length,
         rows_per_pass=config.inference_batch_size_per_gpu or config.batch_size_per_gpu,
@@ -43,7 +43,7 @@ def build_carrier(reference: Policy | None, config: TrainConfig) -> "Carrier | N
     )
 
 
-class Carrier:
+class ReferenceStateCache:
     """The state of a reference after the newest fragment of each stream."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The state before a fragment is stored with it. Those before its later sequences are computed once an iteration, under
 the weights that it begins with: no gradient passes a sequence's start anyway. A pass that is made in any case, for the
-values, leaves them on its way (`Wayside`); `states_before` makes one for nothing else.
+values, leaves them on its way (`StartCollector`); `states_before` makes one for nothing else.
 
 Shape legend: B = fragments, W = windows of a fragment; b = rows of a pass.
 """
@@ -19,7 +19,7 @@ from minefleet_learner.data.batch import Batch
 from minefleet_learner.targets.forward import gather, in_order, observations, passes, stored_state
 
 
-class Wayside:
+class StartCollector:
     """Collects the states before windows from a pass over all that was seen in some rows."""
 
     def __init__(self, batch: Batch, rows: Tensor, parts: Sequence[slice]) -> None:

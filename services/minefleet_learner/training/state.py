@@ -18,7 +18,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Insides:
+class TrainState:
     """The contents of a checkpoint besides the weights and the counters."""
 
     optimizer: Arrays
@@ -28,7 +28,9 @@ class Insides:
     carried: Arrays | None
 
 
-def checkpoint_of(state: CheckpointState, policy: Mapping[str, NDArray[Any]], insides: Insides, run: str) -> Checkpoint:
+def checkpoint_of(
+    state: CheckpointState, policy: Mapping[str, NDArray[Any]], insides: TrainState, run: str
+) -> Checkpoint:
     """Puts a checkpoint together."""
     rest = {field.name: getattr(insides, field.name) for field in fields(insides)}
     return Checkpoint(state=state, policy=policy, run=run, **rest)

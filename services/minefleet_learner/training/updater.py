@@ -30,8 +30,8 @@ from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.pieces import draw
 from minefleet_learner.distributed.process_group import ALONE, Ranks, RanksError
-from minefleet_learner.targets.batch_stats import Before, UpdateTally, look_at
-from minefleet_learner.targets.estimate import Estimates, Part, estimate
+from minefleet_learner.targets.batch_stats import BatchStats, UpdateTally, look_at
+from minefleet_learner.targets.estimate import Estimates, RankBatch, estimate
 from minefleet_learner.targets.forward import acted_on, has_memory
 from minefleet_learner.targets.prepare import Prepared, Preparer
 from minefleet_learner.targets.reference_state import build_carrier
@@ -116,14 +116,14 @@ class Updater:
             self.policy.obs_norm.absorb([self._ranks.merge(one) for one in self.policy.obs_norm.moments_of(pieces)])
         return report
 
-    def _estimated(self, batch: Batch) -> Part:
-        return Part(
+    def _estimated(self, batch: Batch) -> RankBatch:
+        return RankBatch(
             batch=batch,
             estimates=estimate(self._runner, batch, self._config),
             trained=batch.mask & ~burned_in(batch.first, self.burn_in),
         )
 
-    def _survey(self, part: Part | None, rates: Rates) -> list[Name]:
+    def _survey(self, part: RankBatch | None, rates: Rates) -> list[Name]:
         """The fragments of all ranks that cannot be trained on."""
         rows = [] if part is None else not_finite(part.batch, part.estimates)
         bad = [] if part is None else [part.batch.names[row] for row in rows]
@@ -137,7 +137,7 @@ class Updater:
             raise RanksError("the weights differ between ranks; all have to start again from the checkpoint")
         return [(stream, sequence) for one in all_ranks for stream, sequence in one["bad"]]
 
-    def _train(self, prepared: Prepared | None, before: Before, rates: Rates) -> UpdateReport:
+    def _train(self, prepared: Prepared | None, before: BatchStats, rates: Rates) -> UpdateReport:
         """Takes the optimizer steps of all epochs; a rank without fragments takes them with the others' gradients."""
         lengths = torch.zeros(0, dtype=torch.int64) if prepared is None else prepared.pieces.mask.sum(1).cpu()
         tally, auxiliary = UpdateTally(self.policy.action_head.names), Auxiliary(self.auxiliary_losses, lengths)

@@ -8,15 +8,15 @@ from typing import Literal, NamedTuple
 
 from minefleet.core.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
-from minefleet_replay.engine.memory_state import Books
-from minefleet_replay.engine.transaction import Change, Keeper
-from minefleet_replay.state.actor_progress import NO_COUNTS, Counts
+from minefleet_replay.engine.memory_state import ReplayState
+from minefleet_replay.engine.transaction import Transaction, TransactionManager
+from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
 from minefleet_replay.state.index import NOWHERE, Chunk
-from minefleet_replay.state.lease_forecast import Closing, needed_s
+from minefleet_replay.state.lease_forecast import ForecastRow, needed_s
 from minefleet_replay.state.ledger import Reason, bucket_of
 from minefleet_replay.state.step_shares import PLAYED
-from minefleet_replay.storage.rows import ACTOR, GONE_ACTORS, Meta, names_row, number_key
+from minefleet_replay.storage.rows import ACTOR, GONE_ACTORS, FragmentRow, names_row, number_key
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ Outcome = Literal["stored", "duplicate", "expired"]
 
 
 @dataclass(kw_only=True, slots=True)
-class Upload:
+class FragmentUpload:
     """One fragment and records, all of it checked."""
 
     header: fragment_pb2.FragmentHeader | None = None
@@ -33,7 +33,7 @@ class Upload:
     episodes: list[episode_pb2.EpisodeRecord] = field(default_factory=list)
     actor: str = ""
     """The incarnation that `progress` is of; empty when there is none."""
-    progress: Counts = NO_COUNTS
+    progress: ActorCounts = NO_COUNTS
 
 
 class Grant(NamedTuple):
@@ -49,19 +49,19 @@ class Grant(NamedTuple):
 REFUSED = Grant(granted=False)
 
 
-class Intake:
+class AppendPath:
     """Takes in what actors send. Not thread-safe."""
 
-    def __init__(self, keeper: Keeper, clock: Callable[[], float]) -> None:
+    def __init__(self, keeper: TransactionManager, clock: Callable[[], float]) -> None:
         self._keeper = keeper
         self._clock = clock
 
     @property
-    def _books(self) -> Books:
+    def _books(self) -> ReplayState:
         return self._keeper.books
 
     def reserve(
-        self, policy_version: int, names: Sequence[ChunkName], closing: Closing | None, longest_s: float
+        self, policy_version: int, names: Sequence[ChunkName], closing: ForecastRow | None, longest_s: float
     ) -> tuple[list[Grant], int, int]:
         """Says for each chunk if these weights may make it, and what room is left then: for theirs, for newer ones.
 
@@ -83,7 +83,7 @@ class Intake:
         free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
         return grants, free(held_steps, fresh_steps), free(held_steps)
 
-    def append(self, upload: Upload) -> Outcome | None:
+    def append(self, upload: FragmentUpload) -> Outcome | None:
         """Stores what is new in an upload, as one change. Returns what becomes of its fragment, if it has one.
 
         Raises:
@@ -108,7 +108,7 @@ class Intake:
         books = self._books
         return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
 
-    def _reserve(self, name: ChunkName, fresh_steps: int, closing: Closing | None, longest_s: float) -> Grant:
+    def _reserve(self, name: ChunkName, fresh_steps: int, closing: ForecastRow | None, longest_s: float) -> Grant:
         pacing, now = self._keeper.pacing, self._clock()
         steps = self._can_make(name.stream, closing, longest_s, now)
         if self._books.is_begun(name):
@@ -123,7 +123,7 @@ class Intake:
                 return Grant(granted=False, ahead=True)
         return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps))
 
-    def _can_make(self, stream: str, closing: Closing | None, longest_s: float, now: float) -> int:
+    def _can_make(self, stream: str, closing: ForecastRow | None, longest_s: float, now: float) -> int:
         """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
         limits, streams = self._books.limits, self._keeper.streams
         step_s = streams.step_s(stream)
@@ -162,7 +162,7 @@ class Intake:
 
     def _take_fragment(
         self,
-        change: Change,
+        change: Transaction,
         names: dict[str, StreamNames],
         header: fragment_pb2.FragmentHeader,
         pieces: list[bytes],
@@ -171,19 +171,19 @@ class Intake:
         stream, sequence, number = header.name.stream, header.name.sequence, self._books.ledger.appended
         names[stream] = self._books.names[stream].with_fragment(sequence, header.chunk, header.checksum, number)
         name = ChunkName(stream, header.chunk)
-        meta = Meta.of(number, header, NOWHERE if reason is not None else self._keeper.payloads.write(pieces))
+        meta = FragmentRow.of(number, header, NOWHERE if reason is not None else self._keeper.payloads.write(pieces))
         change.then(partial(self._keeper.count, stream, [meta.fragment], PLAYED))
         if reason is None:
             self._store(change, name, meta)
         else:
             self._expire(change, name, meta, reason)
 
-    def _store(self, change: Change, name: ChunkName, meta: Meta) -> None:
+    def _store(self, change: Transaction, name: ChunkName, meta: FragmentRow) -> None:
         change.put("meta", number_key(meta.fragment.number), meta.to_row())
         change.ledger = change.ledger.added("live", meta.fragment.steps)
         change.then(partial(self._add, name, meta))
 
-    def _add(self, name: ChunkName, meta: Meta) -> None:
+    def _add(self, name: ChunkName, meta: FragmentRow) -> None:
         self._keeper.payloads.hold(meta.fragment.place.file)
         chunk = self._books.index.add(name, meta.fragment)
         chunk.began_at = chunk.began_at or self._keeper.streams.began_at(name, self._clock())
@@ -192,7 +192,7 @@ class Intake:
         else:
             self._keeper.pacing.begin(name, max(0, self._books.limits.chunk_steps - chunk.steps), self._clock())
 
-    def _expire(self, change: Change, name: ChunkName, meta: Meta, reason: Reason) -> None:
+    def _expire(self, change: Transaction, name: ChunkName, meta: FragmentRow, reason: Reason) -> None:
         """Drops a fragment on arrival, and with it what there is of its chunk, which can never be whole now."""
         change.ledger = change.ledger.added(bucket_of(reason, 0), meta.fragment.steps)
         self._keeper.explain(change, name, [meta.fragment], reason)
@@ -202,7 +202,7 @@ class Intake:
         change.then(partial(self._keeper.settle, name))
 
     def _take_episodes(
-        self, change: Change, names: dict[str, StreamNames], episodes: list[episode_pb2.EpisodeRecord]
+        self, change: Transaction, names: dict[str, StreamNames], episodes: list[episode_pb2.EpisodeRecord]
     ) -> None:
         number = self._books.next_episode
         for record in episodes:
@@ -215,7 +215,7 @@ class Intake:
             change.then(partial(self._keeper.metrics.episodes.inc, number - self._books.next_episode))
             change.then(partial(setattr, self._books, "next_episode", number))
 
-    def _take_progress(self, change: Change, actor: str, progress: Counts) -> None:
+    def _take_progress(self, change: Transaction, actor: str, progress: ActorCounts) -> None:
         known = self._books.progress[actor]
         joined = known.joined(progress)
         if not actor or joined == known:
@@ -228,7 +228,7 @@ class Intake:
         change.put("system", ACTOR + actor.encode(), joined.to_row())
         change.then(partial(self._books.progress.take, actor, joined))
 
-    def _take_names(self, change: Change, names: dict[str, StreamNames]) -> None:
+    def _take_names(self, change: Transaction, names: dict[str, StreamNames]) -> None:
         newcomers = sum(stream not in self._books.names for stream in names)
         for stream in list(self._books.names.surplus(newcomers)):
             change.delete("names", stream.encode())

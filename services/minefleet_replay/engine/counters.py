@@ -14,7 +14,7 @@ from minefleet.core.errors import CorruptError
 from minefleet.core.files import write_whole
 from minefleet_replay.state.ledger import Ledger
 from minefleet_replay.storage.disk_full import translated_shortage
-from minefleet_replay.storage.rocksdb import Batch, Store
+from minefleet_replay.storage.rocksdb import Store, StoreBatch
 from minefleet_replay.storage.rows import LEDGER, UNEXPLAINED, number_key
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def begin_from(counters: Counters, store: Store) -> None:
         return
     last = Ledger.from_row(counters.system[LEDGER])
     ledger = Ledger(*(one._replace(live=0, leased=0, corrupt=one.corrupt + one.live + one.leased) for one in last))
-    batch = Batch(store)
+    batch = StoreBatch(store)
     for key, row in counters.system.items():
         batch.put("system", key, row)
     batch.put("system", LEDGER, ledger.to_row())

@@ -7,14 +7,14 @@ from functools import partial
 from random import Random
 
 from minefleet.core.errors import FencedError, NotFoundError, OverloadedError, RejectedError
-from minefleet_replay.engine.memory_state import Books
-from minefleet_replay.engine.transaction import Change, Keeper
+from minefleet_replay.engine.memory_state import ReplayState
+from minefleet_replay.engine.transaction import Transaction, TransactionManager
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import Chunk, Fragment, Order
-from minefleet_replay.state.leases import MAX_OPEN, Ending, Lease, ending_row
+from minefleet_replay.state.index import Chunk, FragmentEntry, Order
+from minefleet_replay.state.leases import MAX_OPEN, Ending, OpenLease, ending_row
 from minefleet_replay.state.ledger import Amount
 from minefleet_replay.state.step_shares import TRAINED
-from minefleet_replay.storage.rows import Meta, number_key, uses_row
+from minefleet_replay.storage.rows import FragmentRow, number_key, uses_row
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ LONGEST_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Learner:
+class LearnerPosition:
     """The calling learner and its position."""
 
     epoch: int
@@ -33,7 +33,7 @@ class Learner:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class LeaseRequest:
     """The request of a lease."""
 
     number: int
@@ -43,14 +43,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class ChunkInLease:
     """One chunk of an open lease."""
 
     name: ChunkName
     uses: int
     """Uses acked before the lease."""
     oldest_version: int
-    fragments: tuple[Fragment, ...]
+    fragments: tuple[FragmentEntry, ...]
 
     @property
     def steps(self) -> int:
@@ -63,25 +63,25 @@ class Lent:
         return sum(fragment.payload_bytes for fragment in self.fragments)
 
 
-class Lending:
+class LeasePath:
     """Lends chunks to the learner of the newest epoch. Not thread-safe."""
 
-    def __init__(self, keeper: Keeper, clock: Callable[[], float], rng: Random) -> None:
+    def __init__(self, keeper: TransactionManager, clock: Callable[[], float], rng: Random) -> None:
         self._keeper = keeper
         self._clock = clock
         self._rng = rng
 
     @property
-    def _books(self) -> Books:
+    def _books(self) -> ReplayState:
         return self._keeper.books
 
-    def refuse_fenced(self, learner: Learner) -> None:
+    def refuse_fenced(self, learner: LearnerPosition) -> None:
         """Raises FencedError if a newer epoch has taken over."""
         epoch = self._books.standing.epoch
         if learner.epoch < epoch:
             raise FencedError(f"epoch {learner.epoch} is fenced: epoch {epoch} has taken over")
 
-    def admit(self, learner: Learner) -> None:
+    def admit(self, learner: LearnerPosition) -> None:
         """Takes in where the learner stands.
 
         Raises:
@@ -97,7 +97,7 @@ class Lending:
         if learner.version > self._books.standing.newest_version:
             self._hear(learner.version)
 
-    def lease(self, wanted: Wanted) -> list[Lent] | None:
+    def lease(self, wanted: LeaseRequest) -> list[ChunkInLease] | None:
         """Leases chunks, or returns what the lease holds already; None while there are not enough.
 
         Raises:
@@ -120,7 +120,7 @@ class Lending:
         if self._waits_for_more(use_version):
             return None
         self._note_answer(use_version)
-        self._open(Lease(wanted.number, use_version, tuple((chunk.id, chunk.uses) for chunk in chunks)), chunks)
+        self._open(OpenLease(wanted.number, use_version, tuple((chunk.id, chunk.uses) for chunk in chunks)), chunks)
         return self.lent(wanted.number)
 
     @property
@@ -129,7 +129,7 @@ class Lending:
         closing = self._keeper.lease_clock.forecast(self._clock())
         return LONGEST_WAIT_S if closing is None or not closing.at_most_in_s else closing.at_most_in_s
 
-    def lent(self, number: int) -> list[Lent]:
+    def lent(self, number: int) -> list[ChunkInLease]:
         """The contents of an open lease.
 
         Raises:
@@ -137,7 +137,7 @@ class Lending:
         """
         lease = self._find(number)
         chunks = ((self._books.index[chunk_id], uses) for chunk_id, uses in lease.chunks)
-        return [Lent(chunk.name, uses, chunk.oldest_version, tuple(chunk.fragments)) for chunk, uses in chunks]
+        return [ChunkInLease(chunk.name, uses, chunk.oldest_version, tuple(chunk.fragments)) for chunk, uses in chunks]
 
     def close(self, number: int, ending: Ending) -> None:
         """Closes a lease: its uses are spent when it was acked, refunded when released. Repeatable.
@@ -162,7 +162,7 @@ class Lending:
             self._give_back(change, self._books.index[chunk_id], leases=1, uses=int(ending == "acked"))
         self._keeper.commit(change)
 
-    def quarantine(self, name: ChunkName, fragment: Fragment) -> None:
+    def quarantine(self, name: ChunkName, fragment: FragmentEntry) -> None:
         """Notes that a leased fragment's bytes are corrupt.
 
         Raises:
@@ -176,7 +176,7 @@ class Lending:
             return
         logger.warning("fragment %s/%d is corrupt; it is quarantined", name.stream, fragment.sequence)
         change = self._keeper.change()
-        row = Meta(name.stream, fragment._replace(corrupt=True), checksum=0, header=b"").to_row()
+        row = FragmentRow(name.stream, fragment._replace(corrupt=True), checksum=0, header=b"").to_row()
         change.put("meta", number_key(fragment.number), row)
         change.move("leased" if chunk.leases else "live", "corrupt", Amount(1, fragment.steps))
         change.then(partial(self._books.index.mark_corrupt, chunk, fragment))
@@ -203,14 +203,14 @@ class Lending:
             for begun in streams.begun_by(last)
         )
 
-    def _find(self, number: int) -> Lease:
+    def _find(self, number: int) -> OpenLease:
         lease = self._books.leases.open.get(number)
         if lease is None:
             ending = self._books.leases.closed.get(number, "never opened or is forgotten")
             raise NotFoundError(f"lease {number} is not open in epoch {self._books.standing.epoch}: it was {ending}")
         return lease
 
-    def _open(self, lease: Lease, chunks: list[Chunk]) -> None:
+    def _open(self, lease: OpenLease, chunks: list[Chunk]) -> None:
         change = self._keeper.change()
         change.put("leases", number_key(lease.number), lease.to_row())
         change.then(partial(self._books.leases.grant, lease, self._clock()))
@@ -223,7 +223,7 @@ class Lending:
             self._keeper.metrics.lease_staleness.observe(lease.use_version - chunk.oldest_version)
             self._keeper.metrics.lease_uses.observe(chunk.uses)
 
-    def _give_back(self, change: Change, chunk: Chunk, *, leases: int, uses: int) -> None:
+    def _give_back(self, change: Transaction, chunk: Chunk, *, leases: int, uses: int) -> None:
         """Ends so many leases of a chunk, which spent so many uses; drops it when nothing more can come of it."""
         total = chunk.uses + uses
         change.then(partial(self._books.index.charge, chunk, uses=uses, leases=-leases))
@@ -238,7 +238,7 @@ class Lending:
         if reason is not None:
             self._keeper.drop(change, chunk, reason, total)
 
-    def _trained(self, change: Change, lease: Lease, leased_at: float) -> None:
+    def _trained(self, change: Transaction, lease: OpenLease, leased_at: float) -> None:
         """Takes in how stale what is acked was when it was leased, and how long training on it took."""
         if self._keeper.balance is not None:
             change.then(partial(self._keeper.balance.trained, leased_at, self._clock()))

@@ -27,7 +27,7 @@ STORAGE_PROPERTIES = (
 )
 
 
-class Ticker:
+class Maintenance:
     """The thread."""
 
     def __init__(self, replay: Replay, metrics: ReplayMetrics, board: StatusBoard, stopping: threading.Event) -> None:

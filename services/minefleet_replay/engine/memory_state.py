@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from struct import error as StructError  # noqa: N812  # It is a class.
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.state.actor_progress import Counts, Progress
-from minefleet_replay.state.chunk_names import ChunkName, Names
-from minefleet_replay.state.index import Chunk, Fragment, Index
-from minefleet_replay.state.leases import Leases, read_rows
+from minefleet_replay.state.actor_progress import ActorCounts, ActorProgress
+from minefleet_replay.state.chunk_names import ChunkName, ChunkNames
+from minefleet_replay.state.index import Chunk, FragmentEntry, Index
+from minefleet_replay.state.leases import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Ledger
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.state.run_state import Standing
+from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.rocksdb import Store
 from minefleet_replay.storage.rows import (
     ACTOR,
@@ -28,15 +28,15 @@ from minefleet_replay.storage.rows import (
 
 
 @dataclass(slots=True)
-class Books:
+class ReplayState:
     """The memory. Every change of it follows rows that are written."""
 
     limits: Limits
     index: Index
-    names: Names
-    leases: Leases
-    progress: Progress
-    standing: Standing
+    names: ChunkNames
+    leases: LeaseTable
+    progress: ActorProgress
+    standing: RunState
     ledger: Ledger
     next_episode: int
     horizon: int
@@ -69,7 +69,7 @@ class Books:
         return [chunk for chunk in self.index.unleased() if self.is_abandoned(chunk)]
 
 
-def read_books(store: Store, limits: Limits) -> Books:
+def read_books(store: Store, limits: Limits) -> ReplayState:
     """Rebuilds the memory from the store.
 
     Raises:
@@ -81,15 +81,15 @@ def read_books(store: Store, limits: Limits) -> Books:
         raise CorruptError(f"the store's rows contradict each other: {error!r}") from error
 
 
-def _read_books(store: Store, limits: Limits) -> Books:
+def _read_books(store: Store, limits: Limits) -> ReplayState:
     standing_row, ledger_row = store.get("system", STANDING), store.get("system", LEDGER)
-    standing = Standing.from_row(standing_row) if standing_row else Standing()
+    standing = RunState.from_row(standing_row) if standing_row else RunState()
     leases = read_rows({number_of(key): row for key, row in store.scan("leases")})
     last_episode = store.last_key("episodes")
-    return Books(
+    return ReplayState(
         limits=limits,
         index=_read_index(store, limits, leases),
-        names=Names({key.decode(): read_names(row) for key, row in store.scan("names")}, limits.streams_kept),
+        names=ChunkNames({key.decode(): read_names(row) for key, row in store.scan("names")}, limits.streams_kept),
         leases=leases,
         progress=_read_progress(store),
         standing=standing,
@@ -99,7 +99,7 @@ def _read_books(store: Store, limits: Limits) -> Books:
     )
 
 
-def _read_index(store: Store, limits: Limits, leases: Leases) -> Index:
+def _read_index(store: Store, limits: Limits, leases: LeaseTable) -> Index:
     index = Index(max_reuse=limits.max_reuse)
     uses = {number_of(key): read_uses(row) for key, row in store.scan("uses")}
     leased = Counter(chunk_id for lease in leases.open.values() for chunk_id, _ in lease.chunks)
@@ -107,7 +107,7 @@ def _read_index(store: Store, limits: Limits, leases: Leases) -> Index:
     return index
 
 
-def _fragments(store: Store) -> Iterator[tuple[ChunkName, Fragment]]:
+def _fragments(store: Store) -> Iterator[tuple[ChunkName, FragmentEntry]]:
     streams: dict[str, str] = {}
     for key, row in store.scan("meta"):
         stream, fragment = read_fragment(number_of(key), row)
@@ -116,9 +116,10 @@ def _fragments(store: Store) -> Iterator[tuple[ChunkName, Fragment]]:
         yield ChunkName(stream, fragment.chunk), fragment
 
 
-def _read_progress(store: Store) -> Progress:
+def _read_progress(store: Store) -> ActorProgress:
     actors = {key.removeprefix(ACTOR).decode(): row for key, row in store.scan("system", ACTOR, AFTER_ACTORS)}
     gone = store.get("system", GONE_ACTORS)
-    return Progress(
-        {actor: Counts.from_row(row) for actor, row in actors.items()}, Counts.from_row(gone) if gone else Counts()
+    return ActorProgress(
+        {actor: ActorCounts.from_row(row) for actor, row in actors.items()},
+        ActorCounts.from_row(gone) if gone else ActorCounts(),
     )

@@ -18,13 +18,13 @@ from random import Random
 from minefleet.core.errors import ConfigError, ContractError, CorruptError
 from minefleet.core.files import sync
 from minefleet_replay.engine.counters import begin_from, read_counters
-from minefleet_replay.engine.memory_state import Books, read_books
+from minefleet_replay.engine.memory_state import ReplayState, read_books
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.replay import Replay
-from minefleet_replay.engine.transaction import Keeper
+from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.state.rate_limiter import Pacing
-from minefleet_replay.storage.identity import FILE, Identity, read_identity, write_identity
+from minefleet_replay.state.rate_limiter import RateLimiter
+from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity, write_identity
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
 from minefleet_replay.storage.rocksdb import DATABASE, Store, has_remains, lock_store, open_store
 from minefleet_replay.storage.rows import LEDGER
@@ -123,7 +123,7 @@ def _open(
         known = identity or identity_of(limits)
         check(directory, known, books)
         payloads = find_payloads(directory, known, books)
-        keeper = Keeper(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
+        keeper = TransactionManager(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
         keeper.condemn_unusable()
         replay = Replay(directory, keeper, clock=clock, rng=rng, bound=bound)
         settle_identity(directory, identity, store, books)
@@ -136,12 +136,12 @@ def _open(
     return replay
 
 
-def identity_of(limits: Limits) -> Identity:
+def identity_of(limits: Limits) -> ShardIdentity:
     """The identity of a new store."""
-    return Identity(shard=limits.shard, shards=limits.shards)
+    return ShardIdentity(shard=limits.shard, shards=limits.shards)
 
 
-def check(directory: Path, identity: Identity, books: Books) -> None:
+def check(directory: Path, identity: ShardIdentity, books: ReplayState) -> None:
     """Refuses a store that does not fit its identity or the configuration."""
     standing, limits = books.standing, books.limits
     if books.ledger.appended < identity.appended or (identity.run_id and not standing.run_id):
@@ -161,7 +161,7 @@ def check(directory: Path, identity: Identity, books: Books) -> None:
         )
 
 
-def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadLog:
+def find_payloads(directory: Path, identity: ShardIdentity, books: ReplayState) -> PayloadLog:
     """Finds the payloads of all fragments.
 
     Those that power loss took, in its window, are found missing when they are read, and counted as corrupt.
@@ -182,10 +182,10 @@ def find_payloads(directory: Path, identity: Identity, books: Books) -> PayloadL
     return payloads
 
 
-def begin_pacing(books: Books, now: float) -> Pacing:
+def begin_pacing(books: ReplayState, now: float) -> RateLimiter:
     """Incomplete chunks get the time of a grant to go on; grants themselves are asked for again by their streams."""
     limits = books.limits
-    pacing = Pacing(room_steps=limits.room_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
+    pacing = RateLimiter(room_steps=limits.room_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
     for chunk in books.index:
         chunk.began_at = now
         if not chunk.whole:
@@ -193,7 +193,7 @@ def begin_pacing(books: Books, now: float) -> Pacing:
     return pacing
 
 
-def settle_identity(directory: Path, identity: Identity | None, store: Store, books: Books) -> None:
+def settle_identity(directory: Path, identity: ShardIdentity | None, store: Store, books: ReplayState) -> None:
     """Says outside RocksDB whose store it is, once that is durable inside."""
     if identity is None or identity.run_id != books.standing.run_id:
         store.sync(store.written)

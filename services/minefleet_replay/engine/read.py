@@ -7,12 +7,12 @@ from typing import NamedTuple
 import xxhash
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.engine.lease import Lent
+from minefleet_replay.engine.lease import ChunkInLease
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import Fragment
+from minefleet_replay.state.index import FragmentEntry
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb import Store
-from minefleet_replay.storage.rows import Meta, number_key
+from minefleet_replay.storage.rows import FragmentRow, number_key
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +20,11 @@ GROUP_BYTES = 4 * 2**20
 """Payload bytes that are read at once, unless one fragment has more."""
 
 
-class Wish(NamedTuple):
+class ReadItem(NamedTuple):
     """A fragment to read."""
 
     chunk: ChunkName
-    fragment: Fragment
+    fragment: FragmentEntry
 
 
 class Stored(NamedTuple):
@@ -35,34 +35,34 @@ class Stored(NamedTuple):
     pieces: list[bytes]
 
 
-def grouped(lent: Iterable[Lent]) -> Iterator[list[Wish]]:
+def grouped(lent: Iterable[ChunkInLease]) -> Iterator[list[ReadItem]]:
     """Yields the fragments of chunks, in order, in groups that are worth one read."""
-    group: list[Wish] = []
+    group: list[ReadItem] = []
     group_bytes = 0
     for chunk in lent:
         for fragment in chunk.fragments:
             if group and group_bytes + fragment.payload_bytes > GROUP_BYTES:
                 yield group
                 group, group_bytes = [], 0
-            group.append(Wish(chunk.name, fragment))
+            group.append(ReadItem(chunk.name, fragment))
             group_bytes += fragment.payload_bytes
     if group:
         yield group
 
 
-def read(store: Store, payloads: PayloadLog, wishes: Sequence[Wish]) -> list[Stored | None]:
+def read(store: Store, payloads: PayloadLog, wishes: Sequence[ReadItem]) -> list[Stored | None]:
     """Reads fragments; None for those whose bytes are not what was appended."""
     keys = [number_key(wish.fragment.number) for wish in wishes]
     rows = store.get_many("meta", keys)
     return [_read(payloads, wish, row) for wish, row in zip(wishes, rows, strict=True)]
 
 
-def _read(payloads: PayloadLog, wish: Wish, row: bytes | None) -> Stored | None:
+def _read(payloads: PayloadLog, wish: ReadItem, row: bytes | None) -> Stored | None:
     name, fragment = wish
     try:
         if row is None:
             raise CorruptError("its row is missing")
-        meta = Meta.from_row(fragment.number, row)
+        meta = FragmentRow.from_row(fragment.number, row)
         pieces = payloads.read(fragment.place, fragment.payload_bytes)
         if meta.fragment.corrupt or _digest(pieces) != meta.checksum:
             raise CorruptError("its bytes do not match their checksum")

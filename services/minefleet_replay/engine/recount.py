@@ -7,7 +7,7 @@ from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.leases import read_rows
 from minefleet_replay.state.ledger import Amount, Ledger
 from minefleet_replay.storage.rocksdb import Store
-from minefleet_replay.storage.rows import LEDGER, Meta, number_of, read_names
+from minefleet_replay.storage.rows import LEDGER, FragmentRow, number_of, read_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def recount(store: Store) -> Recount:
     ids: dict[ChunkName, int] = {}
     steps = dict[str, list[int]](live=[], leased=[], quarantined=[])
     for key, row in store.scan("meta"):
-        meta = Meta.from_row(number_of(key), row)
+        meta = FragmentRow.from_row(number_of(key), row)
         name = ChunkName(meta.stream, meta.fragment.chunk)
         is_leased = ids.setdefault(name, meta.fragment.number) in leased_ids
         kind = "quarantined" if meta.fragment.corrupt else "leased" if is_leased else "live"

@@ -18,19 +18,19 @@ from typing import NamedTuple
 
 from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
-from minefleet_replay.engine.append import Grant, Intake, Outcome, Upload
+from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant, Outcome
 from minefleet_replay.engine.counters import Counters, counters_of, write_counters
-from minefleet_replay.engine.lease import Learner, Lending, Lent, Wanted
-from minefleet_replay.engine.read import Stored, Wish, read
-from minefleet_replay.engine.transaction import Keeper
-from minefleet_replay.state.actor_progress import Counts
+from minefleet_replay.engine.lease import ChunkInLease, LearnerPosition, LeasePath, LeaseRequest
+from minefleet_replay.engine.read import ReadItem, Stored, read
+from minefleet_replay.engine.transaction import TransactionManager
+from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.lease_forecast import Closing
+from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.leases import Ending
-from minefleet_replay.state.rate_limiter import Hint
-from minefleet_replay.state.step_shares import StepAccount
+from minefleet_replay.state.rate_limiter import RetryAfter
+from minefleet_replay.state.step_shares import TaskSteps
 from minefleet_replay.state.streams import StreamState
-from minefleet_replay.storage.identity import Identity, write_identity
+from minefleet_replay.storage.identity import ShardIdentity, write_identity
 from minefleet_replay.storage.rocksdb import Family, StorageError
 from minefleet_replay.storage.rows import number_key, number_of
 
@@ -45,14 +45,14 @@ BREATH_S = 0.001
 PAGE_BYTES = 4 * 2**20
 
 
-class Answer(NamedTuple):
+class LeaseAnswer(NamedTuple):
     """Replay's answer to a Reserve."""
 
     grants: list[Grant]
     retry_after_s: float
     newest_version: int
     wants_newer_weights: bool
-    closing: Closing | None
+    closing: ForecastRow | None
     longest_chunk_s: float
     """Longest duration of a chunk; infinite where it is not known."""
 
@@ -70,7 +70,7 @@ class Replay:
     def __init__(
         self,
         directory: Path,
-        keeper: Keeper,
+        keeper: TransactionManager,
         *,
         clock: Callable[[], float],
         rng: Random,
@@ -89,14 +89,14 @@ class Replay:
         self.keeper = keeper
         self._clock = clock
         self._bound = bound
-        self._intake = Intake(keeper, clock)
-        self._lending = Lending(keeper, clock, rng)
-        self._hint = Hint()
+        self._intake = AppendPath(keeper, clock)
+        self._lending = LeasePath(keeper, clock, rng)
+        self._hint = RetryAfter()
         self._changed = threading.Condition()
         self._stopped = False
         self._synced_at = clock()
         self._noting = threading.Lock()
-        self._noted: tuple[Identity, Counters] | None = None
+        self._noted: tuple[ShardIdentity, Counters] | None = None
         self._trimmed: dict[Family, int] = {"episodes": 0, "drops": 0}
 
     def bind(self, run_id: str, schema_fingerprint: str | None = None) -> None:
@@ -121,7 +121,9 @@ class Replay:
                 f"the fragment has schema {schema_fingerprint}, run {run_id} has {limits.schema_fingerprint}"
             )
 
-    def reserve(self, policy_version: int, names: Sequence[ChunkName], streams: Sequence[StreamState] = ()) -> Answer:
+    def reserve(
+        self, policy_version: int, names: Sequence[ChunkName], streams: Sequence[StreamState] = ()
+    ) -> LeaseAnswer:
         """Says which chunks may be made with these weights; renews grants."""
         with self._changed:
             for stream in streams:
@@ -131,9 +133,9 @@ class Replay:
             grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names, closing, longest_s)
             newest_version = self.keeper.books.standing.newest_version
             wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
-            return Answer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
+            return LeaseAnswer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
 
-    def append(self, upload: Upload) -> Outcome | None:
+    def append(self, upload: FragmentUpload) -> Outcome | None:
         """Stores an upload, durably against `kill -9`. Returns what became of its fragment, if it has one."""
         with self._changed:
             outcome = self._intake.append(upload)
@@ -149,10 +151,14 @@ class Replay:
         return newest_version
 
     def lease(
-        self, learner: Learner, wanted: Wanted, wait_s: float, is_wanted: Callable[[], bool] = lambda: True
-    ) -> list[Lent]:
+        self,
+        learner: LearnerPosition,
+        wanted: LeaseRequest,
+        wait_s: float,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> list[ChunkInLease]:
         """Leases chunks, durably; waits until there are enough. Empty when the wait ran out."""
-        lent: list[Lent] | None = None
+        lent: list[ChunkInLease] | None = None
 
         def is_over() -> bool:
             nonlocal lent
@@ -174,7 +180,7 @@ class Replay:
             self.keeper.metrics.lease_wait.observe(self._clock() - began)
         return lent or []
 
-    def lent(self, learner: Learner, number: int, names: Sequence[ChunkName]) -> list[Lent]:
+    def lent(self, learner: LearnerPosition, number: int, names: Sequence[ChunkName]) -> list[ChunkInLease]:
         """The chunks of an open lease, or those named.
 
         Raises:
@@ -188,11 +194,11 @@ class Replay:
             raise NotFoundError(f"lease {number} does not hold chunk {missing[0].stream}/{missing[0].number}")
         return [lent[name] for name in names or lent]
 
-    def refuse_fenced(self, learner: Learner) -> None:
+    def refuse_fenced(self, learner: LearnerPosition) -> None:
         """Raises FencedError if a newer epoch has taken over. Takes no lock, for it reads a single number."""
         self._lending.refuse_fenced(learner)
 
-    def fetch(self, wishes: Sequence[Wish]) -> list[Stored | None]:
+    def fetch(self, wishes: Sequence[ReadItem]) -> list[Stored | None]:
         """Reads leased fragments; None for those that are corrupt, which quarantines them.
 
         Raises:
@@ -205,7 +211,7 @@ class Replay:
                     self._lending.quarantine(*wish)
         return found
 
-    def close_lease(self, learner: Learner, number: int, ending: Ending) -> None:
+    def close_lease(self, learner: LearnerPosition, number: int, ending: Ending) -> None:
         """Acks or releases a lease."""
         with self._changed:
             self._lending.admit(learner)
@@ -216,7 +222,7 @@ class Replay:
         if self.keeper.books.limits.syncs_appends:
             self.keeper.sync(written)
 
-    def read_episodes(self, learner: Learner, cursor: int, limit: int) -> Page:
+    def read_episodes(self, learner: LearnerPosition, cursor: int, limit: int) -> Page:
         """Returns at most `limit` records from a cursor on, and where to go on."""
         with self._changed:
             self._lending.admit(learner)
@@ -231,12 +237,12 @@ class Replay:
             cursor = number_of(key) + 1
         return Page(records, cursor)
 
-    def progress(self) -> Counts:
+    def progress(self) -> ActorCounts:
         """The sums of the actors' reports."""
         with self._changed:
             return self.keeper.books.progress.total
 
-    def shares(self) -> tuple[list[StepAccount], list[StepAccount], Closing | None]:
+    def shares(self) -> tuple[list[TaskSteps], list[TaskSteps], ForecastRow | None]:
         """The fate of each task's steps, and of those of the streams with the smallest trained shares."""
         with self._changed:
             slow, closing = self.keeper.streams.too_slow, self.keeper.lease_clock.forecast(self._clock())
@@ -372,7 +378,7 @@ class Replay:
             counters = counters_of(self.keeper.store, books.next_episode)
         with self._noting:
             shard, shards = books.limits.shard, books.limits.shards
-            identity = Identity(run_id=books.standing.run_id, appended=appended, shard=shard, shards=shards)
+            identity = ShardIdentity(run_id=books.standing.run_id, appended=appended, shard=shard, shards=shards)
             if (identity, counters) != self._noted:
                 write_counters(self._directory, counters)
                 write_identity(self._directory, identity)

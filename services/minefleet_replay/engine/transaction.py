@@ -9,20 +9,20 @@ from functools import partial
 from itertools import islice
 
 from minefleet.core.errors import OverloadedError, RejectedError
-from minefleet_replay.engine.memory_state import Books
+from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.state.balance import Balance
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
-from minefleet_replay.state.index import Chunk, Fragment
+from minefleet_replay.state.index import Chunk, FragmentEntry
 from minefleet_replay.state.lease_forecast import LeaseClock
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
-from minefleet_replay.state.rate_limiter import Pacing
-from minefleet_replay.state.run_state import Standing
-from minefleet_replay.state.step_shares import PLAYED, TRAINED, Shares
+from minefleet_replay.state.rate_limiter import RateLimiter
+from minefleet_replay.state.run_state import RunState
+from minefleet_replay.state.step_shares import PLAYED, TRAINED, StepCounter
 from minefleet_replay.state.streams import Streams
 from minefleet_replay.storage.payload_log import PayloadLog
-from minefleet_replay.storage.rocksdb import Batch, Family, Store
+from minefleet_replay.storage.rocksdb import Family, Store, StoreBatch
 from minefleet_replay.storage.rows import LEDGER, STANDING, drop_row, number_key
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ SLICE_CHUNKS = 1000
 """Chunks that one change drops at most, when many must leave at once: a write holds up all threads."""
 
 
-class Change:
+class Transaction:
     """Rows that are written together, and what follows in memory once they are."""
 
     def __init__(self, store: Store, ledger: Ledger) -> None:
-        self.batch = Batch(store)
+        self.batch = StoreBatch(store)
         self.ledger = ledger
         self.effects: list[Callable[[], None]] = []
 
@@ -58,15 +58,15 @@ class Change:
         self.effects.append(effect)
 
 
-class Keeper:
+class TransactionManager:
     """The store, the books and the pacing, which change together. Not thread-safe."""
 
     def __init__(
         self,
         store: Store,
         payloads: PayloadLog,
-        books: Books,
-        pacing: Pacing,
+        books: ReplayState,
+        pacing: RateLimiter,
         metrics: ReplayMetrics,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -84,17 +84,17 @@ class Keeper:
         """Size before packing."""
         self.lease_clock = LeaseClock(books.limits.max_staleness)
         self.streams = Streams(books.limits)
-        self.shares = Shares()
+        self.shares = StepCounter()
         self.balance = None if books.limits.balance == "speed" else Balance(books.limits, self.streams)
         self._wall_clock = wall_clock
         self._leaving: deque[tuple[Chunk, Reason]] = deque()
         self._warned = False
 
-    def change(self) -> Change:
+    def change(self) -> Transaction:
         """Begins a change."""
-        return Change(self.store, self.books.ledger)
+        return Transaction(self.store, self.books.ledger)
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: Transaction) -> None:
         """Writes a change and follows it in memory; neither when the store refuses.
 
         Raises:
@@ -123,7 +123,7 @@ class Keeper:
             self.payloads.remove(dead)
         return bool(dead)
 
-    def stand(self, change: Change, standing: Standing) -> None:
+    def stand(self, change: Transaction, standing: RunState) -> None:
         """Changes where the run stands."""
         change.put("system", STANDING, standing.to_row())
         change.then(partial(setattr, self.books, "standing", standing))
@@ -143,7 +143,7 @@ class Keeper:
             return "stale"
         return "abandoned" if self.books.is_abandoned(chunk) else None
 
-    def drop(self, change: Change, chunk: Chunk, reason: Reason, uses: int) -> None:
+    def drop(self, change: Transaction, chunk: Chunk, reason: Reason, uses: int) -> None:
         """Drops a chunk that no lease holds after so many acked uses."""
         for fragment in chunk.fragments:
             change.delete("meta", number_key(fragment.number))
@@ -153,7 +153,7 @@ class Keeper:
         change.then(partial(self._forget, chunk))
 
     def explain(
-        self, change: Change, name: ChunkName, fragments: list[Fragment], reason: Reason, uses: int = 0
+        self, change: Transaction, name: ChunkName, fragments: list[FragmentEntry], reason: Reason, uses: int = 0
     ) -> None:
         """Records why fragments of a chunk leave, for `why-dropped`."""
         row = drop_row(name, fragments, reason, uses, self._wall_clock())
@@ -162,7 +162,7 @@ class Keeper:
         if not uses:
             change.then(partial(self.count, name.stream, fragments, reason))
 
-    def count(self, stream: str, fragments: Iterable[Fragment], what: str) -> None:
+    def count(self, stream: str, fragments: Iterable[FragmentEntry], what: str) -> None:
         """Counts the steps of fragments: played, trained, or the reason for which they left without."""
         self.shares.count(stream, fragments, what)
         if self.balance is not None and what != TRAINED:

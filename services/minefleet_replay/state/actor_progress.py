@@ -9,37 +9,37 @@ MAX_ACTORS = 4096
 _ROW = Struct("<QQ")
 
 
-class Counts(NamedTuple):
+class ActorCounts(NamedTuple):
     """The report of an actor."""
 
     env_steps: int = 0
     env_failures: int = 0
 
-    def joined(self, other: "Counts") -> "Counts":
+    def joined(self, other: "ActorCounts") -> "ActorCounts":
         """The larger of each."""
-        return Counts(max(self.env_steps, other.env_steps), max(self.env_failures, other.env_failures))
+        return ActorCounts(max(self.env_steps, other.env_steps), max(self.env_failures, other.env_failures))
 
-    def plus(self, other: "Counts") -> "Counts":
+    def plus(self, other: "ActorCounts") -> "ActorCounts":
         """The sums."""
-        return Counts(self.env_steps + other.env_steps, self.env_failures + other.env_failures)
+        return ActorCounts(self.env_steps + other.env_steps, self.env_failures + other.env_failures)
 
     def to_row(self) -> bytes:
         """Packs them."""
         return _ROW.pack(*self)
 
     @classmethod
-    def from_row(cls, row: bytes) -> "Counts":
+    def from_row(cls, row: bytes) -> "ActorCounts":
         """Inverts `to_row`."""
         return cls(*_ROW.unpack(row))
 
 
-NO_COUNTS = Counts()
+NO_COUNTS = ActorCounts()
 
 
-class Progress:
+class ActorProgress:
     """All actors; the one heard of last comes last."""
 
-    def __init__(self, actors: dict[str, Counts], gone: Counts) -> None:
+    def __init__(self, actors: dict[str, ActorCounts], gone: ActorCounts) -> None:
         self._actors = dict(actors)
         self.gone = gone
         """Sum over incarnations that are not remembered singly any more."""
@@ -47,14 +47,14 @@ class Progress:
         for counts in actors.values():
             self.total = self.total.plus(counts)
 
-    def __getitem__(self, actor: str) -> Counts:
+    def __getitem__(self, actor: str) -> ActorCounts:
         return self._actors.get(actor, NO_COUNTS)
 
-    def take(self, actor: str, counts: Counts) -> None:
+    def take(self, actor: str, counts: ActorCounts) -> None:
         """Takes an actor's new maximum."""
         known = self._actors.pop(actor, NO_COUNTS)
         self._actors[actor] = counts
-        self.total = Counts(*(old + new - was for old, new, was in zip(self.total, counts, known, strict=True)))
+        self.total = ActorCounts(*(old + new - was for old, new, was in zip(self.total, counts, known, strict=True)))
 
     def surplus(self, actor: str) -> str | None:
         """The actor to fold into `gone` before this one is taken."""

@@ -88,7 +88,7 @@ class StreamNames:
 NOTHING = StreamNames()
 
 
-class Names:
+class ChunkNames:
     """All remembered streams; the one heard of last comes last."""
 
     def __init__(self, streams: dict[str, StreamNames], max_streams: int = MAX_STREAMS) -> None:

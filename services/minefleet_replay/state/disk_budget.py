@@ -40,7 +40,7 @@ LARGEST_RECORDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class DiskBudget:
     """The parts of `max_bytes`."""
 
     max_bytes: int

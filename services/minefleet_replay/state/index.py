@@ -30,18 +30,18 @@ Age = tuple[int, int]
 """Oldest version and id."""
 
 
-class Place(NamedTuple):
+class PayloadLocation(NamedTuple):
     """The place of a payload: a file of the payload log, and the offset in it."""
 
     file: int
     offset: int
 
 
-NOWHERE = Place(0, 0)
+NOWHERE = PayloadLocation(0, 0)
 """Of a payload that was not kept."""
 
 
-class Fragment(NamedTuple):
+class FragmentEntry(NamedTuple):
     """One stored fragment."""
 
     sequence: int
@@ -56,7 +56,7 @@ class Fragment(NamedTuple):
     chunk_start: int
     """Sequence of the chunk's first fragment."""
     closes_chunk: bool
-    place: Place
+    place: PayloadLocation
     """Place of its payload."""
     task: str = ""
     corrupt: bool = False
@@ -74,7 +74,7 @@ class Chunk:
     """Acked uses."""
     leases: int = 0
     """Open leases that hold it."""
-    fragments: list[Fragment] = field(default_factory=list)
+    fragments: list[FragmentEntry] = field(default_factory=list)
     """By sequence."""
     whole: bool = False
     """Nothing can be added to it any more."""
@@ -160,7 +160,7 @@ class Index:
         return self._by_name.get(name)
 
     def load(
-        self, fragments: Iterable[tuple[ChunkName, Fragment]], uses: Mapping[int, int], leases: Mapping[int, int]
+        self, fragments: Iterable[tuple[ChunkName, FragmentEntry]], uses: Mapping[int, int], leases: Mapping[int, int]
     ) -> None:
         """Fills an empty index.
 
@@ -186,7 +186,7 @@ class Index:
                 self._ready_steps += chunk.steps
         self._ready.update({charge: SortedList(ages) for charge, ages in ready.items()})
 
-    def add(self, name: ChunkName, fragment: Fragment) -> Chunk:
+    def add(self, name: ChunkName, fragment: FragmentEntry) -> Chunk:
         """Adds a fragment to its chunk."""
         chunk = self._by_name.get(name)
         if chunk is not None:
@@ -221,7 +221,7 @@ class Index:
         chunk.leases += leases
         self._list(chunk)
 
-    def mark_corrupt(self, chunk: Chunk, fragment: Fragment) -> None:
+    def mark_corrupt(self, chunk: Chunk, fragment: FragmentEntry) -> None:
         """Notes that a fragment's bytes are corrupt: its chunk is not leased again."""
         self._unlist(chunk)
         chunk.fragments[chunk.fragments.index(fragment)] = fragment._replace(corrupt=True)
@@ -302,7 +302,7 @@ class Index:
             place -= len(ready)
         raise IndexError(place)
 
-    def _place(self, name: ChunkName, fragment: Fragment) -> Chunk:
+    def _place(self, name: ChunkName, fragment: FragmentEntry) -> Chunk:
         chunk = self._by_name.get(name)
         if chunk is None:
             chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)

@@ -33,14 +33,14 @@ FEW_SAMPLES = 4
 LEAST_SAMPLES = 1
 
 
-class Answer(NamedTuple):
+class LeaseTimes(NamedTuple):
     """Of a lease."""
 
     enough_at: float
     answered_at: float
 
 
-class Closing(NamedTuple):
+class ForecastRow(NamedTuple):
     """When the lease that is being filled closes, and how long those after it take."""
 
     use_version: int
@@ -72,7 +72,7 @@ class LeaseClock:
         self._windows = deque[float](maxlen=FEW_SAMPLES)
         self._use_version = 0
         """That the last lease was for."""
-        self._answers = deque[Answer](maxlen=max_staleness + 1 + SAMPLES)
+        self._answers = deque[LeaseTimes](maxlen=max_staleness + 1 + SAMPLES)
         """Of leases that followed each other."""
         self._enough_at: float | None = None
         self._published: dict[int, float] = {}
@@ -99,19 +99,19 @@ class LeaseClock:
         if use_version != self._use_version + 1:
             self._answers.clear()
         self._use_version = use_version
-        self._answers.append(Answer(enough_at, now))
+        self._answers.append(LeaseTimes(enough_at, now))
         published = self._published.get(use_version - self._max_staleness)
         if published is not None:
             self._windows.append(enough_at - published)
         self._enough_at = None
 
-    def forecast(self, now: float) -> Closing | None:
+    def forecast(self, now: float) -> ForecastRow | None:
         """When the next lease closes; None while too little is known."""
         if len(self._answers) <= LEAST_SAMPLES or len(self._windows) < LEAST_SAMPLES:
             return None
         since, fill_s = self._answers[-1].answered_at, median(self._took_s(1))
         closes_s = accumulate((self._soon_s(leases, fill_s) for leases in range(1, self._max_staleness + 2)), max)
-        return Closing(
+        return ForecastRow(
             use_version=self._use_version + 1,
             closes_in_s=tuple(max(0.0, since + close_s - now) for close_s in closes_s),
             at_most_in_s=max(0.0, since + (1 + self._patience) * fill_s - now),

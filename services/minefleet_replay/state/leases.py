@@ -14,7 +14,7 @@ Ending = Literal["acked", "released"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class OpenLease:
     """An open lease. Its row is the charge of one use of each of its chunks."""
 
     number: int
@@ -28,15 +28,15 @@ class Lease:
 
 
 @dataclass(slots=True)
-class Leases:
+class LeaseTable:
     """Open leases, and how the latest others ended."""
 
-    open: dict[int, Lease] = field(default_factory=dict)
+    open: dict[int, OpenLease] = field(default_factory=dict)
     closed: dict[int, Ending] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
     """When those of the open ones were granted that this process has granted, seconds."""
 
-    def grant(self, lease: Lease, now: float | None = None) -> None:
+    def grant(self, lease: OpenLease, now: float | None = None) -> None:
         """Opens a lease."""
         self.open[lease.number] = lease
         if now is not None:
@@ -68,14 +68,14 @@ def ending_row(ending: Ending) -> bytes:
     return json.dumps({"ending": ending}).encode()
 
 
-def read_rows(rows: dict[int, bytes]) -> Leases:
+def read_rows(rows: dict[int, bytes]) -> LeaseTable:
     """Inverts the rows of the current epoch's leases."""
-    leases = Leases()
+    leases = LeaseTable()
     for number, row in rows.items():
         data = json.loads(row)
         if "ending" in data:
             leases.closed[number] = data["ending"]
         else:
             chunks = tuple((chunk_id, uses) for chunk_id, uses in data["chunks"])
-            leases.grant(Lease(number, data["use_version"], chunks))
+            leases.grant(OpenLease(number, data["use_version"], chunks))
     return leases

@@ -41,7 +41,7 @@ class Amount(NamedTuple):
     """In them."""
 
 
-class Account(NamedTuple):
+class LedgerAccount(NamedTuple):
     """Things, counted by bucket."""
 
     appended: int = 0
@@ -52,11 +52,11 @@ class Account(NamedTuple):
     evicted: int = 0
     corrupt: int = 0
 
-    def added(self, bucket: Bucket, count: int) -> "Account":
+    def added(self, bucket: Bucket, count: int) -> "LedgerAccount":
         """So many more were appended, into a bucket."""
         return self._replace(appended=self.appended + count, **{bucket: getattr(self, bucket) + count})
 
-    def moved(self, source: Bucket, target: Bucket, count: int) -> "Account":
+    def moved(self, source: Bucket, target: Bucket, count: int) -> "LedgerAccount":
         """So many went from one bucket to another."""
         if source == target:
             return self
@@ -80,8 +80,8 @@ class Account(NamedTuple):
 class Ledger(NamedTuple):
     """The two accounts."""
 
-    fragments: Account = Account()
-    steps: Account = Account()
+    fragments: LedgerAccount = LedgerAccount()
+    steps: LedgerAccount = LedgerAccount()
 
     def added(self, bucket: Bucket, steps: int) -> "Ledger":
         """One more fragment of so many steps was appended, into a bucket."""
@@ -113,7 +113,7 @@ class Ledger(NamedTuple):
     @classmethod
     def from_row(cls, row: bytes) -> "Ledger":
         """Inverts `to_row`."""
-        accounts = [Account(*counts) for counts in _ACCOUNT.iter_unpack(row)]
+        accounts = [LedgerAccount(*counts) for counts in _ACCOUNT.iter_unpack(row)]
         if len(accounts) != len(cls._fields):
             raise CorruptError(f"the ledger's row has {len(row)} bytes")
         return cls(*accounts)

@@ -7,7 +7,7 @@ from typing import Literal
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.runs.run import Run
 from minefleet_replay.state.chunk_names import MAX_STREAMS
-from minefleet_replay.state.disk_budget import LARGEST_RECORDS, Budget
+from minefleet_replay.state.disk_budget import LARGEST_RECORDS, DiskBudget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,9 +44,9 @@ class Limits:
     """Streams whose names are remembered: those heard of last."""
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> DiskBudget:
         """The parts of `max_bytes`."""
-        return Budget(self.max_bytes)
+        return DiskBudget(self.max_bytes)
 
     @property
     def room_steps(self) -> int:
@@ -77,7 +77,7 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
     replay, fragment_steps = rollout.replay_buffer_config, rollout.fragment_length
     chunk_steps = replay.fragments_per_chunk * fragment_steps
     max_bytes = replay.max_bytes // shards
-    records_kept = Budget(max_bytes).records_kept
+    records_kept = DiskBudget(max_bytes).records_kept
     return Limits(
         steps_per_iteration=fragments_per_iteration(run.config, shard) * fragment_steps,
         chunk_steps=chunk_steps,

@@ -20,7 +20,7 @@ HINTS_PER_TURN = 8
 """A refused actor asks again about so often between two moments at which room is made."""
 
 
-class Watchlist:
+class LastSeen:
     """Names in the order in which they were last heard of, and the steps that each is still to bring."""
 
     def __init__(self) -> None:
@@ -57,15 +57,15 @@ class Watchlist:
             yield name
 
 
-class Pacing:
+class RateLimiter:
     """Grants that no fragment has arrived for yet, and chunks that wait for more fragments."""
 
     def __init__(self, *, room_steps: int, grant_timeout_s: float, enabled: bool) -> None:
         self._room_steps = room_steps
         self._grant_timeout_s = grant_timeout_s
         self._enabled = enabled
-        self._grants = Watchlist()
-        self._incomplete = Watchlist()
+        self._grants = LastSeen()
+        self._incomplete = LastSeen()
 
     @property
     def granted_chunks(self) -> int:
@@ -133,7 +133,7 @@ class Pacing:
         return list(self._incomplete.silent_since(moment))
 
 
-class Hint:
+class RetryAfter:
     """When a refused actor shall ask again: a small share of the time between two moments at which room was made."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class RunState:
     """Replay's knowledge of the run."""
 
     run_id: str = ""
@@ -25,15 +25,15 @@ class Standing:
     abandoned: tuple[Span, ...] = ()
     """Open intervals: the versions strictly between belong to learners that crashed."""
 
-    def taken_over(self, epoch: int) -> "Standing":
+    def taken_over(self, epoch: int) -> "RunState":
         """A newer epoch began."""
         return replace(self, epoch=epoch)
 
-    def heard(self, version: int) -> "Standing":
+    def heard(self, version: int) -> "RunState":
         """A newer version was published."""
         return replace(self, newest_version=version)
 
-    def resumed(self, lineage: tuple[int, int, int], max_staleness: int) -> "Standing":
+    def resumed(self, lineage: tuple[int, int, int], max_staleness: int) -> "RunState":
         """A learner resumed: the versions between are abandoned. Intervals too old to matter are forgotten."""
         needed = [span for span in self.abandoned if span[1] > self.newest_version - max_staleness]
         return replace(self, lineage=lineage, abandoned=(*needed, lineage[1:]))
@@ -47,7 +47,7 @@ class Standing:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_row(cls, row: bytes) -> "Standing":
+    def from_row(cls, row: bytes) -> "RunState":
         """Inverts `to_row`."""
         try:
             data = json.loads(row)

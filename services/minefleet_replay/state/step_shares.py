@@ -7,7 +7,7 @@ from typing import NamedTuple
 from minefleet.rpc.replay_client import duration
 from minefleet.v1 import replay_service_pb2
 from minefleet_replay.state.chunk_names import MAX_STREAMS
-from minefleet_replay.state.index import Fragment
+from minefleet_replay.state.index import FragmentEntry
 
 MAX_TASKS = 1000
 """Tasks that are told apart; those after them are counted together."""
@@ -18,22 +18,22 @@ STARVED_SHARE = 0.5
 PLAYED, TRAINED = "played", "trained"
 
 
-class Use(NamedTuple):
+class StepUse(NamedTuple):
     """Sums over trained steps, at their first use."""
 
     staleness: int
     age_s: float
     """From the beginning of the step's chunk until it was leased, seconds."""
 
-    def plus(self, other: "Use") -> "Use":
+    def plus(self, other: "StepUse") -> "StepUse":
         """Both together."""
-        return Use(self.staleness + other.staleness, self.age_s + other.age_s)
+        return StepUse(self.staleness + other.staleness, self.age_s + other.age_s)
 
 
-NO_USE = Use(0, 0.0)
+NO_USE = StepUse(0, 0.0)
 
 
-class StepAccount(NamedTuple):
+class TaskSteps(NamedTuple):
     """The steps of a task or a stream."""
 
     name: str
@@ -44,7 +44,7 @@ class StepAccount(NamedTuple):
     """The window that the slowest of those needs."""
     let_off: int = 0
     """Steps that `balance` let it off."""
-    use: Use = NO_USE
+    use: StepUse = NO_USE
 
     def to_proto(self) -> replay_service_pb2.StepAccount:
         """As it travels."""
@@ -62,16 +62,16 @@ class StepAccount(NamedTuple):
         )
 
 
-class Shares:
+class StepCounter:
     """The counts."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Counter[str]] = {}
         self._streams: dict[str, Counter[str]] = {}
         self._task_of: dict[str, str] = {}
-        self._uses: dict[str, Use] = {}
+        self._uses: dict[str, StepUse] = {}
 
-    def count(self, stream: str, fragments: Iterable[Fragment], what: str) -> None:
+    def count(self, stream: str, fragments: Iterable[FragmentEntry], what: str) -> None:
         """Counts the steps of fragments: played, trained, or the reason for which they left without."""
         for fragment in fragments:
             task = self._task(fragment)
@@ -81,14 +81,14 @@ class Shares:
             self._streams.setdefault(stream, Counter())[what] += fragment.steps
             self._task_of[stream] = task
 
-    def used(self, fragments: Iterable[Fragment], staleness: int, age_s: float) -> None:
+    def used(self, fragments: Iterable[FragmentEntry], staleness: int, age_s: float) -> None:
         """Takes in how stale fragments were when they were trained on for the first time."""
         for fragment in fragments:
-            use = Use(staleness * fragment.steps, age_s * fragment.steps)
+            use = StepUse(staleness * fragment.steps, age_s * fragment.steps)
             task = self._task(fragment)
             self._uses[task] = self._uses.get(task, NO_USE).plus(use)
 
-    def tasks(self, too_slow: Mapping[str, float], let_off: Mapping[str, int]) -> list[StepAccount]:
+    def tasks(self, too_slow: Mapping[str, float], let_off: Mapping[str, int]) -> list[TaskSteps]:
         """All tasks.
 
         Args:
@@ -99,7 +99,7 @@ class Shares:
         for stream, needed_s in too_slow.items():
             slow.setdefault(self._task_of.get(stream, ""), []).append(needed_s)
         return [
-            StepAccount(
+            TaskSteps(
                 task,
                 counts,
                 len(slow.get(task, ())),
@@ -110,16 +110,16 @@ class Shares:
             for task, counts in self._tasks.items()
         ]
 
-    def starved(self, too_slow: Mapping[str, float]) -> list[StepAccount]:
+    def starved(self, too_slow: Mapping[str, float]) -> list[TaskSteps]:
         """The streams of whose steps, among those that are settled, the fewest are trained on."""
         shares = {stream: _trained_share(counts) for stream, counts in self._streams.items()}
         starved = sorted((share, stream) for stream, share in shares.items() if share < STARVED_SHARE)
         return [
-            StepAccount(one, self._streams[one], int(one in too_slow), too_slow.get(one, 0.0))
+            TaskSteps(one, self._streams[one], int(one in too_slow), too_slow.get(one, 0.0))
             for _, one in starved[:MAX_STARVED]
         ]
 
-    def _task(self, fragment: Fragment) -> str:
+    def _task(self, fragment: FragmentEntry) -> str:
         return fragment.task if fragment.task in self._tasks or len(self._tasks) < MAX_TASKS else OTHER
 
     def _forget(self, stream: str) -> None:

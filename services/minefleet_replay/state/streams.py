@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.lease_forecast import SLACK, WAYS_S, Closing, needed_s
+from minefleet_replay.state.lease_forecast import SLACK, WAYS_S, ForecastRow, needed_s
 from minefleet_replay.state.limits import Limits
 
 TRY_S = 30.0
@@ -34,7 +34,7 @@ class StreamState(NamedTuple):
     """Task of its environment."""
 
 
-class Known(NamedTuple):
+class LastReport(NamedTuple):
     """The latest report of a stream."""
 
     step_s: float
@@ -42,7 +42,7 @@ class Known(NamedTuple):
     heard_at: float
 
 
-class Begun(NamedTuple):
+class ChunkBegun(NamedTuple):
     """A chunk that is being made, or is on its way."""
 
     oldest_version: int
@@ -57,8 +57,8 @@ class Streams:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._speeds: tuple[list[float], list[float]] | None = None
-        self._known: dict[str, Known] = {}
-        self._begun: dict[ChunkName, Begun] = {}
+        self._known: dict[str, LastReport] = {}
+        self._begun: dict[ChunkName, ChunkBegun] = {}
         self._tried: dict[str, float] = {}
         self._slow: dict[str, float] = {}
         """The windows that streams need which are too slow, seconds."""
@@ -70,10 +70,10 @@ class Streams:
         """Takes what an actor says."""
         if self.step_s(state.name) != state.step_s:
             self._speeds = None
-        self._known[state.name] = Known(state.step_s, state.task, now)
+        self._known[state.name] = LastReport(state.step_s, state.task, now)
         name = ChunkName(state.name, state.chunk)
         if state.oldest_version is not None and name not in self._begun:
-            self._begun[name] = Begun(state.oldest_version, state.step_s, now)
+            self._begun[name] = ChunkBegun(state.oldest_version, state.step_s, now)
 
     def wait(self, name: str, now: float) -> None:
         """A stream waits for a grant, or has just been given one."""
@@ -114,7 +114,7 @@ class Streams:
         """Steps per second that all make together, if none waits."""
         return self._rates[1][-1]
 
-    def longest_chunk_s(self, closing: Closing | None) -> float:
+    def longest_chunk_s(self, closing: ForecastRow | None) -> float:
         """The longest duration of a chunk unless it is cut; infinite where it is not known.
 
         Before anything is forecast, leases are taken to be filled as fast as steps are made.
@@ -132,7 +132,7 @@ class Streams:
                 return longest_s
         return math.inf
 
-    def unfit(self, closing: Closing) -> int:
+    def unfit(self, closing: ForecastRow) -> int:
         """The number of streams that hardly have time for their shortest fragment."""
         least_steps, longest_step_s = self._limits.least_steps, self.longest_chunk_s(closing) / self._limits.chunk_steps
         return sum(
@@ -169,6 +169,6 @@ class Streams:
         """When a chunk was begun, as far as was heard."""
         return self._begun[name].since if name in self._begun else now
 
-    def begun_by(self, version: int) -> Iterator[Begun]:
+    def begun_by(self, version: int) -> Iterator[ChunkBegun]:
         """The chunks that this version has begun."""
         return (begun for begun in self._begun.values() if begun.oldest_version == version)

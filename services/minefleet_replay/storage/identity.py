@@ -15,7 +15,7 @@ FORMAT = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class ShardIdentity:
     """The owner of a store."""
 
     run_id: str = ""
@@ -28,7 +28,7 @@ class Identity:
     """No two shards hold the same fragment, so neither number may change."""
 
 
-def read_identity(directory: Path) -> Identity | None:
+def read_identity(directory: Path) -> ShardIdentity | None:
     """Reads a store's identity; None where there is no store.
 
     Raises:
@@ -39,7 +39,7 @@ def read_identity(directory: Path) -> Identity | None:
     if not path.exists():
         return None
     try:
-        identity = Identity(**json.loads(path.read_text()))
+        identity = ShardIdentity(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
         raise CorruptError(f"{path} is unreadable: {error}") from error
     if identity.format != FORMAT:
@@ -47,7 +47,7 @@ def read_identity(directory: Path) -> Identity | None:
     return identity
 
 
-def write_identity(directory: Path, identity: Identity) -> None:
+def write_identity(directory: Path, identity: ShardIdentity) -> None:
     """Writes a store's identity whole and durably.
 
     Raises:

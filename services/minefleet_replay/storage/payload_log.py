@@ -19,7 +19,7 @@ from pathlib import Path
 from minefleet.core.errors import CorruptError
 from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
-from minefleet_replay.state.index import Place
+from minefleet_replay.state.index import PayloadLocation
 from minefleet_replay.storage.disk_full import translated_shortage
 from minefleet_replay.storage.rocksdb import StorageError
 
@@ -50,7 +50,7 @@ class PayloadLog:
         self.disk_bytes = sum(sizes.values())
         """Bytes of all files."""
 
-    def write(self, pieces: Sequence[bytes]) -> Place:
+    def write(self, pieces: Sequence[bytes]) -> PayloadLocation:
         """Writes a payload at the end, where it survives `kill -9`.
 
         Raises:
@@ -58,13 +58,13 @@ class PayloadLog:
         """
         with translated_shortage():
             descriptor = self._open()
-            place = Place(self._newest, self._sizes[self._newest])
+            place = PayloadLocation(self._newest, self._sizes[self._newest])
             written_bytes = _write(descriptor, pieces, place.offset)
         self._sizes[place.file] += written_bytes
         self.disk_bytes += written_bytes
         return place
 
-    def read(self, place: Place, payload_bytes: int) -> list[bytes]:
+    def read(self, place: PayloadLocation, payload_bytes: int) -> list[bytes]:
         """Reads a payload in pieces of `PIECE_BYTES`, the last one shorter. Its bytes are not checked.
 
         Raises:
@@ -85,7 +85,7 @@ class PayloadLog:
         finally:
             os.close(descriptor)
 
-    def holds(self, place: Place, payload_bytes: int) -> bool:
+    def holds(self, place: PayloadLocation, payload_bytes: int) -> bool:
         """Whether there is a file that is long enough."""
         return self._sizes.get(place.file, 0) >= place.offset + payload_bytes
 

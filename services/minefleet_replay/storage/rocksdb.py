@@ -33,7 +33,7 @@ from rocksdict import (
 )
 
 from minefleet.core.errors import ConflictError, CorruptError, FleetError, OverloadedError, UnavailableError
-from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, Budget
+from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, DiskBudget
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class StorageError(UnavailableError):
     """RocksDB has met an error that it recovers from only when it is opened again; nothing that was acked is lost."""
 
 
-class Batch:
+class StoreBatch:
     """Rows that are written together or not at all."""
 
     def __init__(self, store: "Store") -> None:
@@ -138,7 +138,7 @@ class Store:
         self.written = 0
         self.synced = 0
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: StoreBatch) -> int:
         """Writes a batch. Returns its number, for `sync`.
 
         Raises:
@@ -257,7 +257,7 @@ def open_store(directory: Path, *, max_bytes: int, fresh: bool) -> Store:
     lock = lock_store(directory)
     try:
         database = open_database(directory / DATABASE, max_bytes, "create" if fresh else "serve")
-        return Store(database, lock, directory=directory, reserve_bytes=RESERVED_LOGS * Budget(max_bytes).log_bytes)
+        return Store(database, lock, directory=directory, reserve_bytes=RESERVED_LOGS * DiskBudget(max_bytes).log_bytes)
     except Exception:
         lock.close()
         raise
@@ -275,7 +275,7 @@ def open_database(path: Path, max_bytes: int, purpose: Purpose) -> Rdict:
     Raises:
         CorruptError: If it is damaged more than the purpose bears.
     """
-    options = _options(Budget(max_bytes), purpose)
+    options = _options(DiskBudget(max_bytes), purpose)
     families: dict[str, Options] = dict.fromkeys(FAMILIES, options)
     access = AccessType.read_only() if purpose == "look" else AccessType.read_write()
     with translated_storage():
@@ -326,7 +326,7 @@ def lock_store(directory: Path) -> BinaryIO:
     return lock
 
 
-def _options(budget: Budget, purpose: Purpose) -> Options:
+def _options(budget: DiskBudget, purpose: Purpose) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(purpose == "create")
     options.create_missing_column_families(purpose == "create")

@@ -8,7 +8,7 @@ from struct import Struct
 from minefleet.core.errors import CorruptError
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
-from minefleet_replay.state.index import Fragment, Place
+from minefleet_replay.state.index import FragmentEntry, PayloadLocation
 from minefleet_replay.state.ledger import Reason
 
 STANDING = b"standing"
@@ -27,11 +27,11 @@ _PAIR = Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class FragmentRow:
     """The row of a fragment: the index's part, then its header."""
 
     stream: str
-    fragment: Fragment
+    fragment: FragmentEntry
     checksum: int
     header: bytes
     """A `FragmentHeader`, as it came."""
@@ -57,7 +57,7 @@ class Meta:
         return fixed + stream + task + self.header
 
     @classmethod
-    def from_row(cls, number: int, row: bytes) -> "Meta":
+    def from_row(cls, number: int, row: bytes) -> "FragmentRow":
         """Inverts `to_row`."""
         values = _META.unpack_from(row)
         checksum, length = values[4], values[-2] + values[-1]
@@ -65,10 +65,10 @@ class Meta:
         return cls(stream, fragment, checksum, row[_META.size + length :])
 
     @classmethod
-    def of(cls, number: int, header: fragment_pb2.FragmentHeader, place: Place) -> "Meta":
+    def of(cls, number: int, header: fragment_pb2.FragmentHeader, place: PayloadLocation) -> "FragmentRow":
         """The parts of a header that the index and the store need."""
         stream, packed = header.name.stream, header.SerializeToString()
-        fragment = Fragment(
+        fragment = FragmentEntry(
             sequence=header.name.sequence,
             number=number,
             payload_bytes=header.payload_bytes,
@@ -85,14 +85,14 @@ class Meta:
         return cls(stream, fragment, header.checksum, packed)
 
 
-def read_fragment(number: int, row: bytes) -> tuple[str, Fragment]:
+def read_fragment(number: int, row: bytes) -> tuple[str, FragmentEntry]:
     """The index's part of a fragment's row: its stream, and the rest."""
     values = _META.unpack_from(row)
     sequence, payload_bytes, oldest, newest, _, steps, chunk, start, closes, corrupt, file, offset, length, more = (
         values
     )
     task_at = _META.size + length
-    return row[_META.size : task_at].decode(), Fragment(
+    return row[_META.size : task_at].decode(), FragmentEntry(
         sequence=sequence,
         number=number,
         payload_bytes=payload_bytes,
@@ -102,7 +102,7 @@ def read_fragment(number: int, row: bytes) -> tuple[str, Fragment]:
         chunk=chunk,
         chunk_start=start,
         closes_chunk=closes,
-        place=Place(file, offset),
+        place=PayloadLocation(file, offset),
         task=row[task_at : task_at + more].decode(),
         corrupt=corrupt,
         row_bytes=len(row),
@@ -147,7 +147,7 @@ def read_names(row: bytes) -> StreamNames:
     return StreamNames(fragments, chunks, episodes, checksums, heard)
 
 
-def drop_row(name: ChunkName, fragments: list[Fragment], reason: Reason, uses: int, at: float) -> bytes:
+def drop_row(name: ChunkName, fragments: list[FragmentEntry], reason: Reason, uses: int, at: float) -> bytes:
     """Packs why fragments of a chunk left, and when: seconds since 1970."""
     return json.dumps(
         {

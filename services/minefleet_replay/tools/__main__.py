@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
-from minefleet.monitoring.stores import Place, places
+from minefleet.monitoring.stores import StoreLocation, places
 from minefleet.runs.run import Run, read_run
 from minefleet_replay.engine.drop_log import why_dropped
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.storage.rocksdb import DATABASE
-from minefleet_replay.tools.export import Wanted, export
+from minefleet_replay.tools.export import ExportRequest, export
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked, looking
 from minefleet_replay.tools.stats import stats
 
-Tool = Callable[[Place, Limits, argparse.Namespace], dict[str, Any]]
+Tool = Callable[[StoreLocation, Limits, argparse.Namespace], dict[str, Any]]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _run(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
     shards = [place for place in places(run) if arguments.place in (None, place.name)]
     if arguments.tool == "export":
-        return export(run, shards, arguments.out, Wanted(stream=arguments.stream, limit=arguments.limit))
+        return export(run, shards, arguments.out, ExportRequest(stream=arguments.stream, limit=arguments.limit))
     reports = []
     for place in shards:
         with locked(place.store):
@@ -62,17 +62,17 @@ def _run(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
     return {"shards": reports}
 
 
-def _stats(place: Place, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
+def _stats(place: StoreLocation, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
     return {"online": False} | stats(place.store, limits)
 
 
-def _why_dropped(place: Place, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
+def _why_dropped(place: StoreLocation, limits: Limits, arguments: argparse.Namespace) -> dict[str, Any]:
     with looking(place.store / DATABASE, limits.max_bytes) as store:
         departures = why_dropped(store, arguments.stream, arguments.limit)
     return {"online": False, "departures": [departure.to_dict() for departure in departures]}
 
 
-def _fsck(place: Place, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
+def _fsck(place: StoreLocation, limits: Limits, _: argparse.Namespace) -> dict[str, Any]:
     return fsck(place.store, limits)
 
 

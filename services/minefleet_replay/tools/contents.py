@@ -12,12 +12,12 @@ from google.protobuf.message import DecodeError
 from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.drop_log import read_drop
-from minefleet_replay.state.actor_progress import Counts
+from minefleet_replay.state.actor_progress import ActorCounts
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
-from minefleet_replay.state.index import Fragment
-from minefleet_replay.state.leases import Leases, read_rows
+from minefleet_replay.state.index import FragmentEntry
+from minefleet_replay.state.leases import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
-from minefleet_replay.state.run_state import Standing
+from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb import Family, Store
 from minefleet_replay.storage.rows import (
@@ -26,7 +26,7 @@ from minefleet_replay.storage.rows import (
     LEDGER,
     STANDING,
     UNEXPLAINED,
-    Meta,
+    FragmentRow,
     number_of,
     read_names,
     read_uses,
@@ -68,12 +68,12 @@ class Faults:
 
 
 @dataclass(slots=True)
-class Held:
+class StoredChunk:
     """A chunk, by its rows."""
 
     name: ChunkName
     id: int
-    fragments: list[Fragment] = field(default_factory=list)
+    fragments: list[FragmentEntry] = field(default_factory=list)
 
     @property
     def sound(self) -> list[int]:
@@ -82,19 +82,19 @@ class Held:
 
 
 @dataclass(slots=True)
-class Contents:
+class StoreContents:
     """The rows, parsed."""
 
     store: Store
     faults: Faults = field(default_factory=Faults)
-    metas: dict[int, Meta] = field(default_factory=dict)
+    metas: dict[int, FragmentRow] = field(default_factory=dict)
     """By append number; without headers."""
-    chunks: dict[int, Held] = field(default_factory=dict)
+    chunks: dict[int, StoredChunk] = field(default_factory=dict)
     """By id, the oldest first."""
     rotten: set[int] = field(default_factory=set)
     """Numbers of fragments, not quarantined yet, whose payload is not what was appended."""
     uses: dict[int, int] = field(default_factory=dict)
-    leases: Leases = field(default_factory=Leases)
+    leases: LeaseTable = field(default_factory=LeaseTable)
     names: dict[str, StreamNames] = field(default_factory=dict)
     episodes: dict[str, int] = field(default_factory=dict)
     """The highest episode of each stream in the episode log."""
@@ -105,7 +105,7 @@ class Contents:
     last_number: int = -1
     """The highest append number in any row."""
     ledger: Ledger | None = None
-    standing: Standing | None = None
+    standing: RunState | None = None
     unexplained: int = 0
     unreadable: set[Family] = field(default_factory=set)
     """Families of which rows cannot be read, or not parsed."""
@@ -116,9 +116,9 @@ class Contents:
         return Counter(chunk_id for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
 
 
-def read_contents(store: Store, payloads: PayloadLog) -> Contents:
+def read_contents(store: Store, payloads: PayloadLog) -> StoreContents:
     """Reads and parses every row, and checks every payload."""
-    contents = Contents(store)
+    contents = StoreContents(store)
     _read_system(contents)
     _read_fragments(contents)
     _read_payloads(contents, payloads)
@@ -131,7 +131,7 @@ def read_contents(store: Store, payloads: PayloadLog) -> Contents:
 
 
 def _parsed(
-    contents: Contents, family: Family, parse: Callable[[bytes, bytes], Parsed]
+    contents: StoreContents, family: Family, parse: Callable[[bytes, bytes], Parsed]
 ) -> Iterator[tuple[bytes, Parsed]]:
     """Yields what the rows of a family mean, by key, as far as they can be read."""
     try:
@@ -148,33 +148,33 @@ def _parsed(
         contents.faults.add("unreadable block", f"family {family}: {error}")
 
 
-def _read_fragments(contents: Contents) -> None:
-    by_name: dict[ChunkName, Held] = {}
+def _read_fragments(contents: StoreContents) -> None:
+    by_name: dict[ChunkName, StoredChunk] = {}
     for _, meta in _parsed(contents, "meta", _read_meta):
         number = meta.fragment.number
         name = ChunkName(meta.stream, meta.fragment.chunk)
         if name not in by_name:
-            by_name[name] = contents.chunks[number] = Held(name, number)
+            by_name[name] = contents.chunks[number] = StoredChunk(name, number)
         by_name[name].fragments.append(meta.fragment)
         contents.metas[number] = meta
         contents.last_number = max(contents.last_number, number)
 
 
-def _read_meta(key: bytes, row: bytes) -> Meta:
+def _read_meta(key: bytes, row: bytes) -> FragmentRow:
     """Reads a row of `meta` and verifies that its header says the same.
 
     Raises:
         CorruptError: If it does not.
     """
-    meta = Meta.from_row(number_of(key), row)
+    meta = FragmentRow.from_row(number_of(key), row)
     if not meta.fragment.corrupt:
         header = fragment_pb2.FragmentHeader.FromString(meta.header)
-        if replace(Meta.of(number_of(key), header, meta.fragment.place), header=meta.header) != meta:
+        if replace(FragmentRow.of(number_of(key), header, meta.fragment.place), header=meta.header) != meta:
             raise CorruptError(f"fragment {meta.stream}/{meta.fragment.sequence} and its header differ")
     return replace(meta, header=b"")
 
 
-def _read_payloads(contents: Contents, payloads: PayloadLog) -> None:
+def _read_payloads(contents: StoreContents, payloads: PayloadLog) -> None:
     for number, meta in contents.metas.items():
         if meta.fragment.corrupt:
             continue
@@ -185,7 +185,7 @@ def _read_payloads(contents: Contents, payloads: PayloadLog) -> None:
             contents.faults.add("payload", f"fragment {meta.stream}/{meta.fragment.sequence}, number {number}: {error}")
 
 
-def check_payload(payloads: PayloadLog, meta: Meta) -> None:
+def check_payload(payloads: PayloadLog, meta: FragmentRow) -> None:
     """Reads a payload.
 
     Raises:
@@ -201,13 +201,13 @@ def check_payload(payloads: PayloadLog, meta: Meta) -> None:
         raise CorruptError("its bytes are not what was appended")
 
 
-def _read_leases(contents: Contents) -> None:
+def _read_leases(contents: StoreContents) -> None:
     for _, leases in _parsed(contents, "leases", lambda key, row: read_rows({number_of(key): row})):
         contents.leases.open.update(leases.open)
         contents.leases.closed.update(leases.closed)
 
 
-def _read_records(contents: Contents) -> None:
+def _read_records(contents: StoreContents) -> None:
     for _, record in _parsed(contents, "episodes", lambda _, row: episode_pb2.EpisodeRecord.FromString(row)):
         contents.episodes[record.stream] = max(record.episode, contents.episodes.get(record.stream, 0))
     for key, (bucket, amount) in _parsed(contents, "drops", _read_drop):
@@ -222,23 +222,23 @@ def _read_drop(_: bytes, row: bytes) -> tuple[Bucket, Amount]:
     return bucket_of(cast(Reason, departure.reason), departure.uses), Amount(len(departure.sequences), departure.steps)
 
 
-def _read_system(contents: Contents) -> None:
+def _read_system(contents: StoreContents) -> None:
     for _, value in _parsed(contents, "system", _read_system_row):
         if isinstance(value, Ledger):
             contents.ledger = value
-        elif isinstance(value, Standing):
+        elif isinstance(value, RunState):
             contents.standing = value
         elif isinstance(value, int):
             contents.unexplained = value
 
 
-def _read_system_row(key: bytes, row: bytes) -> Ledger | Standing | Counts | int:
+def _read_system_row(key: bytes, row: bytes) -> Ledger | RunState | ActorCounts | int:
     if key == LEDGER:
         return Ledger.from_row(row)
     if key == STANDING:
-        return Standing.from_row(row)
+        return RunState.from_row(row)
     if key == UNEXPLAINED:
         return number_of(row)
     if key == GONE_ACTORS or key.startswith(ACTOR):
-        return Counts.from_row(row)
+        return ActorCounts.from_row(row)
     raise CorruptError("nothing has this key")

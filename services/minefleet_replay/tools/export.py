@@ -22,14 +22,14 @@ from minefleet.core.errors import NotFoundError
 from minefleet.core.files import appearing
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import flatten, join
-from minefleet.monitoring.stores import Place
+from minefleet.monitoring.stores import StoreLocation
 from minefleet.rpc.codec import decode
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.engine.memory_state import Books, read_books
-from minefleet_replay.engine.read import Wish, read
+from minefleet_replay.engine.memory_state import ReplayState, read_books
+from minefleet_replay.engine.read import ReadItem, read
 from minefleet_replay.state.index import Chunk
-from minefleet_replay.state.index import Fragment as Row
+from minefleet_replay.state.index import FragmentEntry as Row
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb import DATABASE, Store
@@ -40,7 +40,7 @@ FRAGMENTS = "fragments"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class ExportRequest:
     """The fragments to export."""
 
     stream: str = ""
@@ -49,7 +49,7 @@ class Wanted:
     """At most so many fragments."""
 
 
-def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> dict[str, Any]:
+def export(run: Run, places: Sequence[StoreLocation], target: Path, wanted: ExportRequest) -> dict[str, Any]:
     """Writes the fragments that can still be used. Returns a report.
 
     Raises:
@@ -70,17 +70,17 @@ def export(run: Run, places: Sequence[Place], target: Path, wanted: Wanted) -> d
     return {"directory": str(target), "fragments": len(entries), "steps": sum(entry["length"] for entry in entries)}
 
 
-def _export(place: Place, limits: Limits, aside: Path, wanted: Wanted) -> Iterator[dict[str, Any]]:
+def _export(place: StoreLocation, limits: Limits, aside: Path, wanted: ExportRequest) -> Iterator[dict[str, Any]]:
     with locked(place.store), looking(place.store / DATABASE, limits.max_bytes) as store:
         books = read_books(store, limits)
         for chunk, fragment in _chosen(books, wanted):
             file = f"{FRAGMENTS}/{place.name}-{fragment.number:08d}.npz"
-            length = _write(store, payloads_in(place.store), Wish(chunk.name, fragment), aside / file)
+            length = _write(store, payloads_in(place.store), ReadItem(chunk.name, fragment), aside / file)
             if length:
                 yield _entry(chunk, fragment) | {"length": length, "file": file}
 
 
-def _chosen(books: Books, wanted: Wanted) -> list[tuple[Chunk, Row]]:
+def _chosen(books: ReplayState, wanted: ExportRequest) -> list[tuple[Chunk, Row]]:
     found = [
         (chunk, fragment)
         for chunk in books.index
@@ -90,7 +90,7 @@ def _chosen(books: Books, wanted: Wanted) -> list[tuple[Chunk, Row]]:
     return sorted(found, key=lambda pair: (pair[0].name, pair[1].sequence))[: wanted.limit]
 
 
-def _write(store: Store, payloads: PayloadLog, wish: Wish, file: Path) -> int:
+def _write(store: Store, payloads: PayloadLog, wish: ReadItem, file: Path) -> int:
     """Writes a fragment. Returns its steps; 0 when its bytes turn out to be corrupt."""
     (stored,) = read(store, payloads, [wish])
     if stored is None:

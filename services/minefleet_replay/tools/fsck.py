@@ -11,9 +11,9 @@ from minefleet_replay.engine.recount import Recount
 from minefleet_replay.state.chunk_names import MAX_STREAMS, NOTHING
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.storage.identity import FILE, Identity, read_identity
+from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity
 from minefleet_replay.storage.rocksdb import DATABASE
-from minefleet_replay.tools.contents import Contents, Faults, Held, read_contents
+from minefleet_replay.tools.contents import Faults, StoreContents, StoredChunk, read_contents
 from minefleet_replay.tools.opening import looking, payloads_in
 
 DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")
@@ -42,14 +42,14 @@ def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
     }
 
 
-def unnamed(contents: Contents, directory: Path) -> list[str]:
+def unnamed(contents: StoreContents, directory: Path) -> list[str]:
     """Files of payloads in which no fragment lies. They are no fault: replay removes them when it runs."""
     payloads = payloads_in(directory)
     named = {payloads.path(meta.fragment.place.file).name for meta in contents.metas.values()}
     return sorted(path.name for path in (directory / PAYLOADS).glob("*") if path.name not in named)
 
 
-def known_identity(directory: Path, limits: Limits, faults: Faults) -> Identity:
+def known_identity(directory: Path, limits: Limits, faults: Faults) -> ShardIdentity:
     """The identity that lies beside the database, or that of a new store where that is a fault."""
     try:
         identity = read_identity(directory)
@@ -61,7 +61,7 @@ def known_identity(directory: Path, limits: Limits, faults: Faults) -> Identity:
     return identity or identity_of(limits)
 
 
-def check(contents: Contents, identity: Identity, limits: Limits) -> None:
+def check(contents: StoreContents, identity: ShardIdentity, limits: Limits) -> None:
     """Adds the faults between rows to those of the rows themselves."""
     faults = contents.faults
     for chunk in contents.chunks.values():
@@ -75,7 +75,7 @@ def check(contents: Contents, identity: Identity, limits: Limits) -> None:
         faults.add("ledger", text)
 
 
-def chunk_faults(contents: Contents, chunk: Held, limits: Limits) -> Iterator[str]:
+def chunk_faults(contents: StoreContents, chunk: StoredChunk, limits: Limits) -> Iterator[str]:
     """Faults that make a chunk unusable, other than its bytes."""
     charge = contents.uses.get(chunk.id, 0) + contents.leased[chunk.id]
     if charge > limits.max_reuse:
@@ -93,7 +93,7 @@ def chunk_faults(contents: Contents, chunk: Held, limits: Limits) -> Iterator[st
         yield f"fragments {missing} of it are missing"
 
 
-def name_faults(contents: Contents, chunk: Held) -> Iterator[str]:
+def name_faults(contents: StoreContents, chunk: StoredChunk) -> Iterator[str]:
     """Names that a chunk's stream lacks."""
     names = contents.names.get(chunk.name.stream, NOTHING)
     unknown = [one.sequence for one in chunk.fragments if not names.knows_sequence(one.sequence)]
@@ -102,7 +102,7 @@ def name_faults(contents: Contents, chunk: Held) -> Iterator[str]:
         yield f"its stream does not know its fragments {unknown}"
 
 
-def ledger_faults(contents: Contents, identity: Identity, limits: Limits) -> Iterator[str]:
+def ledger_faults(contents: StoreContents, identity: ShardIdentity, limits: Limits) -> Iterator[str]:
     """Disagreements between the ledger, the rows and the synced counters."""
     ledger = contents.ledger
     if ledger is None:
@@ -127,7 +127,7 @@ def ledger_faults(contents: Contents, identity: Identity, limits: Limits) -> Ite
     yield from overcounted(contents, ledger, limits)
 
 
-def recount_of(contents: Contents, ledger: Ledger) -> Recount:
+def recount_of(contents: StoreContents, ledger: Ledger) -> Recount:
     """The buckets, counted by the rows."""
     leased = contents.leased
     lent = [steps for chunk in contents.chunks.values() if leased[chunk.id] for steps in chunk.sound]
@@ -141,18 +141,18 @@ def recount_of(contents: Contents, ledger: Ledger) -> Recount:
     )
 
 
-def quarantined_of(contents: Contents) -> Amount:
+def quarantined_of(contents: StoreContents) -> Amount:
     """The corrupt fragments that are still stored."""
     steps = [meta.fragment.steps for meta in contents.metas.values() if meta.fragment.corrupt]
     return Amount(len(steps), sum(steps))
 
 
-def remembers_all(contents: Contents, ledger: Ledger, limits: Limits) -> bool:
+def remembers_all(contents: StoreContents, ledger: Ledger, limits: Limits) -> bool:
     """Whether no record of why fragments left has been forgotten or lost."""
     return ledger.appended <= limits.drops_kept and "drops" not in contents.unreadable
 
 
-def overcounted(contents: Contents, ledger: Ledger, limits: Limits) -> Iterator[str]:
+def overcounted(contents: StoreContents, ledger: Ledger, limits: Limits) -> Iterator[str]:
     """The buckets that count more than records say.
 
     Records may say more: a quarantined fragment leaves with its chunk and for its reason, and is counted as corrupt.

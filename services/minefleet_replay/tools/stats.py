@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.engine.memory_state import Books, read_books
+from minefleet_replay.engine.memory_state import ReplayState, read_books
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.storage.rocksdb import DATABASE, Store
-from minefleet_replay.storage.rows import Meta, number_of
+from minefleet_replay.storage.rows import FragmentRow, number_of
 from minefleet_replay.tools.opening import looking
 
 
@@ -24,7 +24,7 @@ def stats(directory: Path, limits: Limits) -> dict[str, Any]:
     return figures(books, raw_bytes)
 
 
-def figures(books: Books, raw_bytes: int) -> dict[str, Any]:
+def figures(books: ReplayState, raw_bytes: int) -> dict[str, Any]:
     """The figures of books that nobody changes."""
     newest = books.standing.newest_version
     staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in books.index)
@@ -47,5 +47,5 @@ def figures(books: Books, raw_bytes: int) -> dict[str, Any]:
 
 
 def _headers(store: Store) -> list[fragment_pb2.FragmentHeader]:
-    metas = (Meta.from_row(number_of(key), row) for key, row in store.scan("meta"))
+    metas = (FragmentRow.from_row(number_of(key), row) for key, row in store.scan("meta"))
     return [fragment_pb2.FragmentHeader.FromString(meta.header) for meta in metas]

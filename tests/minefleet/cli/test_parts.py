@@ -12,13 +12,13 @@ from minefleet.cli.settings import split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.launch.supervisor import Ending
+from minefleet.launch.supervisor import LaunchEnd
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}
 RESULT = {**ROW, "skipped_steps": 3, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}
-OVER = Outcome(ending=Ending(stopped_by="learner"), wall_s=12.34)
+OVER = Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=12.34)
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ def test_a_run_ends_with_what_the_learner_says(run: Run) -> None:
 
 def test_a_run_that_was_stopped_and_has_reached_its_bound_is_over(run: Run) -> None:
     (run.directory / "result.json").write_text(json.dumps(RESULT | {"stopped_by": "signal"}))
-    outcome = Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0, reached="env_steps")
+    outcome = Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached="env_steps")
     assert summarise(run, outcome)["stopped_by"] == "env_steps"
     assert finish(run, outcome) == 0
 
 
 def test_without_a_last_word_the_last_metrics_count(run: Run) -> None:
     run.metrics.write_text(json.dumps(ROW) + "\n")
-    failed = Outcome(ending=Ending(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
+    failed = Outcome(ending=LaunchEnd(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
     summary = summarise(run, failed)
     assert (summary["env_steps"], summary["checkpoint"], summary["stopped_by"]) == (300, None, "failure")
 
@@ -66,14 +66,14 @@ def test_without_a_last_word_the_last_metrics_count(run: Run) -> None:
 @pytest.mark.parametrize(
     ("ending", "result", "code"),
     [
-        (Ending(stopped_by="learner"), RESULT, 0),
-        (Ending(stopped_by="signal"), {**RESULT, "stopped_by": "signal"}, 130),
-        (Ending(stopped_by="failure", reason="the reason"), RESULT, 1),
-        (Ending(stopped_by="failure", reason="the reason", is_config_error=True), RESULT, 2),
+        (LaunchEnd(stopped_by="learner"), RESULT, 0),
+        (LaunchEnd(stopped_by="signal"), {**RESULT, "stopped_by": "signal"}, 130),
+        (LaunchEnd(stopped_by="failure", reason="the reason"), RESULT, 1),
+        (LaunchEnd(stopped_by="failure", reason="the reason", is_config_error=True), RESULT, 2),
     ],
 )
 def test_the_exit_code_tells_how_a_run_ended_and_stdout_holds_one_json_line(
-    run: Run, capsys: pytest.CaptureFixture[str], ending: Ending, result: dict[str, Any], code: int
+    run: Run, capsys: pytest.CaptureFixture[str], ending: LaunchEnd, result: dict[str, Any], code: int
 ) -> None:
     (run.directory / "result.json").write_text(json.dumps(result))
     assert finish(run, Outcome(ending=ending, wall_s=1.0)) == code

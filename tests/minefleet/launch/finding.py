@@ -2,13 +2,13 @@
 
 from minefleet.config import FleetConfig
 from minefleet.core.schema import Schema
-from minefleet.launch.preflight import Found, Of, answer, check_devices, describe_environment
+from minefleet.launch.preflight import Of, PreflightResult, answer, check_devices, describe_environment
 
 
-def find(config: FleetConfig, _: object = None, of: Of | None = None) -> Found:
+def find(config: FleetConfig, _: object = None, of: Of | None = None) -> PreflightResult:
     """The result of `preflight`, and its error."""
     check_devices(config)
     described = describe_environment(config)
     schema, shape = Schema.from_dict(described["schema"]), described["frame_shape"]
     config = config if of is None else of(schema)
-    return Found(config=config, schema=schema, frame_shape=shape and tuple(shape), **answer(config, schema))
+    return PreflightResult(config=config, schema=schema, frame_shape=shape and tuple(shape), **answer(config, schema))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from minefleet.config import FleetConfig, RolloutConfig, TrainConfig
 from minefleet.core.errors import ConfigError
 from minefleet.launch.machine import Machine
-from minefleet.launch.placement import ALL_CORES, Place, place
+from minefleet.launch.placement import ALL_CORES, ProcessPlacement, place
 
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 1.0, 2.0])
 MACHINES = st.builds(
@@ -112,7 +112,12 @@ def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
 
 def test_who_asks_for_nothing_is_left_as_it_is() -> None:
     placed = place(config_of(0, 2, 0), machine(cores=64, gpus=8))
-    assert (placed.learners, placed.others, placed.actors, placed.notes) == ((Place(),), Place(), (Place(),) * 2, ())
+    assert (placed.learners, placed.others, placed.actors, placed.notes) == (
+        (ProcessPlacement(),),
+        ProcessPlacement(),
+        (ProcessPlacement(),) * 2,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,14 +132,14 @@ def test_where_each_process_that_computes_can_have_one_core_it_has(
     placed = place(config, machine(cores=cores))
     assert [one.cores for one in placed.learners] == [learner] * ranks
     assert [one.cores for one in placed.actors] == each
-    assert placed.others == Place()
+    assert placed.others == ProcessPlacement()
     threaded = replace(config, train_config=replace(train, torch_threads=2))
     for other in (place(threaded, machine(cores=cores)), place(config, machine(cores=cores, gpus=1))):
         assert not any(one.cores for one in (*other.learners, *other.actors))
 
 
 def test_a_process_is_told_what_it_may_see() -> None:
-    here = Place(gpus=("3", "MIG-7"), cores=(2,), all_cores=(0, 2))
+    here = ProcessPlacement(gpus=("3", "MIG-7"), cores=(2,), all_cores=(0, 2))
     assert here.variables == {"CUDA_VISIBLE_DEVICES": "3,MIG-7", ALL_CORES: "0,2"}
 
 

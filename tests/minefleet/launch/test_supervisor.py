@@ -12,9 +12,9 @@ import pytest
 from minefleet.config.load import load
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
-from minefleet.launch.child import Child
-from minefleet.launch.placement import Place
-from minefleet.launch.supervisor import Ending, Supervisor, supervisor
+from minefleet.launch.child import RoleProcess
+from minefleet.launch.placement import ProcessPlacement
+from minefleet.launch.supervisor import LaunchEnd, RoleSupervisor, supervisor
 from minefleet.runs.run import Run
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
@@ -33,11 +33,11 @@ class Fleet:
         self.directory = directory
         self.said: list[str] = []
         self.children = {name: stand_in(directory, name, plan) for name, plan in lives.items()}
-        self.supervisor = Supervisor(
+        self.supervisor = RoleSupervisor(
             stages=[[child] for child in self.children.values()], grace_s=grace_s, tell=self.said.append
         )
 
-    def run(self) -> Ending:
+    def run(self) -> LaunchEnd:
         ending = self.supervisor.run()
         assert not any(child.is_alive for child in self.children.values())
         return ending
@@ -50,9 +50,9 @@ class Fleet:
         return self.events.count(event)
 
 
-def stand_in(directory: Path, name: str, plan: str) -> Child:
+def stand_in(directory: Path, name: str, plan: str) -> RoleProcess:
     command = [sys.executable, str(STAND_IN), str(directory), name, plan]
-    return Child(name, command, directory / f"{name}.log", first_delay_s=0.01)
+    return RoleProcess(name, command, directory / f"{name}.log", first_delay_s=0.01)
 
 
 MakeFleet = Callable[..., Fleet]
@@ -73,7 +73,7 @@ def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
 
 def test_the_run_is_over_when_the_learner_is_and_the_others_drain_in_order(fleet: MakeFleet) -> None:
     ring = fleet(learner="finish:3", actor="serve", replay="serve", parameters="serve")
-    assert ring.run() == Ending(stopped_by="learner")
+    assert ring.run() == LaunchEnd(stopped_by="learner")
     drained = [event for event in ring.events if "asked to stop" in event]
     assert drained == [f"{name} is asked to stop" for name in ("actor", "replay", "parameters")]
 
@@ -87,7 +87,7 @@ def test_a_role_that_dies_is_started_again_and_named_with_its_last_words(fleet: 
 
 
 def test_every_fast_death_doubles_the_delay_before_the_next_start(tmp_path: Path) -> None:
-    child = Child("actor", [sys.executable, "-c", ""], tmp_path / "log", first_delay_s=0.5, clock=lambda: 100.0)
+    child = RoleProcess("actor", [sys.executable, "-c", ""], tmp_path / "log", first_delay_s=0.5, clock=lambda: 100.0)
     delays = []
     for _ in range(9):
         child.start()
@@ -101,7 +101,7 @@ def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     show = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0))"
     command = [sys.executable, "-c", f"import os, signal; signal.sigwait([signal.SIGTERM]); {show}"]
-    child = Child("actor", command, tmp_path / "log", place=Place(gpus=("5",), cores=(core,)))
+    child = RoleProcess("actor", command, tmp_path / "log", place=ProcessPlacement(gpus=("5",), cores=(core,)))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         child.start()
@@ -115,7 +115,7 @@ def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
 
 def test_a_long_life_forgives_the_fast_deaths_before_it(tmp_path: Path) -> None:
     now = [0.0]
-    child = Child("actor", [sys.executable, "-c", ""], tmp_path / "log", clock=lambda: now[0])
+    child = RoleProcess("actor", [sys.executable, "-c", ""], tmp_path / "log", clock=lambda: now[0])
     for lived_s in (1.0, 1.0, 1000.0):
         child.start()
         now[0] += lived_s
@@ -191,7 +191,7 @@ def test_roles_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
     code = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'])"
-    child = Child("actor", [sys.executable, "-c", code], tmp_path / "log")
+    child = RoleProcess("actor", [sys.executable, "-c", code], tmp_path / "log")
     child.start()
     select.select([child.pidfd], [], [], TIMEOUT_S)
     assert child.reap().last_words == "1 3"

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from minefleet.config import WorkerConfig
 from minefleet_actor.build import make_batcher
-from minefleet_actor.inference.batcher import Batcher
+from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.metrics.prometheus import ActorMetrics
 
 SLOTS = 6
@@ -29,12 +29,12 @@ class Computed(SimpleNamespace):
         return self.batches[-1]  # type: ignore[no-any-return]
 
 
-def made(**how: Any) -> tuple[Batcher, Computed]:
+def made(**how: Any) -> tuple[InferenceBatcher, Computed]:
     inference = Computed()
-    return Batcher(inference, dict, **how), inference  # type: ignore[arg-type]
+    return InferenceBatcher(inference, dict, **how), inference  # type: ignore[arg-type]
 
 
-def want(batcher: Batcher, *slots: int) -> None:
+def want(batcher: InferenceBatcher, *slots: int) -> None:
     no = np.zeros(len(slots), np.bool_)
     batcher.want(np.array(slots), ~no, no)
 

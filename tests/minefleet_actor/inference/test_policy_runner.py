@@ -17,7 +17,7 @@ from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.weights import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions, padded_sizes
-from minefleet_actor.inference.policy_runner import Decision, Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 
 SCHEMA = Schema(
     obs={
@@ -43,11 +43,11 @@ def policy_of(seed: int = 0) -> Policy:
     return made
 
 
-def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> Inference:
+def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> PolicyRunner:
     noise_per_slot = bool(options.pop("noise_per_slot", False))
     state_dtype = options.pop("state_dtype", torch.float32)
     assert isinstance(state_dtype, torch.dtype)
-    return Inference(
+    return PolicyRunner(
         policy_of(),
         SCHEMA,
         SLOTS,
@@ -76,14 +76,14 @@ def slots(*numbers: int) -> NDArray[np.intp]:
     return np.array(numbers, np.intp)
 
 
-def row(decision: Decision, slot: int) -> dict[str, NDArray[Any]]:
+def row(decision: PolicyStep, slot: int) -> dict[str, NDArray[Any]]:
     """The decision for a slot."""
     (at,) = np.flatnonzero(decision.slots == slot)
     leaves = {"action": decision.action, "logp": decision.logp, "value": decision.value, "first": decision.first}
     return {path: leaf[at] for path, leaf in flatten(leaves).items()}
 
 
-def assert_close(ours: Decision, theirs: Decision, slot: int) -> None:
+def assert_close(ours: PolicyStep, theirs: PolicyStep, slot: int) -> None:
     for path, value in row(ours, slot).items():
         np.testing.assert_allclose(value, row(theirs, slot)[path], rtol=1e-4, atol=1e-5, err_msg=path)
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_with_a_message(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     with inductor.patch({"cpp.cxx": ("no-such-compiler",)}), caplog.at_level(logging.WARNING):
-        inference = Inference(
+        inference = PolicyRunner(
             policy_of(),
             SCHEMA,
             SLOTS,

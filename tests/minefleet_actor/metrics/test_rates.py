@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from minefleet_actor.metrics.rates import Durations, Pace
+from minefleet_actor.metrics.rates import DurationHistogram, RateMeter
 
 BOUNDS_S = (0.1, 0.5, 2.0)
 
@@ -12,7 +12,7 @@ BOUNDS_S = (0.1, 0.5, 2.0)
 def test_durations_are_shown_as_prometheus_own_histogram_shows_them(batches: list[list[float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     durations, histogram = (
-        Durations("step_seconds", "Steps.", BOUNDS_S),
+        DurationHistogram("step_seconds", "Steps.", BOUNDS_S),
         Histogram("step_seconds", "Steps.", buckets=BOUNDS_S, registry=theirs),
     )
     ours.register(durations)
@@ -31,7 +31,7 @@ def samples(registry: CollectorRegistry) -> dict[str, float]:
 
 def test_a_pace_is_that_of_the_last_seconds() -> None:
     now = [0.0]
-    pace, count = Pace(lambda: now[0]), 0
+    pace, count = RateMeter(lambda: now[0]), 0
     assert pace.of(0) == 0.0
     for per_second in [100] * 20 + [10] * 20:
         now[0] += 1.0

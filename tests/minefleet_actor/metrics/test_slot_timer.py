@@ -2,7 +2,7 @@
 
 import pytest
 
-from minefleet_actor.metrics.slot_timer import AT_ONCE_S, ENVIRONMENT, INFERENCE, SlotTime
+from minefleet_actor.metrics.slot_timer import AT_ONCE_S, ENVIRONMENT, INFERENCE, SlotTimer
 
 GRANT = "grant"
 
@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 
 def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> None:
-    slot_time = SlotTime(clock)
+    slot_time = SlotTimer(clock)
     slot_time.settle(0, 1.0)
     slot_time.wait_for([(ENVIRONMENT, 3), (INFERENCE, 1), (GRANT, 2)], acted=0)
     clock.now_s += 10.0
@@ -37,7 +37,7 @@ def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> No
 
 
 def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_actor(clock: Clock) -> None:
-    slot_time = SlotTime(clock)
+    slot_time = SlotTimer(clock)
     slot_time.settle(0, 1.0)
     slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
     slot_time.settle(0, 1.0)
@@ -55,7 +55,7 @@ def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_acto
 
 
 def test_the_turn_in_which_a_slot_acted_is_the_actors(clock: Clock) -> None:
-    slot_time = SlotTime(clock)
+    slot_time = SlotTimer(clock)
     slot_time.settle(0, 1.0)
     clock.now_s += 3.0
     slot_time.wait_for([(ENVIRONMENT, 7), (GRANT, 1)], acted=6)

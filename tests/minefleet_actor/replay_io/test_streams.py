@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet.rpc.replay_client import Closing
-from minefleet_actor.replay_io.permits import Grants
-from minefleet_actor.replay_io.streams import Lane, Lanes, lane_numbers
+from minefleet.rpc.replay_client import LeaseForecast
+from minefleet_actor.replay_io.permits import RolloutPermits
+from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, lane_numbers
 
 
 class Replay:
@@ -21,7 +21,7 @@ class Replay:
         self.asked: list[list[tuple[str, int]]] = []
         self.told: list[list[tuple[str, int, float]]] = []
         self.too_slow = False
-        self.closing: Closing | None = None
+        self.closing: LeaseForecast | None = None
 
     newest_version = 1
     wants_newer_weights = False
@@ -55,13 +55,13 @@ def clock() -> Clock:
     return Clock()
 
 
-def grants_of(replay: Any, clock: Clock) -> Grants:
-    return Grants(replay, version=lambda: 1, granted=lambda: None, renew_s=20.0, max_staleness=1, clock=clock)
+def grants_of(replay: Any, clock: Clock) -> RolloutPermits:
+    return RolloutPermits(replay, version=lambda: 1, granted=lambda: None, renew_s=20.0, max_staleness=1, clock=clock)
 
 
-def lanes_of(replays: list[Replay], slots: int, clock: Clock, shipper: Any = None) -> Lanes:
-    lanes = [Lane(name="", grants=grants_of(replay, clock), shipper=shipper) for replay in replays]
-    return Lanes("actor", slots, lanes, fragments_per_chunk=2)
+def lanes_of(replays: list[Replay], slots: int, clock: Clock, shipper: Any = None) -> StreamRouter:
+    lanes = [ShardConnection(name="", grants=grants_of(replay, clock), shipper=shipper) for replay in replays]
+    return StreamRouter("actor", slots, lanes, fragments_per_chunk=2)
 
 
 @pytest.mark.parametrize("shards", range(1, 5))
@@ -128,7 +128,7 @@ def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Cloc
 def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
     replay, version = Replay(), [1]
     replay.wants_newer_weights = True
-    grants: Any = Grants(
+    grants: Any = RolloutPermits(
         replay,  # type: ignore[arg-type]
         version=lambda: version[0],
         granted=lambda: None,
@@ -147,7 +147,7 @@ def test_deadlines_follow_what_replay_forecasts(clock: Clock) -> None:
     replay = Replay(free_chunks=9)
     grants = grants_of(replay, clock)
     assert grants.deadline(1) == math.inf
-    replay.closing = Closing(use_version=5, closes_in_s=[2.0, 11.0], waits_s=1.0, interval_s=10.0)
+    replay.closing = LeaseForecast(use_version=5, closes_in_s=[2.0, 11.0], waits_s=1.0, interval_s=10.0)
     grants.wish(("s", 0))
     grants.ask()
     now = clock.now_s

@@ -7,9 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet_actor.replay_io.permits import Verdict
-from minefleet_actor.replay_io.streams import Outlook
-from minefleet_actor.rollout.freshness_cuts import BALANCE, HICCUP, MARGIN_S, PACE, PATIENCE, SLACK, STUCK, TELL_S, Cuts
+from minefleet_actor.replay_io.permits import StreamVerdict
+from minefleet_actor.replay_io.streams import ChunkForecast
+from minefleet_actor.rollout.freshness_cuts import (
+    BALANCE,
+    HICCUP,
+    MARGIN_S,
+    PACE,
+    PATIENCE,
+    SLACK,
+    STUCK,
+    TELL_S,
+    FreshnessCuts,
+)
 
 LEAST, FULL = 4, 20
 STEP_S = 0.5
@@ -28,8 +38,8 @@ class Lanes:
         self.longest = 1.0
         self.told = list[float]()
 
-    def outlook(self, slot: int) -> Outlook:
-        return Outlook(self.at, self.longest, 0)
+    def outlook(self, slot: int) -> ChunkForecast:
+        return ChunkForecast(self.at, self.longest, 0)
 
     def left_s(self, slot: int, version: int, now: float) -> float:
         return self.left
@@ -41,8 +51,8 @@ class Lanes:
         assert task == TASK
         self.told.append(step_s)
 
-    def verdict(self, slot: int) -> Verdict:
-        return Verdict(too_slow=self.too_slow, ahead=self.ahead)
+    def verdict(self, slot: int) -> StreamVerdict:
+        return StreamVerdict(too_slow=self.too_slow, ahead=self.ahead)
 
     def foresee(self, at: float) -> None:
         self.at, self.forecasts = at, self.forecasts + 1
@@ -55,7 +65,7 @@ class World:
         self.now, self.done = 100.0, False
         self.lanes = Lanes()
         lanes: Any = self.lanes
-        self.cuts = Cuts(
+        self.cuts = FreshnessCuts(
             lanes, 1, least_steps=LEAST, fragment_length=FULL, chunk_steps=FULL, clock=lambda: self.now, **options
         )
         self.recorder: Any = SimpleNamespace(

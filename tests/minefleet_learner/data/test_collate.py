@@ -27,8 +27,8 @@ from minefleet_learner.build import build_optimizer
 from minefleet_learner.data import decode_ahead
 from minefleet_learner.data.batch import Batch, Name, collate, subset
 from minefleet_learner.data.collate import Collator
-from minefleet_learner.data.decode_ahead import Held
-from minefleet_learner.data.lazy_obs import Large, stack
+from minefleet_learner.data.decode_ahead import DecodedRows
+from minefleet_learner.data.lazy_obs import LazyObs, stack
 from minefleet_learner.targets.forward import observations, select_seen, stored_state
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
@@ -127,7 +127,7 @@ def test_rows_that_are_taken_otherwise_than_announced_are_right_all_the_same(mak
 def test_no_more_than_two_pools_are_in_memory(make_fragment: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stacked, alive = list[weakref.ref[Tensor]](), list[int]()
 
-    def counted(*arguments: Any, **options: Any) -> Large:
+    def counted(*arguments: Any, **options: Any) -> LazyObs:
         large = stack(*arguments, **options)
         stacked.append(weakref.ref(large.seen["vector"]))
         alive.append(sum(tensor() is not None for tensor in stacked))
@@ -159,14 +159,14 @@ class AllInMemory:
     """Has pools of a batch like an unpacker, and all of it in memory."""
 
     def __init__(self, batch: Batch, pool: int) -> None:
-        large = Large(seen=batch.seen, recurrent_state=batch.recurrent_state)
-        self._held = Held(large=large, place=torch.arange(len(batch)))
+        large = LazyObs(seen=batch.seen, recurrent_state=batch.recurrent_state)
+        self._held = DecodedRows(large=large, place=torch.arange(len(batch)))
         self._pool = pool
 
     def announce(self, rows: Tensor) -> Sequence[Tensor]:
         return torch.split(rows, self._pool)
 
-    def take(self, rows: Tensor) -> Held:
+    def take(self, rows: Tensor) -> DecodedRows:
         del rows
         return self._held
 

@@ -12,7 +12,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_client import LeasedChunk, Packed
 from minefleet_learner.data.collate import Collator
-from minefleet_learner.data.prefetcher import Feed
+from minefleet_learner.data.prefetcher import Prefetcher
 
 CHUNKS = 6
 
@@ -39,7 +39,7 @@ def test_every_reader_reads_its_share_and_nothing_is_read_twice(
             for seed in range(CHUNKS)
         ]
     )
-    feed = Feed(
+    feed = Prefetcher(
         replay,
         order="least_used",
         readers=readers,

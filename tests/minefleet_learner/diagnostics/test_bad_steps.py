@@ -17,7 +17,7 @@ from minefleet.runs.run import Run
 from minefleet_learner.build import build_updater
 from minefleet_learner.checkpoints.restore import load_snapshot
 from minefleet_learner.data.batch import Batch
-from minefleet_learner.diagnostics.bad_steps import MOST_DUMPS, Dumps, read_dump
+from minefleet_learner.diagnostics.bad_steps import MOST_DUMPS, BadStepDumps, read_dump
 from minefleet_learner.training.optimizer_step import BAD_STEPS
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
@@ -103,7 +103,9 @@ def test_dumps_are_bounded_in_number_and_bytes(tmp_path: Path, schema: Schema, m
     (tmp_path / "small").mkdir()
     small = make_run(tmp_path / "small", schema)
     kept = build_updater(small, CPU)
-    tight = Updater(kept.policy, kept.optimizer, small.config.train_config, None, dump=Dumps(small, most_bytes=100))
+    tight = Updater(
+        kept.policy, kept.optimizer, small.config.train_config, None, dump=BadStepDumps(small, most_bytes=100)
+    )
     update(tight, poisoned(make_fragment, "obs", NAN))
     assert not (small.directory / BAD_STEPS).exists()
 

@@ -23,7 +23,7 @@ from minefleet.policies import Policy, build
 from minefleet.policies.weights import rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet_actor.inference.forward import ForwardOptions
-from minefleet_actor.inference.policy_runner import Decision, Inference
+from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.diagnostics import parity_report
@@ -40,7 +40,7 @@ PLAIN = PolicyConfig(hidden_size=16, hidden_layers=1, normalize_obs=True)
 TRAIN = TrainConfig(batch_size_per_gpu=SLOTS, context_length=7, learning_rate=3e-3, epochs_per_iteration=2)
 
 Weights = dict[str, NDArray[Any]]
-MakeInference = Callable[..., Inference]
+MakeInference = Callable[..., PolicyRunner]
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Fleet:
 def fleet(
     env: EnvConfig = CORRIDOR,
     policy: PolicyConfig = GRU,
-    make: MakeInference = Inference,
+    make: MakeInference = PolicyRunner,
     *,
     wire: str = "keep",
     bound: float = BOUND,
@@ -124,7 +124,7 @@ def test_the_probe_knows_what_was_acted_by_also_after_the_learner_has_moved_on()
         assert made.probe.compare(collate(named)).steps == 2 * LENGTH
 
 
-class IgnoresFirst(Inference):
+class IgnoresFirst(PolicyRunner):
     """Goes on with the state of the episode before."""
 
     def __init__(self, policy: Policy, schema: Schema, slots: int, **options: Any) -> None:
@@ -134,39 +134,39 @@ class IgnoresFirst(Inference):
     def reset(self, slots: NDArray[np.intp]) -> None:
         self._begun[slots] = True
 
-    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> Decision:
+    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> PolicyStep:
         decision = super().decide(slots, obs, **options)
         first = self._begun[slots].copy()
         self._begun[slots[decision.keeps]] = False
         return replace(decision, first=first)
 
 
-class SwapsActions(Inference):
+class SwapsActions(PolicyRunner):
     """Carries out, and records, another action than it drew."""
 
-    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> Decision:
+    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> PolicyStep:
         decision = super().decide(slots, obs, **options)
         return replace(decision, action=1 - decision.action)
 
 
-class LooksAfresh(Inference):
+class LooksAfresh(PolicyRunner):
     """Values what it does not act on from the state of an episode's start."""
 
     def __init__(self, policy: Policy, *arguments: Any, **options: Any) -> None:
         super().__init__(policy, *arguments, **options)
-        self._other = Inference(policy, *arguments, **options)
+        self._other = PolicyRunner(policy, *arguments, **options)
 
-    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> Decision:
+    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> PolicyStep:
         keeps = options.get("keeps")
         if keeps is not None and not keeps.any():
             return self._other.decide(slots, obs, **options)
         return super().decide(slots, obs, **options)
 
 
-class BeginsElsewhere(Inference):
+class BeginsElsewhere(PolicyRunner):
     """Stores another state than it goes on from."""
 
-    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> Decision:
+    def decide(self, slots: NDArray[np.intp], obs: Tree, **options: Any) -> PolicyStep:
         decision = super().decide(slots, obs, **options)
         return replace(decision, before={slot: {"gru": state["gru"] + 1} for slot, state in decision.before.items()})
 
@@ -186,14 +186,14 @@ def unlike(made: Fleet, part: str, older: Weights) -> Weights:
 
 FAULTS: dict[str, tuple[MakeInference, Callable[[Fleet], Named], str]] = {
     "first-ignored": (IgnoresFirst, acted, parity_report.AT_FIRST),
-    "wrong-version-stamped": (Inference, lambda made: acted(made, made.iterate()), parity_report.EVERYWHERE),
+    "wrong-version-stamped": (PolicyRunner, lambda made: acted(made, made.iterate()), parity_report.EVERYWHERE),
     "observations-not-normalised-alike": (
-        Inference,
+        PolicyRunner,
         lambda made: acted(made, unlike(made, "obs_norm", made.iterate())),
         parity_report.EVERYWHERE,
     ),
     "values-not-normalised-alike": (
-        Inference,
+        PolicyRunner,
         lambda made: acted(made, unlike(made, "value_norm", made.iterate())),
         parity_report.VALUES,
     ),

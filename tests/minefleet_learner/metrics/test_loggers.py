@@ -12,7 +12,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
-from minefleet_learner.metrics.loggers import Journal, JsonLines, flat_numbers, import_package, wandb_arguments
+from minefleet_learner.metrics.loggers import JsonLines, MetricsLogger, flat_numbers, import_package, wandb_arguments
 
 
 def read(path: Path) -> list[int]:
@@ -65,7 +65,7 @@ def test_only_finite_numbers_reach_the_dashboards() -> None:
 
 
 def test_evaluations_have_a_file_of_their_own(tmp_path: Path, schema: Schema) -> None:
-    journal = Journal(make_run(tmp_path, schema))
+    journal = MetricsLogger(make_run(tmp_path, schema))
     journal.write({"iteration": 0})
     journal.open("run", 0)
     journal.write({"iteration": 1})
@@ -85,7 +85,7 @@ def test_a_missing_package_is_a_config_error_that_says_what_to_install() -> None
 def test_tensorboard_gets_the_numbers_over_env_steps(tmp_path: Path, schema: Schema) -> None:
     from tensorboard.backend.event_processing import event_accumulator as events_module
 
-    journal = Journal(make_run(tmp_path, schema, tensorboard=True))
+    journal = MetricsLogger(make_run(tmp_path, schema, tensorboard=True))
     journal.open("run", 0)
     journal.write({"iteration": 1, "env_steps": 640, "entropy": 1.25, "episode_return_mean": None})
     journal.close()
@@ -118,7 +118,7 @@ def logged(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_wandb_offline_holds_the_curve_and_a_resumed_run_continues_the_same_run(tmp_path: Path, schema: Schema) -> None:
     for first in (1, 3):
         run = make_run(tmp_path / str(first), schema, wandb=True)  # A folder of wandb's is named by the second.
-        journal = Journal(run)
+        journal = MetricsLogger(run)
         journal.open("run-id", first - 1)
         for iteration in (first, first + 1):
             returns = None if iteration == 1 else 10.0 * iteration
@@ -149,7 +149,7 @@ def test_wandb_holds_the_video_of_an_episode_at_its_step_where_the_file_can_be_r
     film = tmp_path / "version-3-a-4.mp4"
     film.write_bytes(b"video")
     episode = episode_pb2.EpisodeRecord(policy_version=3, episode_return=2, task="dig")
-    journal = Journal(make_run(tmp_path, schema, wandb=True))
+    journal = MetricsLogger(make_run(tmp_path, schema, wandb=True))
     journal.open("run-id", 0)
     caplog.set_level("INFO")
     for episode.video.host, episode.video.path in (("here", str(film)), ("elsewhere", "/not/here.mp4")):

@@ -2,12 +2,12 @@
 
 from prometheus_client import CollectorRegistry
 
-from minefleet_learner.metrics.loop_timer import LoopTime
+from minefleet_learner.metrics.loop_timer import LoopTimer
 
 
 def test_the_loop_waits_for_what_feed_and_backlog_say() -> None:
     now = [0.0]
-    time = LoopTime(1, lambda: now[0])
+    time = LoopTimer(1, lambda: now[0])
 
     def pass_s(seconds: float) -> None:
         now[0] += seconds
@@ -38,7 +38,7 @@ def test_the_loop_waits_for_what_feed_and_backlog_say() -> None:
 
 def test_a_stall_is_seen_while_it_lasts_and_exported() -> None:
     now, registry = [0.0], CollectorRegistry()
-    time = LoopTime(1, lambda: now[0])
+    time = LoopTimer(1, lambda: now[0])
     registry.register(time)
     assert not any(time.shares().values())
     time.trains()

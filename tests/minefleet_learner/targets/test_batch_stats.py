@@ -8,24 +8,24 @@ import torch
 from minefleet.core.fragment import Fragment
 from minefleet_learner.data.batch import collate
 from minefleet_learner.distributed.process_group import ALONE
-from minefleet_learner.targets.batch_stats import Before, look_at
-from minefleet_learner.targets.estimate import Estimates, Part
+from minefleet_learner.targets.batch_stats import BatchStats, look_at
+from minefleet_learner.targets.estimate import Estimates, RankBatch
 
 
 @pytest.fixture
-def look(make_fragment: Callable[..., Fragment]) -> Callable[[torch.Tensor, torch.Tensor], Before]:
+def look(make_fragment: Callable[..., Fragment]) -> Callable[[torch.Tensor, torch.Tensor], BatchStats]:
     batch = collate([(("s", number), make_fragment(number, 5 + number)) for number in range(4)])
 
-    def look(value: torch.Tensor, target: torch.Tensor) -> Before:
+    def look(value: torch.Tensor, target: torch.Tensor) -> BatchStats:
         estimates = Estimates(value=value, advantage=target - value, target=target, proximal_logp=None, start={})
-        part = Part(batch=batch, estimates=estimates, trained=batch.mask)
+        part = RankBatch(batch=batch, estimates=estimates, trained=batch.mask)
         return look_at(part, ALONE, torch.device("cpu"), 50.0)
 
     return look
 
 
 def test_explained_variance_is_one_for_the_truth_zero_for_the_mean_and_finite_for_constant_targets(
-    look: Callable[[torch.Tensor, torch.Tensor], Before],
+    look: Callable[[torch.Tensor, torch.Tensor], BatchStats],
 ) -> None:
     target = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     assert look(target, target).explained_variance == 1.0
@@ -34,7 +34,9 @@ def test_explained_variance_is_one_for_the_truth_zero_for_the_mean_and_finite_fo
     assert look(target, torch.ones(4, 8)).explained_variance == 0.0
 
 
-def test_moments_are_those_of_the_steps_without_padding(look: Callable[[torch.Tensor, torch.Tensor], Before]) -> None:
+def test_moments_are_those_of_the_steps_without_padding(
+    look: Callable[[torch.Tensor, torch.Tensor], BatchStats],
+) -> None:
     value, target = torch.ones(4, 8), torch.full((4, 8), 3.0)
     value[0, 5:] = target[0, 5:] = float("nan")
     value[1, 6:] = target[2, 7:] = float("inf")

@@ -14,7 +14,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.targets.reference_state import CARRIED_BYTES, Carrier
+from minefleet_learner.targets.reference_state import CARRIED_BYTES, ReferenceStateCache
 from minefleet_learner.training.schedules import rates
 
 Make = Callable[..., Fragment]
@@ -23,8 +23,8 @@ GRU = 5
 LENGTH = 6
 
 
-def make_carrier(policy: Policy, most_bytes: int = CARRIED_BYTES) -> Carrier:
-    return Carrier(policy, context_length=4, rows_per_pass=2, dtype=torch.float32, most_bytes=most_bytes)
+def make_carrier(policy: Policy, most_bytes: int = CARRIED_BYTES) -> ReferenceStateCache:
+    return ReferenceStateCache(policy, context_length=4, rows_per_pass=2, dtype=torch.float32, most_bytes=most_bytes)
 
 
 def stream_of(make: Make, fragments: int, **changes: Any) -> list[Fragment]:

@@ -12,18 +12,18 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet_replay.state.actor_progress import Counts
+from minefleet_replay.state.actor_progress import ActorCounts
 
 Worlds = Callable[..., Any]
 
 
 def test_what_was_appended_is_there_after_a_crash(world: Any) -> None:
     world.append("s", 0, payload=b"first")
-    world.report(("s", 0), actor="a", progress=Counts(10, 1))
+    world.report(("s", 0), actor="a", progress=ActorCounts(10, 1))
     world.crash()
     assert world.payloads(world.lease(1, 1)) == [b"first"]
     assert world.replay.read_episodes(world.learner, 0, 9)[0][0].stream == "s"
-    assert world.replay.progress() == Counts(10, 1)
+    assert world.replay.progress() == ActorCounts(10, 1)
 
 
 def test_every_so_many_appended_fragments_the_ledger_is_logged(
@@ -98,12 +98,12 @@ def test_episodes_are_recorded_whatever_becomes_of_fragments(world: Any) -> None
 
 
 def test_progress_is_the_sum_of_maxima_and_never_goes_back(world: Any) -> None:
-    world.report(actor="a", progress=Counts(10, 1))
-    world.report(actor="b", progress=Counts(5, 0))
-    world.report(actor="a", progress=Counts(7, 2))
-    assert world.replay.progress() == Counts(15, 2)
+    world.report(actor="a", progress=ActorCounts(10, 1))
+    world.report(actor="b", progress=ActorCounts(5, 0))
+    world.report(actor="a", progress=ActorCounts(7, 2))
+    assert world.replay.progress() == ActorCounts(15, 2)
     world.crash()
-    assert world.replay.progress() == Counts(15, 2)
+    assert world.replay.progress() == ActorCounts(15, 2)
 
 
 def test_the_first_call_binds_the_store_and_another_run_is_refused_by_name(world: Any) -> None:

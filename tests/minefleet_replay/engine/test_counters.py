@@ -8,7 +8,7 @@ import pytest
 from minefleet.core.errors import RunMismatchError
 from minefleet_replay.engine.counters import FILE, Counters, read_counters
 from minefleet_replay.engine.open import set_aside
-from minefleet_replay.state.actor_progress import Counts
+from minefleet_replay.state.actor_progress import ActorCounts
 
 
 def break_store(world: Any) -> None:
@@ -20,7 +20,7 @@ def break_store(world: Any) -> None:
 def fill(world: Any) -> None:
     world.become(epoch=3, version=7, resumed=2, first=5)
     world.append("s", 0, version=7)
-    world.report(("s", 0), ("s", 1), actor="a", progress=Counts(100, 1))
+    world.report(("s", 0), ("s", 1), actor="a", progress=ActorCounts(100, 1))
     world.replay.tick()
 
 
@@ -41,7 +41,7 @@ def test_an_actor_that_reports_after_its_store_was_set_aside_is_not_counted_twic
     fill(world)
     break_store(world)
     world.replay = world.open()
-    world.report(actor="a", progress=Counts(110, 1))
+    world.report(actor="a", progress=ActorCounts(110, 1))
     assert world.figure("env_steps") == 110
 
 
@@ -50,7 +50,7 @@ def test_a_store_that_is_set_aside_twice_counts_on(world: Any) -> None:
     for number in (1, 2):
         break_store(world)
         world.replay = world.open()
-        world.report(("s", number + 1), actor="b", progress=Counts(number, 0))
+        world.report(("s", number + 1), actor="b", progress=ActorCounts(number, 0))
         world.replay.tick()
     assert (world.figure("env_steps"), world.replay.keeper.books.next_episode) == (102, 4)
     assert len(list(world.directory.glob("broken-*"))) == 2

@@ -3,23 +3,23 @@
 import pytest
 
 from minefleet.core.errors import CorruptError
-from minefleet.rpc.drop_record import Departure
+from minefleet.rpc.drop_record import DropRecord
 from minefleet_replay.engine.drop_log import latest, read_drop
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import NOWHERE, Fragment
+from minefleet_replay.state.index import NOWHERE, FragmentEntry
 from minefleet_replay.storage.rows import drop_row
 
 
 def row(stream: str, number: int, at: float) -> bytes:
     fragments = [
-        Fragment(sequence, number, 1, 7, 8, 4, number, 2 * number, False, NOWHERE)
+        FragmentEntry(sequence, number, 1, 7, 8, 4, number, 2 * number, False, NOWHERE)
         for sequence in (2 * number, 2 * number + 1)
     ]
     return drop_row(ChunkName(stream, number), fragments, "stale", 0, at)
 
 
 def test_a_record_says_what_was_written() -> None:
-    assert read_drop(row("s", 3, 12.5)) == Departure(
+    assert read_drop(row("s", 3, 12.5)) == DropRecord(
         stream="s", chunk=3, sequences=(6, 7), reason="stale", uses=0, steps=8, oldest_version=7, at=12.5
     )
 
@@ -41,7 +41,7 @@ def test_streams_are_told_apart() -> None:
 
 def test_a_record_survives_the_wire() -> None:
     departure = read_drop(row("s", 3, 1_700_000_000.25))
-    assert Departure.from_proto(departure.to_proto()) == departure
+    assert DropRecord.from_proto(departure.to_proto()) == departure
 
 
 @pytest.mark.parametrize("rotten", [b"", b"{", b"[]", b'{"at": 1.0}', b'{"sequences": [], "at": 1.0, "more": 1}'])

@@ -13,7 +13,7 @@ from minefleet.core.errors import (
     OverloadedError,
     RejectedError,
 )
-from minefleet_replay.engine.lease import Wanted
+from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.state.leases import CLOSED_KEPT, MAX_OPEN
 
 Worlds = Callable[..., Any]
@@ -141,7 +141,7 @@ def test_a_lease_that_runs_out_of_time_charges_nothing(world: Any) -> None:
 
 def test_a_lease_is_not_charged_for_a_caller_that_went_away(world: Any) -> None:
     gone, lent = threading.Event(), list[Any]()
-    wanted = Wanted(number=1, steps=1, use_version=1)
+    wanted = LeaseRequest(number=1, steps=1, use_version=1)
 
     def wait() -> None:
         lent.extend(world.replay.lease(world.learner, wanted, 600.0, lambda: not gone.is_set()))

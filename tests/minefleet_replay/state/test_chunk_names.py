@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.core.errors import ConflictError, RejectedError
-from minefleet_replay.state.chunk_names import MAX_GAPS, MAX_STREAMS, WINDOW, Names, StreamNames
+from minefleet_replay.state.chunk_names import MAX_GAPS, MAX_STREAMS, WINDOW, ChunkNames, StreamNames
 from minefleet_replay.storage.rows import names_row, read_names
 
 
@@ -40,7 +40,7 @@ def test_a_stream_full_of_gaps_is_refused() -> None:
 
 
 def test_the_streams_that_were_silent_longest_are_forgotten() -> None:
-    names = Names({f"s{heard}": StreamNames(heard=heard) for heard in reversed(range(MAX_STREAMS))})
+    names = ChunkNames({f"s{heard}": StreamNames(heard=heard) for heard in reversed(range(MAX_STREAMS))})
     names.remember("s0", StreamNames(heard=MAX_STREAMS))
     assert list(names.surplus(2)) == ["s1", "s2"]
     assert list(names.surplus(0)) == []

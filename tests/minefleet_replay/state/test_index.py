@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import NOWHERE, Chunk, Fragment, Index, Order
+from minefleet_replay.state.index import NOWHERE, Chunk, FragmentEntry, Index, Order
 
 
 def fragment(
@@ -13,9 +13,11 @@ def fragment(
     chunk: tuple[int, int] | None = None,
     closes: bool = True,
     steps: int = 1,
-) -> Fragment:
+) -> FragmentEntry:
     """A fragment; `chunk` is the number of its chunk and where that starts: by default it has one of its own."""
-    return Fragment(sequence, number, 10, version, version, steps, *(chunk or (sequence, sequence)), closes, NOWHERE)
+    return FragmentEntry(
+        sequence, number, 10, version, version, steps, *(chunk or (sequence, sequence)), closes, NOWHERE
+    )
 
 
 def index_of(versions: list[int], max_reuse: int = 1) -> Index:

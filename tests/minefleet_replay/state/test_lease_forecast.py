@@ -13,12 +13,12 @@ from minefleet_replay.state.lease_forecast import (
     MOST_PATIENCE,
     SLACK,
     WAYS_S,
-    Closing,
+    ForecastRow,
     LeaseClock,
 )
 from minefleet_replay.state.streams import FASTER, TRY_S
 
-CLOSING = Closing(
+CLOSING = ForecastRow(
     use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0
 )
 

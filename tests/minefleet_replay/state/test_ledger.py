@@ -1,4 +1,4 @@
-from minefleet_replay.state.ledger import Account, Amount, Ledger, bucket_of
+from minefleet_replay.state.ledger import Amount, Ledger, LedgerAccount, bucket_of
 
 
 def test_a_fragment_that_was_used_counts_as_trained_whatever_it_left_for() -> None:
@@ -9,7 +9,9 @@ def test_a_fragment_that_was_used_counts_as_trained_whatever_it_left_for() -> No
 
 def test_moving_fragments_keeps_the_balance() -> None:
     ledger = Ledger().added("live", 5).added("live", 3).added("expired", 1).moved("live", "leased", Amount(2, 8))
-    assert ledger == Ledger(Account(appended=3, leased=2, expired=1), Account(appended=9, leased=8, expired=1))
+    assert ledger == Ledger(
+        LedgerAccount(appended=3, leased=2, expired=1), LedgerAccount(appended=9, leased=8, expired=1)
+    )
     assert ledger.is_balanced
     assert Ledger.from_row(ledger.to_row()) == ledger
 

@@ -1,13 +1,13 @@
 import pytest
 
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.rate_limiter import FIRST_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, Hint, Pacing
+from minefleet_replay.state.rate_limiter import FIRST_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, RateLimiter, RetryAfter
 
 STEPS = 8
 
 
-def pacing(room_chunks: int = 2, *, enabled: bool = True) -> Pacing:
-    return Pacing(room_steps=room_chunks * STEPS, grant_timeout_s=60.0, enabled=enabled)
+def pacing(room_chunks: int = 2, *, enabled: bool = True) -> RateLimiter:
+    return RateLimiter(room_steps=room_chunks * STEPS, grant_timeout_s=60.0, enabled=enabled)
 
 
 def name(number: int) -> ChunkName:
@@ -72,7 +72,7 @@ def test_without_pacing_everything_is_granted_and_nothing_is_kept() -> None:
 
 
 def test_the_hint_is_a_small_share_of_the_time_between_leases() -> None:
-    hint = Hint()
+    hint = RetryAfter()
     assert hint.retry_after_s == FIRST_HINT_S
     hint.room_was_made(10.0)
     hint.room_was_made(10.8)

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from minefleet_replay.state.index import NOWHERE, Fragment
-from minefleet_replay.state.step_shares import MAX_TASKS, OTHER, Shares
+from minefleet_replay.state.index import NOWHERE, FragmentEntry
+from minefleet_replay.state.step_shares import MAX_TASKS, OTHER, StepCounter
 
 
-def fragment(task: str, steps: int) -> Fragment:
-    return Fragment(0, 0, 1, 1, 1, steps, 0, 0, True, NOWHERE, task)
+def fragment(task: str, steps: int) -> FragmentEntry:
+    return FragmentEntry(0, 0, 1, 1, 1, steps, 0, 0, True, NOWHERE, task)
 
 
 def test_steps_are_counted_by_task_and_stream() -> None:
-    shares = Shares()
+    shares = StepCounter()
     shares.count("s", [fragment("a", 5), fragment("b", 3)], "played")
     shares.count("s", [fragment("a", 5)], "trained")
     shares.count("t", [fragment("a", 2)], "played")
@@ -26,13 +26,13 @@ def test_steps_are_counted_by_task_and_stream() -> None:
 
 
 def test_what_is_still_held_does_not_starve() -> None:
-    shares = Shares()
+    shares = StepCounter()
     shares.count("s", [fragment("a", 5)], "played")
     assert shares.starved({}) == []
 
 
 def test_tasks_beyond_a_bound_are_counted_together() -> None:
-    shares = Shares()
+    shares = StepCounter()
     for number in range(MAX_TASKS + 5):
         shares.count("s", [fragment(f"task {number}", 1)], "played")
     counted = {one.name: one.counts["played"] for one in shares.tasks({}, {})}

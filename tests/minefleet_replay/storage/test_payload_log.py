@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.core.errors import CorruptError
 from minefleet.rpc.channel import PIECE_BYTES, pieces
-from minefleet_replay.state.index import Place
+from minefleet_replay.state.index import PayloadLocation
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
 from minefleet_replay.storage.rocksdb import StorageError
 
@@ -20,7 +20,7 @@ def log(tmp_path: Path) -> Iterator[PayloadLog]:
     log.close()
 
 
-def put(log: PayloadLog, size: int, *, held: bool = True) -> Place:
+def put(log: PayloadLog, size: int, *, held: bool = True) -> PayloadLocation:
     place = log.write(list(pieces(os.urandom(size))))
     if held:
         log.hold(place.file)
@@ -35,7 +35,12 @@ def test_what_was_written_is_read_back_in_pieces(log: PayloadLog) -> None:
 
 
 def test_payloads_share_a_file_until_it_is_full(log: PayloadLog) -> None:
-    assert [put(log, 60) for _ in range(4)] == [Place(0, 0), Place(0, 60), Place(1, 0), Place(1, 60)]
+    assert [put(log, 60) for _ in range(4)] == [
+        PayloadLocation(0, 0),
+        PayloadLocation(0, 60),
+        PayloadLocation(1, 0),
+        PayloadLocation(1, 60),
+    ]
     assert log.disk_bytes == 240
 
 
@@ -54,7 +59,7 @@ def test_only_files_in_which_nothing_is_held_are_dead(log: PayloadLog) -> None:
 def test_a_dead_file_is_never_written_again(log: PayloadLog) -> None:
     log.release(put(log, 10).file)
     assert log.dead() == [0]
-    assert put(log, 10) == Place(1, 0)
+    assert put(log, 10) == PayloadLocation(1, 0)
 
 
 def test_a_payload_that_nothing_names_is_no_reason_to_keep_a_file(log: PayloadLog) -> None:
@@ -70,9 +75,13 @@ def test_a_later_process_writes_to_files_of_its_own(tmp_path: Path) -> None:
         file.write(b"torn")
     second = open_payloads(tmp_path, file_bytes=FILE_BYTES)
     second.hold(place.file)
-    assert second.write([b"more"]) == Place(1, 0)
+    assert second.write([b"more"]) == PayloadLocation(1, 0)
     assert second.read(place, 7) == [b"payload"]
-    assert (second.holds(place, 11), second.holds(place, 12), second.holds(Place(7, 0), 1)) == (True, False, False)
+    assert (second.holds(place, 11), second.holds(place, 12), second.holds(PayloadLocation(7, 0), 1)) == (
+        True,
+        False,
+        False,
+    )
     first.close()
     second.close()
 
@@ -92,13 +101,13 @@ def test_what_an_earlier_process_left_behind_is_dead_once_nothing_is_held_in_it(
 def test_a_number_that_rows_name_is_never_given_to_another_file(tmp_path: Path) -> None:
     log = open_payloads(tmp_path, file_bytes=FILE_BYTES)
     log.hold(4)
-    assert log.write([b"payload"]) == Place(5, 0)
+    assert log.write([b"payload"]) == PayloadLocation(5, 0)
     log.close()
 
 
 def test_a_missing_file_is_corruption(log: PayloadLog) -> None:
     with pytest.raises(CorruptError, match="missing"):
-        log.read(Place(3, 0), 10)
+        log.read(PayloadLocation(3, 0), 10)
 
 
 def test_a_sync_that_failed_is_never_claimed_later(log: PayloadLog) -> None:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from minefleet.core.errors import ContractError, CorruptError
 from minefleet_replay.state.chunk_names import StreamNames
-from minefleet_replay.state.index import Fragment, Place
-from minefleet_replay.state.leases import Lease, ending_row, read_rows
-from minefleet_replay.state.run_state import Standing
-from minefleet_replay.storage.identity import Identity, read_identity, write_identity
-from minefleet_replay.storage.rows import Meta, names_row, number_key, number_of, read_names
+from minefleet_replay.state.index import FragmentEntry, PayloadLocation
+from minefleet_replay.state.leases import OpenLease, ending_row, read_rows
+from minefleet_replay.state.run_state import RunState
+from minefleet_replay.storage.identity import ShardIdentity, read_identity, write_identity
+from minefleet_replay.storage.rows import FragmentRow, names_row, number_key, number_of, read_names
 
 NUMBERS = st.integers(0, 2**63 - 1)
 
@@ -20,13 +20,13 @@ NUMBERS = st.integers(0, 2**63 - 1)
 def test_what_a_fragment_is_survives_its_row(
     stream: str, sequence: int, number: int, version: int, flag: bool, header: bytes
 ) -> None:
-    fragment = Fragment(
-        sequence, number, 7, version, version, 5, number, sequence, flag, Place(7, number), stream, not flag
+    fragment = FragmentEntry(
+        sequence, number, 7, version, version, 5, number, sequence, flag, PayloadLocation(7, number), stream, not flag
     )
-    meta = Meta(stream, fragment, checksum=2**64 - 1, header=header)
+    meta = FragmentRow(stream, fragment, checksum=2**64 - 1, header=header)
     row = meta.to_row()
     fragment = fragment._replace(row_bytes=len(row))
-    assert Meta.from_row(number, row) == replace(meta, fragment=fragment)
+    assert FragmentRow.from_row(number, row) == replace(meta, fragment=fragment)
 
 
 @given(NUMBERS, NUMBERS)
@@ -36,12 +36,12 @@ def test_keys_sort_as_their_numbers(one: int, other: int) -> None:
 
 
 def test_where_the_run_stands_survives_its_row() -> None:
-    standing = Standing(run_id="r", epoch=3, newest_version=7, lineage=(3, 2, 7), abandoned=((2, 7),))
-    assert Standing.from_row(standing.to_row()) == standing
+    standing = RunState(run_id="r", epoch=3, newest_version=7, lineage=(3, 2, 7), abandoned=((2, 7),))
+    assert RunState.from_row(standing.to_row()) == standing
 
 
 def test_leases_survive_their_rows() -> None:
-    lease = Lease(7, 3, ((4, 0), (9, 1)))
+    lease = OpenLease(7, 3, ((4, 0), (9, 1)))
     leases = read_rows({7: lease.to_row(), 6: ending_row("acked")})
     assert leases.open == {7: lease}
     assert leases.closed == {6: "acked"}
@@ -52,7 +52,7 @@ def test_a_row_cut_short_is_noticed() -> None:
     with pytest.raises(CorruptError):
         read_names(row[:-16])
     with pytest.raises(CorruptError):
-        Standing.from_row(b'{"epoch": 1')
+        RunState.from_row(b'{"epoch": 1')
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"colour": 1}', "[]"])
@@ -70,6 +70,6 @@ def test_an_identity_of_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_an_identity_survives_its_file(tmp_path: Path) -> None:
     assert read_identity(tmp_path) is None
-    write_identity(tmp_path, Identity(run_id="r", appended=3))
-    assert read_identity(tmp_path) == Identity(run_id="r", appended=3)
+    write_identity(tmp_path, ShardIdentity(run_id="r", appended=3))
+    assert read_identity(tmp_path) == ShardIdentity(run_id="r", appended=3)
     assert [path.name for path in tmp_path.iterdir()] == ["identity.json"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minefleet_replay.storage.rocksdb import Batch, Store, open_database
+from minefleet_replay.storage.rocksdb import Store, StoreBatch, open_database
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
 
@@ -35,10 +35,10 @@ class Stopped:
         with locked(self.directory):
             return list(fsck(self.directory, self.world.limits)["faults"])
 
-    def change(self, put: Callable[[Batch], None]) -> None:
+    def change(self, put: Callable[[StoreBatch], None]) -> None:
         """Writes rows."""
         store = Store(open_database(self.database, self.world.limits.max_bytes, "serve"))
-        batch = Batch(store)
+        batch = StoreBatch(store)
         put(batch)
         store.write(batch)
         store.close()

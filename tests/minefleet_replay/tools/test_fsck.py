@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConflictError
-from minefleet_replay.state.leases import Lease
+from minefleet_replay.state.leases import OpenLease
 from minefleet_replay.state.ledger import Amount, Ledger
-from minefleet_replay.storage.identity import Identity, write_identity
-from minefleet_replay.storage.rocksdb import Batch, Family
+from minefleet_replay.storage.identity import ShardIdentity, write_identity
+from minefleet_replay.storage.rocksdb import Family, StoreBatch
 from minefleet_replay.storage.rows import LEDGER, STANDING, number_key, uses_row
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
@@ -127,7 +127,7 @@ def use_a_chunk_that_is_not_there(stopped: Any) -> None:
 
 
 def lease_a_chunk_that_is_not_there(stopped: Any) -> None:
-    stopped.change(lambda batch: batch.put("leases", number_key(7), Lease(7, 4, ((99, 0),)).to_row()))
+    stopped.change(lambda batch: batch.put("leases", number_key(7), OpenLease(7, 4, ((99, 0),)).to_row()))
 
 
 def use_a_chunk_too_often(stopped: Any) -> None:
@@ -136,7 +136,7 @@ def use_a_chunk_too_often(stopped: Any) -> None:
 
 
 def garble_rows(stopped: Any) -> None:
-    def garble(batch: Batch) -> None:
+    def garble(batch: StoreBatch) -> None:
         for family in ("meta", "uses", "names", "leases", "drops"):
             batch.put(family, sorted(stopped_rows[family])[-1], b"?")
 
@@ -161,7 +161,7 @@ def move_one(stopped: Any) -> None:
 
 
 def lose_what_was_synced(stopped: Any) -> None:
-    write_identity(stopped.directory, Identity(run_id="run-1", appended=40))
+    write_identity(stopped.directory, ShardIdentity(run_id="run-1", appended=40))
 
 
 def garble_the_identity(stopped: Any) -> None:

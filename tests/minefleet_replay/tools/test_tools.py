@@ -17,7 +17,7 @@ from minefleet.config.shards import spread
 from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
-from minefleet_replay.engine.append import Upload
+from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.metrics import make_metrics
 from minefleet_replay.engine.open import open_replay
 from minefleet_replay.state.limits import limits_of
@@ -200,7 +200,7 @@ def test_all_shards_are_looked_at_and_exported_together(
         replay.bind("run-1")
         for sequence in range(2):
             header, payload = packed(server, stream, sequence)
-            replay.append(Upload(header=header, pieces=[payload]))
+            replay.append(FragmentUpload(header=header, pieces=[payload]))
         replay.close()
     shards = json.loads(tool(server.run, "stats").stdout)["shards"]
     assert [(shard["name"], shard["live_fragments"]) for shard in shards] == [("replay-0", 2), ("replay-1", 2)]

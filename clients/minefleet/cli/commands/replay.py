@@ -14,7 +14,7 @@ from minefleet.cli.tools import Report, start_tool
 from minefleet.core.errors import ConfigError, DeadlineError, NotFoundError, UnavailableError
 from minefleet.core.files import disk_bytes
 from minefleet.launch.prepare import stored_run
-from minefleet.monitoring.stores import Place, places
+from minefleet.monitoring.stores import StoreLocation, places
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run, read_run
@@ -95,7 +95,7 @@ def _look(run_: Run, arguments: argparse.Namespace) -> tuple[Report, int]:
     return {"run_dir": str(run_.directory), "shards": shards}, max(codes)
 
 
-def _look_at(run_: Run, place: Place, arguments: argparse.Namespace) -> tuple[Report, int]:
+def _look_at(run_: Run, place: StoreLocation, arguments: argparse.Namespace) -> tuple[Report, int]:
     security = run_.config.services.security
     found = _ask(place, arguments, read_credentials(security, OPERATOR)) if arguments.action in ONLINE else None
     code = 0
@@ -108,7 +108,7 @@ def _look_at(run_: Run, place: Place, arguments: argparse.Namespace) -> tuple[Re
     return found, code
 
 
-def _ask(place: Place, arguments: argparse.Namespace, credentials: Credentials) -> Report | None:
+def _ask(place: StoreLocation, arguments: argparse.Namespace, credentials: Credentials) -> Report | None:
     """Asks replay itself; None where it does not run."""
     with ReplayClient(place.address, credentials=credentials, patience_s=0.0) as client:
         try:

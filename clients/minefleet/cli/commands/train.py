@@ -34,7 +34,7 @@ from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.child import role_command
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
-from minefleet.launch.supervisor import Ending, Supervisor, is_rank, supervisor
+from minefleet.launch.supervisor import LaunchEnd, RoleSupervisor, is_rank, supervisor
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
@@ -54,7 +54,7 @@ NEWEST = ""
 class Outcome:
     """The end of a launch."""
 
-    ending: Ending
+    ending: LaunchEnd
     wall_s: float
     reached: str = ""
     """The bound that the run had reached before."""
@@ -148,9 +148,9 @@ def train_serially(run: Run, _: Start) -> Outcome:
         signal.signal(signal.SIGINT, lambda *_: None)  # The terminal sends it to the child as well.
         code = child.wait()
     is_config_error = code == EXIT_CONFIG
-    ending = Ending(stopped_by="learner")
+    ending = LaunchEnd(stopped_by="learner")
     if code != 0:
-        ending = Ending(stopped_by="failure", reason=f"it ended with {code}", is_config_error=is_config_error)
+        ending = LaunchEnd(stopped_by="failure", reason=f"it ended with {code}", is_config_error=is_config_error)
     return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
 
 
@@ -211,7 +211,7 @@ def _go_on(
         if reached := _reached(config, previous):
             bound = BOUNDS[reached].format(config=config)
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
-            return finish(previous, Outcome(ending=Ending(stopped_by="learner"), wall_s=0.0, reached=reached))
+            return finish(previous, Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached=reached))
         with reproducible(settings):
             resumed = prepare_resumed(config, previous, start)
         return finish(resumed, train(resumed, start))
@@ -224,6 +224,6 @@ def _reached(config: FleetConfig, run: Run) -> str:
     return config.spent(state.iteration, state.env_steps)
 
 
-def _roles(fleet: Supervisor) -> str:
+def _roles(fleet: RoleSupervisor) -> str:
     up = [child.name for child in fleet.children if child.is_alive]
     return ", ".join(up)
