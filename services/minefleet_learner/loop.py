@@ -40,7 +40,7 @@ from minefleet_learner.diagnostics.parity import Parity, ParityProbe
 from minefleet_learner.distributed.process_group import Ranks
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.publish import RESULT_FILE, IterationResult, LearnerServices, Publisher
-from minefleet_learner.training.report import UpdateReport
+from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates, progress, rates
 from minefleet_learner.training.updater import Updater
 

@@ -29,7 +29,7 @@ from minefleet_actor.inference.weight_sync import Staged
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import SlotTimer
-from minefleet_actor.pool import Ending, Failure, Kind, Ready, Slots
+from minefleet_actor.pool import EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import StreamVerdict
 from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, lane_numbers
 from minefleet_actor.replay_io.uploader import QueuedFragment
@@ -108,7 +108,7 @@ class NumberedPool:
             reward=np.where(stepped, self.obs[slots, 0], 0).astype(np.float32),
             terminated=stepped & (self._rng.random(len(slots)) < 0.1),
             truncated=stepped & (self._rng.random(len(slots)) < 0.1),
-            endings=defaultdict(Ending),
+            endings=defaultdict(EpisodeEnd),
             tasks={slot: f"task {slot % 2}" for slot in range(SLOTS)},
             failures={int(slot): Failure("exception", "it raised") for slot in slots[kind == Kind.FAILED]},
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make, schema_of
 from minefleet.launch.placement import ALL_CORES
-from minefleet_actor.pool import Ending, EnvPool, InlinePool, Kind, Pool, Ready
+from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slots import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
@@ -177,7 +177,7 @@ def test_the_endings_of_episodes_carry_metrics_and_task(pool: Pool) -> None:
     slots = reset_all(pool)
     pool.step(slots, np.array([1, 2, 0, 0]))
     endings = {slot: ending for ready in results(pool, slots) for slot, ending in ready.endings.items()}
-    assert endings == {0: Ending(metrics={"luck": 0.25}, task="ended"), 1: Ending(metrics={}, task="begun")}
+    assert endings == {0: EpisodeEnd(metrics={"luck": 0.25}, task="ended"), 1: EpisodeEnd(metrics={}, task="begun")}
 
 
 def test_wait_returns_empty_handed_when_the_time_is_over(pool: Pool) -> None:

@@ -22,7 +22,7 @@ from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyStep
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.pool import Ending, Kind, Ready, Slots
+from minefleet_actor.pool import EpisodeEnd, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter
 from minefleet_actor.replay_io.uploader import QueuedFragment
@@ -129,7 +129,7 @@ class Environments:
             reward=np.zeros(len(slots), np.float32),
             terminated=(answered == Kind.STEP) & (self._step[slots] == EPISODE),
             truncated=np.zeros(len(slots), np.bool_),
-            endings=defaultdict(Ending),
+            endings=defaultdict(EpisodeEnd),
             tasks={slot: self._task[slot].name for slot in kinds},
             failures={},
         )

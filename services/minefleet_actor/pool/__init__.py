@@ -1,9 +1,9 @@
 """Environments behind numbered slots: in supervised processes of their own, or in this one."""
 
 from minefleet_actor.pool.contract import (
-    Ending,
     EnvGaveUpError,
     EnvStartError,
+    EpisodeEnd,
     Failure,
     Kind,
     Pool,
@@ -14,10 +14,10 @@ from minefleet_actor.pool.env_pool import EnvPool
 from minefleet_actor.pool.inline import InlinePool
 
 __all__ = [
-    "Ending",
     "EnvGaveUpError",
     "EnvPool",
     "EnvStartError",
+    "EpisodeEnd",
     "Failure",
     "InlinePool",
     "Kind",

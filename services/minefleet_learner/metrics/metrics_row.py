@@ -12,7 +12,7 @@ from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.metrics.episode_window import mean
 from minefleet_learner.metrics.episodes import EpisodeStatistics
-from minefleet_learner.training.report import UpdateReport
+from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates
 
 WINDOW = 20

@@ -12,7 +12,7 @@ from minefleet_learner.algorithms.importance import Weights, weigh
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.distributed.process_group import Ranks
 from minefleet_learner.targets.estimate import RankBatch
-from minefleet_learner.training.report import UpdateReport
+from minefleet_learner.targets.update_report import UpdateReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,11 +35,11 @@ from minefleet_learner.targets.estimate import Estimates, RankBatch, estimate
 from minefleet_learner.targets.forward import acted_on, has_memory
 from minefleet_learner.targets.prepare import Prepared, Preparer
 from minefleet_learner.targets.reference_state import build_carrier
+from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective
 from minefleet_learner.training.optimizer_step import Stepper
-from minefleet_learner.training.report import UpdateReport
 from minefleet_learner.training.schedules import Rates
 from minefleet_learner.training.state import Arrays, digest, rng_arrays
 
