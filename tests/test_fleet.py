@@ -185,6 +185,12 @@ def test_a_serial_run_turns_the_ring_in_order_and_repeats_itself(train: Train, t
     assert "has trained to its stop.env_steps=3000" in errors
 
 
+def test_a_serial_run_with_more_environments_than_replay_has_room_for_goes_on(train: Train) -> None:
+    fleet = train("recall", "train_config.num_iterations=2", "--serial")
+    fleet.finish()
+    assert [row["trained_steps"] for row in fleet.rows()] == [1024, 2048]
+
+
 def test_the_example_of_the_readme_learns(train: Train, evaluate: Evaluate) -> None:
     fleet = train(str(EXAMPLE))
     fleet.finish()

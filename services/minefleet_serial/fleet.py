@@ -46,13 +46,15 @@ def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
 
 
 def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
-    """Takes turns, the first with the newest weights, until replay refuses a grant to every slot."""
+    """Takes turns, the first with the newest weights, until replay refuses a grant to some slot and all are held."""
     (lane,) = parts.lanes
     parts.actor.turn(wait_s=0.0)
-    while lane.grants.ask() is None or not parts.actor.is_held():
+    is_refused = False
+    while not (is_refused and parts.actor.is_held()):
         if stopping.is_set():
             raise StoppedError("stopped while acting")
-        parts.actor.turn(wait_s=0.0)
+        is_refused = lane.grants.ask() is not None
+        parts.actor.turn(wait_s=0.0)  # Slots that have just been granted a chunk are held until it.
         lane.shipper.flush()
 
 
