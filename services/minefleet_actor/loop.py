@@ -20,10 +20,10 @@ are in one process none is waited for, and a turn decides for all that it has fo
 
 A slot is in one phase:
 
-    WORKING  its environment resets or steps; pool.wait ends it
-    READY    an observation waits for a decision           -> WORKING, or HELD when its next fragment may not start yet
-    HELD     no grant, room or time for the next fragment  -> READY when there is
-    ENDING   its episode was cut; the value of the last observation is wanted before the reset -> WORKING
+    WORKING             its environment resets or steps; pool.wait ends it
+    READY               an observation waits for a decision           -> WORKING, or BLOCKED before its next fragment
+    BLOCKED             no permit, room or time for the next fragment -> READY when there is
+    AWAITING_BOOTSTRAP  its episode was cut; the value of the last observation is computed before the reset -> WORKING
 
 A fragment ends when it is full, or before replay would find its first step too stale (`cuts`): between two steps where
 the next one would take too long, and else while its environment works: the step in flight then begins the next one.
@@ -66,7 +66,7 @@ class Phase:
     more slowly.
     """
 
-    WORKING, READY, HELD, ENDING = range(4)
+    WORKING, READY, BLOCKED, AWAITING_BOOTSTRAP = range(4)
 
 
 STEP, RESET, FAILED = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
@@ -124,23 +124,23 @@ class Actor:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
         ready = self._pool.wait(min(wait_s, self._batcher.due_s))
         self._metrics.slot_time.settle(len(ready.slots), ready.idle_s)
-        self._absorb(ready)
-        self._take_weights()
-        self._let_go()
-        self._carry_out()
-        self._ask()
+        self._process_env_results(ready)
+        self._apply_weights()
+        self._unblock_slots()
+        self._apply_decisions()
+        self._request_decisions()
         self._batcher.decide()
         while self._batcher.has_decided:
-            self._carry_out()
-            self._ask()
-        self._cut_in_flight()
+            self._apply_decisions()
+            self._request_decisions()
+        self._ship_overdue_fragments()
         self._cuts.tell(self._phase == Phase.WORKING, self._recorder)
-        self._metrics.slot_time.wait_for(self._waiting(), self._commands)
+        self._metrics.slot_time.wait_for(self._slots_by_wait(), self._commands)
         self._commands = 0
 
-    def is_held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether every slot waits for a grant or room: nothing will happen before replay answers."""
-        return bool(np.all(self._phase == Phase.HELD))
+        return bool(np.all(self._phase == Phase.BLOCKED))
 
     def figures(self) -> dict[str, float]:
         """Figures for `minefleet status`."""
@@ -150,18 +150,18 @@ class Actor:
             **self._metrics.totals(),
             "slots": self._pool.num_slots,
             **self._metrics.slots(
-                held=self.held(),
+                held=self.blocked(),
                 resetting=int(np.count_nonzero(resetting)),
                 resting=self._pool.resting,
                 queued=self._lanes.queued,
             ),
         }
 
-    def held(self) -> Counter[str]:
+    def blocked(self) -> Counter[str]:
         """The number of blocked slots by reason."""
-        is_held = self._phase == Phase.HELD
-        lacks = np.where(is_held, self._cuts.lacks, 0)
-        lacking = self._lanes.lacking(is_held & (lacks == 0))
+        is_blocked = self._phase == Phase.BLOCKED
+        lacks = np.where(is_blocked, self._cuts.lacks, 0)
+        lacking = self._lanes.lacking(is_blocked & (lacks == 0))
         for lack, reason in ((PACE, "pace"), (BALANCE, "balance")):
             if slots := int(np.count_nonzero(lacks == lack)):
                 lacking[reason] = slots
@@ -173,30 +173,32 @@ class Actor:
             self._camera.stop()
         self._batcher.close()
         for decision in self._batcher.take():
-            self._see(decision)
-        unseen = np.flatnonzero(self._wanting() & self._recorder.pending)
+            self._record_next_values(decision)
+        unseen = np.flatnonzero(self._wants_decision() & self._recorder.pending)
         for start in range(0, len(unseen), self._inference.largest):
             slots = unseen[start : start + self._inference.largest]
-            self._see(self._inference.decide(slots, self._pool.obs, keeps=np.zeros(len(slots), np.bool_)))
+            self._record_next_values(
+                self._inference.decide(slots, self._pool.obs, keeps=np.zeros(len(slots), np.bool_))
+            )
         for slot in range(self._pool.num_slots):
             working = self._phase[slot] == Phase.WORKING
-            after = self._recorder.acted_on(slot) if working else self._obs(slot)
+            after = self._recorder.acted_on(slot) if working else self._stored_obs(slot)
             self._ship(slot, after, closes_chunk=True)
 
-    def _absorb(self, ready: Ready) -> None:
+    def _process_env_results(self, ready: Ready) -> None:
         """Writes down what environments answered."""
         stepped = ready.kind == STEP
         if stepped.any():
-            self._absorb_steps(ready, stepped)
+            self._process_steps(ready, stepped)
         were_reset = ready.slots[ready.kind == RESET]
         self._cuts.were_reset(were_reset)
         for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
             self._phase[slot] = Phase.READY
         for slot in ready.slots[ready.kind == FAILED]:
-            self._absorb_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
+            self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
-    def _absorb_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
+    def _process_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
         slots, terminated, truncated = ready.slots[stepped], ready.terminated[stepped], ready.truncated[stepped]
         self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
         self._episodes.add(slots, ready.reward[stepped])
@@ -223,9 +225,9 @@ class Actor:
         if terminated:
             self._reset(slot)
         else:
-            self._phase[slot] = Phase.ENDING
+            self._phase[slot] = Phase.AWAITING_BOOTSTRAP
 
-    def _absorb_failure(self, slot: int, failure: Failure, task: str) -> None:
+    def _process_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
         self._metrics.failed(self._lanes.numbers[slot], failure.kind)
         self._acted_at[slot] = np.nan
@@ -239,7 +241,7 @@ class Actor:
             self._recorder.cut(slot, self._recorder.acted_on(slot))
             self._reset(slot)
         else:
-            self._phase[slot] = Phase.ENDING
+            self._phase[slot] = Phase.AWAITING_BOOTSTRAP
 
     def _report(self, slot: int, record: episode_pb2.EpisodeRecord) -> None:
         if self._camera is None or not self._camera.end(slot, record):
@@ -258,7 +260,7 @@ class Actor:
         self._commands += 1
         self._pool.reset(alone)
 
-    def _take_weights(self) -> None:
+    def _apply_weights(self) -> None:
         """Passes newer weights on, and says so once they are in use."""
         staged = None if self._worker.deterministic and self._recorder.is_within_fragments() else self._follower.take()
         if staged is not None:
@@ -269,25 +271,25 @@ class Actor:
             self._metrics.version.set(self._version)
             self._lanes.news()
 
-    def _let_go(self) -> None:
-        """Lets held slots go on whose next fragment may start now."""
-        for slot in np.flatnonzero(self._phase == Phase.HELD):
+    def _unblock_slots(self) -> None:
+        """Unblocks slots whose next fragment may start."""
+        for slot in np.flatnonzero(self._phase == Phase.BLOCKED):
             if self._may_start(int(slot)):
                 self._phase[slot] = Phase.READY
 
-    def _carry_out(self) -> None:
+    def _apply_decisions(self) -> None:
         """Does what was decided. A slot whose episode was cut meanwhile does not act any more."""
         for decision in self._batcher.take():
-            self._see(decision)
+            self._record_next_values(decision)
             slots, ready = decision.slots, self._phase[decision.slots] == Phase.READY
             self._act(decision, ready & decision.keeps)
             for slot in slots[ready & ~decision.keeps].tolist():
                 self._end_fragment(slot)
             for slot in slots[~ready].tolist():
-                self._recorder.cut(slot, self._obs(slot))
+                self._recorder.cut(slot, self._stored_obs(slot))
                 self._reset(slot)
 
-    def _see(self, decision: PolicyStep) -> None:
+    def _record_next_values(self, decision: PolicyStep) -> None:
         self._asked[decision.slots] = False
         self._recorder.see(decision.slots, decision.value)
 
@@ -311,11 +313,11 @@ class Actor:
         self._commands += len(slots)
         self._pool.step(slots, action)
 
-    def _ask(self) -> None:
+    def _request_decisions(self) -> None:
         """Asks for a decision for every slot that wants one: to act, or only to know the value of what it sees."""
         if self._worker.deterministic and np.any(self._phase == Phase.WORKING):
             return
-        slots = np.flatnonzero(self._wanting() & ~self._asked)
+        slots = np.flatnonzero(self._wants_decision() & ~self._asked)
         if not len(slots):
             return
         ready, steps = self._phase[slots] == Phase.READY, self._recorder.length[slots]
@@ -324,23 +326,23 @@ class Actor:
         acts = ready & ~border
         acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
         for slot in slots[border & ~full & ~acts].tolist():
-            self._phase[slot] = Phase.HELD
+            self._phase[slot] = Phase.BLOCKED
         wants = ~ready | acts | full
         self._asked[slots[wants]] = True
         self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
 
-    def _wanting(self) -> NDArray[np.bool_]:
+    def _wants_decision(self) -> NDArray[np.bool_]:
         """[S] bool: the slots that want a decision, or the value of what they see."""
-        wanting: NDArray[np.bool_] = (self._phase == Phase.READY) | (self._phase == Phase.ENDING)
+        wanting: NDArray[np.bool_] = (self._phase == Phase.READY) | (self._phase == Phase.AWAITING_BOOTSTRAP)
         return wanting
 
-    def _waiting(self) -> Waiting:
+    def _slots_by_wait(self) -> Waiting:
         """The number of slots by what they wait for."""
         # Bytes are counted, since that takes less than any call of NumPy.
         phases = self._phase.tobytes()
-        working, held = phases.count(Phase.WORKING), phases.count(Phase.HELD)
+        working, held = phases.count(Phase.WORKING), phases.count(Phase.BLOCKED)
         waiting = (ENVIRONMENT, working), (INFERENCE, len(phases) - working - held)
-        return (*waiting, *self.held().items()) if held else waiting
+        return (*waiting, *self.blocked().items()) if held else waiting
 
     def _begin(self, slot: int, recurrent_state: Tree, version: int) -> None:
         """Opens the slot's next fragment, and wishes ahead for what follows it, so that no grant is waited for idly."""
@@ -348,7 +350,7 @@ class Actor:
         self._lanes.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
         self._cuts.began(slot)
 
-    def _cut_in_flight(self) -> None:
+    def _ship_overdue_fragments(self) -> None:
         """Ships what has been due since its slot was given something to do: its environment takes long."""
         for slot in self._cuts.overdue(self._phase == Phase.WORKING, self._recorder):
             if np.isnan(self._acted_at[slot]):
@@ -366,7 +368,7 @@ class Actor:
 
     def _end_fragment(self, slot: int) -> None:
         """Ships a fragment that is full, or due: then its chunk ends, too."""
-        self._ship(slot, self._obs(slot), closes_chunk=self._closes_chunk(slot))
+        self._ship(slot, self._stored_obs(slot), closes_chunk=self._closes_chunk(slot))
 
     def _closes_chunk(self, slot: int) -> bool:
         """Whether the slot's fragment is the last of its chunk, though that might have more."""
@@ -390,6 +392,6 @@ class Actor:
         may_start = self._lanes.may_start(slot, after_another=after_another, closes_chunk=closes_chunk)
         return self._cuts.may_start(slot, self._inference.version, is_granted=may_start)
 
-    def _obs(self, slot: int) -> Tree:
+    def _stored_obs(self, slot: int) -> Tree:
         """The stored form of the slot's observation, which has been decided for."""
         return tree_map(lambda leaf: leaf[slot], self._inference.stored(self._pool.obs))

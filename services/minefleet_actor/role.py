@@ -60,9 +60,9 @@ def act(context: RoleContext, parts: ActorParts) -> None:
 
 def report(context: RoleContext, parts: ActorParts) -> None:
     """Says on the board how the actor fares."""
-    held = parts.actor.is_held()
+    held = parts.actor.is_blocked()
     state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
-    reasons = parts.actor.held().most_common(1) if held else []
+    reasons = parts.actor.blocked().most_common(1) if held else []
     context.board.set(state, "".join(REASONS[reason] for reason, _ in reasons))
     context.board.figures(parts.actor.figures())
 

@@ -46,15 +46,15 @@ def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
 
 
 def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
-    """Takes turns, the first with the newest weights, until replay refuses a grant to some slot and all are held."""
+    """Takes turns, the first with the newest weights, until replay refuses a permit and all slots are blocked."""
     (lane,) = parts.lanes
     parts.actor.turn(wait_s=0.0)
     is_refused = False
-    while not (is_refused and parts.actor.is_held()):
+    while not (is_refused and parts.actor.is_blocked()):
         if stopping.is_set():
             raise StoppedError("stopped while acting")
         is_refused = lane.grants.ask() is not None
-        parts.actor.turn(wait_s=0.0)  # Slots that have just been granted a chunk are held until it.
+        parts.actor.turn(wait_s=0.0)  # Slots that have just been granted a chunk are blocked until it.
         lane.shipper.flush()
 
 
