@@ -52,7 +52,7 @@ def spans(text: str) -> Iterator[str]:
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=command, exit_on_error=False)
-    importlib.import_module(f"minefleet.cli.{MODULES.get(command, command)}").add_arguments(parser)
+    importlib.import_module(f"minefleet.cli.commands.{MODULES.get(command, command)}").add_arguments(parser)
     return parser
 
 

@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[2]
 LEARNER, ACTOR, REPLAY = "tests/minefleet_learner", "tests/minefleet_actor", "tests/minefleet_replay"
 FAULTS = {
     "the state that bootstraps a fragment is another fragment's": [
-        f"{LEARNER}/test_batch.py::test_recomputed_values_equal_evaluation_step_by_step"
+        f"{LEARNER}/data/test_batch.py::test_recomputed_values_equal_evaluation_step_by_step"
     ],
     "stale chunks behind a fresh one are handed out": [
-        f"{REPLAY}/test_lending.py::test_no_chunk_is_leased_that_would_be_too_stale_when_it_is_used",
-        f"{REPLAY}/test_lending.py::test_a_chunk_is_as_stale_as_its_oldest_step",
+        f"{REPLAY}/engine/test_lease.py::test_no_chunk_is_leased_that_would_be_too_stale_when_it_is_used",
+        f"{REPLAY}/engine/test_lease.py::test_a_chunk_is_as_stale_as_its_oldest_step",
     ],
     "the clip is anchored to a policy that did not act": [
-        f"{LEARNER}/test_update.py::test_on_its_own_data_the_first_step_has_ratio_one"
+        f"{LEARNER}/training/test_updater.py::test_on_its_own_data_the_first_step_has_ratio_one"
     ],
     "the iteration is inferred from the optimizer's learning rate": [
         f"{LEARNER}/test_loop.py::test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back",
@@ -33,15 +33,15 @@ FAULTS = {
         "tests/minefleet/policies/layers/test_gru.py::test_what_follows_a_first_equals_a_run_from_a_fresh_state"
     ],
     "truncation is termination": [
-        f"{LEARNER}/test_gae.py::test_a_truncated_step_bootstraps_and_a_terminated_one_does_not",
-        f"{ACTOR}/test_recorder.py::test_a_truncated_step_bootstraps_from_the_observation_before_the_reset",
+        f"{LEARNER}/algorithms/test_gae.py::test_a_truncated_step_bootstraps_and_a_terminated_one_does_not",
+        f"{ACTOR}/rollout/test_recorder.py::test_a_truncated_step_bootstraps_from_the_observation_before_the_reset",
     ],
     "a crash of the simulator is a terminal step": [
-        f"{ACTOR}/test_recorder.py::test_a_failed_step_is_never_stored_and_the_last_good_one_is_cut",
+        f"{ACTOR}/rollout/test_recorder.py::test_a_failed_step_is_never_stored_and_the_last_good_one_is_cut",
         f"{ACTOR}/test_loop.py::test_episode_records_tell_failures_from_endings_and_lose_no_reward",
     ],
     "a step that is not finite is taken in part": [
-        f"{LEARNER}/test_update.py::test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not"
+        f"{LEARNER}/training/test_updater.py::test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not"
     ],
     "the debugger stops a run that nobody watches": [
         f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger"
@@ -49,10 +49,10 @@ FAULTS = {
     "no multiple of keep_interval survives": [
         "tests/minefleet/runs/test_checkpoint.py::test_only_what_was_asked_for_is_kept"
     ],
-    "advantages are chained across gaps": [f"{LEARNER}/test_advantages.py::test_a_gap_breaks_the_chain"],
+    "advantages are chained across gaps": [f"{LEARNER}/algorithms/test_advantages.py::test_a_gap_breaks_the_chain"],
     "the reference starts every fragment afresh": [
-        f"{LEARNER}/test_reference.py::test_a_state_is_carried_along_its_stream_within_a_batch_and_from_batch_to_batch",
-        f"{LEARNER}/test_reference.py::test_without_the_fragment_before_the_stored_state_serves",
+        f"{LEARNER}/targets/test_reference_state.py::test_a_state_is_carried_along_its_stream_within_a_batch_and_from_batch_to_batch",
+        f"{LEARNER}/targets/test_reference_state.py::test_without_the_fragment_before_the_stored_state_serves",
     ],
     "a variance below zero by rounding makes advantages NaN": [
         f"{LEARNER}/test_faults_elsewhere.py::test_advantages_that_hardly_vary_are_normalised_to_finite_numbers"
