@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from minefleet.envs.crafter_score import ACHIEVEMENTS, METRICS
+from minefleet.core.crafter_score import ACHIEVEMENTS, METRICS
 
 Frame = NDArray[np.uint8]
 

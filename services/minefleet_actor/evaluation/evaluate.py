@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from minefleet.core.crafter_score import score
 from minefleet.core.errors import FleetError
-from minefleet.envs.crafter_score import score
 from minefleet.launch.preflight import describe_environment
 from minefleet.runs.policy_source import TrainedPolicy, look, read_weights
 from minefleet.runs.run import Run, read_run

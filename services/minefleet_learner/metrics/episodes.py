@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minefleet.config import EpisodeStatisticsConfig
-from minefleet.envs import crafter_score
+from minefleet.core import crafter_score
 from minefleet.v1 import episode_pb2
 from minefleet_learner.metrics.episode_window import OTHER, EpisodeWindow, bounded, mean
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from minefleet.core.crafter_score import METRICS
 from minefleet.envs.crafter import Crafter
-from minefleet.envs.crafter_score import METRICS
 
 NOOP = 0
 

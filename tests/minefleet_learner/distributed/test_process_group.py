@@ -20,7 +20,7 @@ from minefleet.core.tree import flatten
 from minefleet.launch.ports import free_port
 from minefleet_learner.distributed.process_group import join
 
-SCRIPT = Path(__file__).with_name("rank_process.py")
+SCRIPT = Path(__file__).parents[1] / "rank_process.py"
 TIMEOUT_S = 240.0
 
 

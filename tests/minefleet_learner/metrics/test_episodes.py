@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from minefleet.config import EpisodeStatisticsConfig
 from minefleet.config.load import load
+from minefleet.core import crafter_score
 from minefleet.core.errors import ConfigError
-from minefleet.envs import crafter_score
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet_learner.metrics.episodes import EpisodeStatistics
 

@@ -5,7 +5,7 @@ import crafter
 import numpy as np
 import pytest
 
-from minefleet.envs.crafter_score import ACHIEVEMENTS, METRICS, score
+from minefleet.core.crafter_score import ACHIEVEMENTS, METRICS, score
 
 
 def test_the_score_is_its_definition_on_random_rates() -> None:
@@ -39,6 +39,6 @@ def test_rates_in_percent_are_refused() -> None:
 
 
 def test_the_score_needs_no_gymnasium() -> None:
-    code = "import sys, minefleet.envs.crafter_score; print('gymnasium' in sys.modules, 'crafter' in sys.modules)"
+    code = "import sys, minefleet.core.crafter_score; print('gymnasium' in sys.modules, 'crafter' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
