@@ -1,20 +1,21 @@
-"""Checks the English of docstrings and headings: `python docs/check_language.py`, part of `make check`.
+"""Checks the English of docstrings and headings, and names: `python docs/check_language.py`, part of `make check`.
 
 A docstring or a heading must not open with a free relative clause ("What is stored", "Where files lie"): it names the
-thing, or says what a function returns or does.
+thing, or says what a function returns or does. No two classes of the product have one name.
 """
 
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OPENINGS = re.compile(r"(what|who|whom|whose|where|how|whatever|whoever|which)\b", re.IGNORECASE)
 GENERATED = "clients/minefleet/v1/"
+PRODUCT = ("clients/", "services/")
 NUMBER = re.compile(r"^\d+: ")
 """Of a decision, before its title."""
 
@@ -26,7 +27,7 @@ def main() -> None:
     faults = [
         f"{path}:{line}: opens with a free relative clause: {text}" for path in paths for line, text in found(path)
     ]
-    sys.exit("\n".join(faults) or 0)
+    sys.exit("\n".join([*faults, *shared_names(path for path in paths if path.startswith(PRODUCT))]) or 0)
 
 
 def found(path: str) -> Iterator[tuple[int, str]]:
@@ -34,6 +35,17 @@ def found(path: str) -> Iterator[tuple[int, str]]:
     text = (ROOT / path).read_text()
     openings = docstrings(ast.parse(text)) if path.endswith(".py") else headings(text)
     return ((line, opening.split("\n")[0]) for line, opening in openings if OPENINGS.match(opening))
+
+
+def shared_names(paths: Iterable[str]) -> Iterator[str]:
+    """Faults of class names that several modules define."""
+    places: dict[str, list[str]] = {}
+    for path in paths:
+        if path.endswith(".py"):
+            for node in ast.walk(ast.parse((ROOT / path).read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(path)
+    return (f"{', '.join(found_in)}: several classes {name}" for name, found_in in places.items() if len(found_in) > 1)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
