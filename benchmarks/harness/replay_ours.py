@@ -24,7 +24,7 @@ from minefleet.rpc.codec import decode
 from minefleet.rpc.replay_client import Packed, ReplayClient
 from minefleet.v1 import replay_service_pb2, status_service_pb2
 from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
-from minefleet_runtime.memory import keep_freed_memory
+from minefleet_runtime.process import keep_freed_memory
 
 PER_LEASE = {"crafter": 128, "random": 16}
 """Fragments of one iteration: 103 and 202 MB."""

@@ -39,7 +39,7 @@ from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.camera import Camera
 from minefleet_actor.video.lens import can_film, make_lens
 from minefleet_runtime.context import RoleContext
-from minefleet_runtime.places import is_loopback
+from minefleet_runtime.process import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
 from minefleet_runtime.context import StatusBoard
-from minefleet_runtime.open_files import most_open_files
+from minefleet_runtime.process import most_open_files
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ def body(context: RoleContext) -> None:
     from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.state.limits import limits_of
     from minefleet_runtime.metrics import DiskCollector
+    from minefleet_runtime.process import die_with_any_thread
     from minefleet_runtime.serve import serve
-    from minefleet_runtime.threads import die_with_any_thread
 
     die_with_any_thread()
     shard, metrics = context.run.shards[context.index], make_metrics(context.registry)

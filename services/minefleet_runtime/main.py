@@ -19,13 +19,10 @@ from minefleet.rpc.enum_names import role_word
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext, StatusBoard, section_of
-from minefleet_runtime.logs import set_up_logging
-from minefleet_runtime.memory import keep_freed_memory
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
-from minefleet_runtime.places import findable
 from minefleet_runtime.probes import probing
+from minefleet_runtime.process import findable, keep_freed_memory, set_up_logging, stop_on_signal
 from minefleet_runtime.processor import own_figures
-from minefleet_runtime.signals import stop_on_signal
 
 logger = logging.getLogger(__name__)
 

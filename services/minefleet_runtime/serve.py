@@ -21,8 +21,7 @@ from minefleet_runtime.context import RoleContext
 from minefleet_runtime.health import AioHealth, Health
 from minefleet_runtime.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
-from minefleet_runtime.open_files import allow_open_files
-from minefleet_runtime.places import findable, is_loopback
+from minefleet_runtime.process import allow_open_files, findable, is_loopback
 from minefleet_runtime.status import AioStatusServicer, StatusServicer
 
 logger = logging.getLogger(__name__)

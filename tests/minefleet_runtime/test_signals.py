@@ -8,7 +8,7 @@ import pytest
 
 TO_ANOTHER_THREAD = """
 import signal, sys, threading
-from minefleet_runtime.signals import stop_on_signal
+from minefleet_runtime.process import stop_on_signal
 
 stopping, other = threading.Event(), threading.Event()
 stop_on_signal(stopping)
@@ -21,7 +21,7 @@ print("stopped")
 """
 TWICE = """
 import signal, sys, threading
-from minefleet_runtime.signals import stop_on_signal
+from minefleet_runtime.process import stop_on_signal
 
 stopping, signum = threading.Event(), int(sys.argv[1])
 stop_on_signal(stopping)

@@ -1,0 +1,131 @@
+"""This process: its cores, open files, memory, log, threads and signals, and the addresses that it serves at."""
+
+import ctypes
+import ipaddress
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from types import FrameType
+
+from minefleet.core.errors import EXIT_FAILED
+from minefleet.launch.placement import ALL_CORES
+
+logger = logging.getLogger(__name__)
+
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+MAPPED_BYTES = 32 * 2**20
+"""Blocks from this size on are mapped one by one: the most that glibc allows."""
+KEPT_BYTES = 64 * 2**20
+"""Free bytes at the end of an arena that are kept for what comes next."""
+STOP = (signal.SIGTERM, signal.SIGINT)
+EVERYWHERE = ("0.0.0.0", "[::]")
+"""Hosts that stand for every address of this one."""
+
+
+def all_cores() -> frozenset[int]:
+    """Those of its launcher, also where that has tied this process to some of them; else this process's own."""
+    told = os.environ.get(ALL_CORES, "")
+    return frozenset(map(int, told.split(","))) if told else frozenset(os.sched_getaffinity(0))
+
+
+def allow_open_files() -> None:
+    """Raises this process's soft limit to the hard one: the usual 1,024 are fewer than a server's connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def most_open_files() -> int:
+    """The number of files that this process may open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def keep_freed_memory() -> None:
+    """Has glibc keep what is freed, up to a bound, instead of returning each message's and fragment's memory at once.
+
+    A role allocates and frees buffers of 0.1 to 1 MiB without end. Returned to the kernel and taken anew, each costs
+    page faults: a quarter of the time in appends and reads. Does nothing where there is another C library.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def set_up_logging(role: str, level: str) -> None:
+    """Sends every record of this process to stderr, named after the role."""
+    logging.captureWarnings(capture=True)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level,
+        format=f"%(asctime)s %(levelname)-7s {role} %(name)s: %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S%z",
+        force=True,
+    )
+
+
+def die_with_any_thread() -> None:
+    """Ends the process at once when a thread dies of what nobody caught.
+
+    Otherwise a role whose serving thread ran out of memory would look alive and answer nobody. It cannot drain either,
+    for it may be that thread that the drain waits for; every role survives a sudden end by its own promises.
+    """
+
+    def end(died: threading.ExceptHookArgs) -> None:
+        name = died.thread.name if died.thread is not None else "a thread"
+        try:
+            cause = (died.exc_type, died.exc_value, died.exc_traceback)
+            logger.critical("%s died, and this role with it", name, exc_info=cause)  # type: ignore[arg-type]
+        finally:
+            os._exit(EXIT_FAILED)
+
+    threading.excepthook = end
+
+
+def stop_on_signal(stopping: threading.Event) -> None:
+    """Sets the event at the first SIGTERM or SIGINT; the second of a kind ends the process at once, with 128 + it.
+
+    Python runs handlers in the main thread. Where the kernel gives the signal to another one, the main thread is not
+    woken, and waits on and on. What the interpreter writes for each signal comes from whichever thread.
+    """
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+
+    def pass_on() -> None:
+        came: set[int] = set()
+        while True:
+            signum = os.read(reads, 1)[0]
+            if signum in came:
+                os._exit(128 + signum)
+            if signum in STOP:
+                came.add(signum)
+                logger.info("asked to stop by %s", signal.Signals(signum).name)
+                stopping.set()
+
+    threading.Thread(target=pass_on, name="signals", daemon=True).start()
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    for signum in STOP:
+        signal.signal(signum, _ignore)
+
+
+def _ignore(signum: int, _: FrameType | None) -> None:
+    """A handler: without one the interpreter writes nothing."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; names that do not resolve are left to the bind."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None)
+    except OSError:
+        return True
+    return all(ipaddress.ip_address(each[4][0]).is_loopback for each in found)
+
+
+def findable(address: str) -> str:
+    """`host:port` for others to find: this host's own address where it stands for all of them."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostbyname(socket.gethostname())}:{port}" if host in EVERYWHERE else address
