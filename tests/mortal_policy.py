@@ -16,7 +16,10 @@ from minefleet.core.schema import Schema
 from minefleet.policies import Policy, build
 from minefleet_learner import publish
 
-MOMENTS = {"between publish and ack": ("Feed", "ack"), "between ack and checkpoint": ("CheckpointWriter", "submit")}
+MOMENTS = {
+    "between publish and ack": ("Prefetcher", "ack"),
+    "between ack and checkpoint": ("CheckpointWriter", "submit"),
+}
 
 
 def policy_generator(schema: Schema) -> Policy:

@@ -55,58 +55,59 @@ def configuration(model: str, python: str, frozen_encoder: str = "") -> dict[str
     }
 
 
-@pytest.mark.parametrize("model", list(OBSERVED))
-def test_a_model_of_minestudio_trains_is_filmed_and_resumes(
-    model: str,
-    minestudio_engine: Prepared,
-    train: Callable[..., Fleet],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in minestudio_engine.variables.items():
-        monkeypatch.setenv(name, value)
-    path = tmp_path / "model.yaml"
-    path.write_text(yaml.safe_dump(configuration(model, minestudio_engine.python)))
-    fleet = train(str(path))
+Begin = Callable[..., Fleet]
+"""Trains a model, by name, with a frozen encoder or none."""
+
+
+@pytest.fixture
+def begin(
+    minestudio_engine: Prepared, train: Callable[..., Fleet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Begin:
+    def start(model: str, frozen_encoder: str = "") -> Fleet:
+        for name, value in minestudio_engine.variables.items():
+            monkeypatch.setenv(name, value)
+        path = tmp_path / "model.yaml"
+        path.write_text(yaml.safe_dump(configuration(model, minestudio_engine.python, frozen_encoder)))
+        return train(str(path))
+
+    return start
+
+
+def assert_trains_is_filmed_and_resumes(fleet: Fleet, train: Callable[..., Fleet]) -> None:
     fleet.finish()
     assert len(fleet.rows()) == ITERATIONS
+    assert all(row["parity_logp"] < 1e-4 and row["parity_steps"] > 0 for row in fleet.rows())
+    assert list(fleet.directory.rglob("*.mp4"))
+    resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={ITERATIONS + MORE}")
+    resumed.finish()
+    assert [row["iteration"] for row in resumed.rows()] == [*range(1, ITERATIONS + MORE + 1)]
+
+
+@pytest.mark.parametrize("model", list(OBSERVED))
+def test_a_model_of_minestudio_trains_is_filmed_and_resumes(
+    model: str, begin: Begin, train: Callable[..., Fleet], minestudio_engine: Prepared
+) -> None:
+    fleet = begin(model)
+    assert_trains_is_filmed_and_resumes(fleet, train)
     run = read_run(fleet.directory)
     schema = Schema(obs=OBSERVED[model], action=run.schema.action)
     assert {key: (leaf.shape, leaf.kind) for key, leaf in flatten(run.schema.obs).items()} == {
         key: (leaf.shape, leaf.kind) for key, leaf in flatten(schema.obs).items()
     }
     assert run.schema.obs["image"].shape == (SIDE, SIDE, 3)
-    assert all(row["parity_logp"] < 1e-4 and row["parity_steps"] > 0 for row in fleet.rows())
-    assert list(fleet.directory.rglob("*.mp4"))
-    resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={ITERATIONS + MORE}")
-    resumed.finish()
-    assert [row["iteration"] for row in resumed.rows()] == [*range(1, ITERATIONS + MORE + 1)]
     assert minestudio_engine.engines() == []
 
 
 @pytest.mark.parametrize("model", list(FROZEN))
 def test_a_model_with_a_frozen_backbone_trains_without_pictures(
-    model: str,
-    minestudio_engine: Prepared,
-    train: Callable[..., Fleet],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    model: str, begin: Begin, train: Callable[..., Fleet]
 ) -> None:
-    for name, value in minestudio_engine.variables.items():
-        monkeypatch.setenv(name, value)
-    path = tmp_path / "model.yaml"
-    path.write_text(yaml.safe_dump(configuration(model, minestudio_engine.python, "backbone")))
-    fleet = train(str(path))
-    fleet.finish()
+    fleet = begin(model, "backbone")
+    assert_trains_is_filmed_and_resumes(fleet, train)
     run = read_run(fleet.directory)
     stored, shown = flatten(run.fragment_schema.obs), flatten(run.schema.obs)
     assert {path for path in stored if path not in shown} == FROZEN[model]
     assert {path for path in shown if path not in stored} == {path for path in shown if shown[path].is_pixels}
-    assert all(row["parity_logp"] < 1e-4 and row["parity_steps"] > 0 for row in fleet.rows())
-    assert list(fleet.directory.rglob("*.mp4"))
-    resumed = train("--resume", str(fleet.directory), f"train_config.num_iterations={ITERATIONS + MORE}")
-    resumed.finish()
-    assert [row["iteration"] for row in resumed.rows()] == [*range(1, ITERATIONS + MORE + 1)]
     refused = train("--resume", str(fleet.directory), "policy.frozen_encoder=", "train_config.num_iterations=30")
     assert "has stored other observations" in refused.process.communicate()[1]
     assert refused.process.returncode == 2
