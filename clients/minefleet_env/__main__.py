@@ -1,7 +1,7 @@
 """An environment process, started by way of `boot` with
 
 serve CHANNEL PARENT               pool ──commands──▶ channel ──▶ EnvHost.run ──▶ channel ──reply──▶ pool
-describe FILE PARENT QUESTION      makes the environment once, and writes what it is to the file: see `describing`
+describe FILE PARENT QUESTION      makes the environment once, and writes what it is to the file: see `probe`
 
 It waits for its channel and for nothing else. It ends when the channel closes, which the kernel does when the pool
 dies, or when SIGTERM comes, which the kernel sends when its parent dies: it closes its environments, then kills what

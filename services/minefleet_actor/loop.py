@@ -25,8 +25,9 @@ A slot is in one phase:
     BLOCKED             no permit, room or time for the next fragment -> READY when there is
     AWAITING_BOOTSTRAP  its episode was cut; the value of the last observation is computed before the reset -> WORKING
 
-A fragment ends when it is full, or before replay would find its first step too stale (`cuts`): between two steps where
-the next one would take too long, and else while its environment works: the step in flight then begins the next one.
+A fragment ends when it is full, or before replay would find its first step too stale (`freshness_cuts`): between two
+steps where the next one would take too long, and else while its environment works: the step in flight then begins the
+next one.
 
 Deterministic: there is no thread, every slot that works is waited for before any is decided for, and newer weights are
 taken only where no slot is within a fragment.

@@ -147,7 +147,7 @@ class Recorder:
 
     def cut(self, slot: int, obs: Tree) -> None:
         """Keeps the observation after the last step, unless that is terminated, or it is kept already."""
-        if self.length[slot] and not self._arrays["terminated"][self._last(slot)] and not self._is_cut(slot):
+        if self.length[slot] and self._lacks_end(slot):
             self._cuts[slot].add(int(self.length[slot]) - 1, tree_map(np.array, obs))
 
     def fail(self, slot: int) -> None:
@@ -170,7 +170,7 @@ class Recorder:
             return None
         if after is not None:
             self.cut(slot, after)
-        elif not self._arrays["terminated"][self._last(slot)] and not self._is_cut(slot):
+        elif self._lacks_end(slot):
             raise ValueError(f"the fragment of slot {slot} needs the observation after its last step")
         fragment = self._copy(slot, steps)
         self.begin(slot, {})
@@ -215,9 +215,10 @@ class Recorder:
         row = self._rows(slot, self.length[slot])
         return tree_map(lambda buffer: buffer[row], self._obs)
 
-    def _is_cut(self, slot: int) -> bool:
-        """Whether the observation after the last step is kept."""
-        return self._cuts[slot].index[-1:] == [int(self.length[slot]) - 1]
+    def _lacks_end(self, slot: int) -> bool:
+        """Whether the observation after the last step is needed, and not kept yet."""
+        is_kept = self._cuts[slot].index[-1:] == [int(self.length[slot]) - 1]
+        return not is_kept and not self._arrays["terminated"][self._last(slot)]
 
     def _last(self, slot: int) -> Any:
         """The row of the slot's last step."""

@@ -10,7 +10,7 @@ every sₜ and every sₜ₊₁:
 The state after a cut observation is not used: the next step is `first`, or there is none.
 
 What is small is collated at once. What may be large, observations and recurrent states, is collated at once too where
-it fits, and otherwise unpacked pool by pool (`unpacking`).
+it fits, and otherwise unpacked pool by pool (`decode_ahead`).
 
 Shape legend: B = fragments, T = steps in the longest one, S = observations seen in the longest one.
 """

@@ -6,7 +6,7 @@
 `MinePolicy.forward` has no argument for `first`. MineStudio's memory, `ResidualRecurrentBlocks`, takes one, but its
 policies fill it with False, so that an episode remembers the one before it: the adapter puts in ours. Of a policy with
 another memory the state is replaced, in the rows where an episode begins, between two calls; so no call sees steps of
-two episodes. What a policy remembers outside of its state cannot be replaced, and is refused (`mine_policy_probe`).
+two episodes. What a policy remembers outside of its state cannot be replaced, and is refused (`probe`).
 
 The policy stays in evaluation mode, in the learner, too: PPO compares how likely a step is with how likely it was, and
 dropout would change that.
