@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,6 +21,7 @@ from prometheus_client.registry import Collector
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.enum_names import state_word
 from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.process import bind_patiently
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +127,7 @@ def probing(address: str, board: StatusBoard, registry: CollectorRegistry, key: 
     """
     host, _, port = address.rpartition(":")
     try:
-        server = ProbeServer(host, int(port), board, registry)
+        server = bind_patiently(partial(ProbeServer, host, int(port), board, registry), OSError)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}. Port 0 takes a free one") from error
     thread = threading.Thread(target=server.serve_forever, name="probes", daemon=True)

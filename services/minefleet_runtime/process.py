@@ -9,12 +9,17 @@ import signal
 import socket
 import sys
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
 
 from minefleet.core.errors import EXIT_FAILED
 from minefleet.launch.placement import ALL_CORES
 
 logger = logging.getLogger(__name__)
+
+Bound = TypeVar("Bound")
 
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -25,6 +30,8 @@ KEPT_BYTES = 64 * 2**20
 STOP = (signal.SIGTERM, signal.SIGINT)
 EVERYWHERE = ("0.0.0.0", "[::]")
 """Hosts that stand for every address of this one."""
+BIND_PATIENCE_S = 5.0
+"""Seconds for which a role waits for a port in use: a predecessor that was killed may hold it a little longer."""
 
 
 def all_cores() -> frozenset[int]:
@@ -129,3 +136,15 @@ def findable(address: str) -> str:
     """`host:port` for others to find: this host's own address where it stands for all of them."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostbyname(socket.gethostname())}:{port}" if host in EVERYWHERE else address
+
+
+def bind_patiently(bind: Callable[[], Bound], refusal: type[Exception]) -> Bound:
+    """Returns what `bind` does once it no longer raises `refusal`; raises that after `BIND_PATIENCE_S`."""
+    until = time.monotonic() + BIND_PATIENCE_S
+    while True:
+        try:
+            return bind()
+        except refusal:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)

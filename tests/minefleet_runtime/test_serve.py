@@ -400,6 +400,16 @@ def test_a_port_in_use_is_a_config_error_that_names_key_and_port(serve_echo: Ser
             serve_echo(context, address, bytes.upper)
 
 
+@BOTH
+def test_a_port_that_a_predecessor_still_holds_is_waited_for(serve_echo: Serve, context: RoleContext) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{taken.getsockname()[1]}"
+    threading.Timer(0.5, taken.close).start()
+    context.stopping.set()
+    serve_echo(context, address, bytes.upper)
+    assert context.board.report().state == status_service_pb2.STATE_DRAINING
+
+
 def test_two_servers_never_share_a_port(context: RoleContext) -> None:
     other = RoleContext(run=context.run, role=status_service_pb2.ROLE_LEARNER, name="learner")
     with serving(context, "127.0.0.1:0") as address, pytest.raises(ConfigError, match=address), serving(other, address):
