@@ -87,7 +87,7 @@ def stretch(slots: int, faults: dict[str, float], seconds: float) -> Stretch:
         reset_timeout_s=2.0,
         start_timeout_s=60.0,
         max_rss_bytes=MAX_RSS_BYTES,
-        max_restarts=20,
+        max_consecutive_failures=20,
     )
     with (
         tempfile.TemporaryDirectory() as directory,

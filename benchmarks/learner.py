@@ -5,10 +5,10 @@
     iteration  Crafter's preset: 32 fragments of 64 frames, 4 epochs of micro-batches of 4, convolutions and a GRU
 
 Each round runs three processes in turn, a different one first each time, with as many threads of torch: ours with all
-observations unpacked at once, as by default, ours with `train_config.decoded_bytes=0`, which unpacks them anew in each
-epoch, a pool of 4 fragments at a time, and the limit. Ours verifies, unpacks and collates the next iteration meanwhile;
-the limit has one set of tensors. Steps of an iteration per second, the median of a process's iterations after a
-warm-up. Beside it the peak of each process's memory.
+observations unpacked at once, as by default, ours with `train_config.decode_cache_bytes=0`, which unpacks them in
+each epoch anew, a pool of 4 fragments at a time, and the limit. Ours verifies, unpacks and collates the next
+iteration meanwhile; the limit has one set of tensors. Steps of an iteration per second, the median of a process's
+iterations after a warm-up. Beside it the peak of each process's memory.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from harness.recording import record
 from harness.report import line, medians, table
 from harness.training import FRAGMENTS
 
-OURS, STREAMED, LIMIT = "ours", "ours, decoded_bytes=0", "limit"
+OURS, STREAMED, LIMIT = "ours", "ours, decode_cache_bytes=0", "limit"
 SIDES = {
     OURS: ("harness.training_ours", str(2**30)),
     STREAMED: ("harness.training_ours", "0"),

@@ -77,7 +77,7 @@ class Watch:
     slowest_health_s: float = 0.0
     looks: int = 0
     seconds: float = 0.0
-    figures: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, float] = field(default_factory=dict)
 
     @property
     def memory_growth(self) -> float:
@@ -89,8 +89,8 @@ class Watch:
         return (
             f"{self.seconds:.0f} s, {self.looks} looks; directory at most {self.peak_disk_bytes / 1e6:.0f} MB; memory "
             f"at most {max(self.resident) / 1e6:.0f} MB, {self.memory_growth:.3f} times in the last third; slowest "
-            f"answer {self.slowest_health_s:.3f} s; appended {self.figures['appended_fragments']:.0f}, evicted "
-            f"{self.figures['evicted_fragments']:.0f}, trained {self.figures['trained_fragments']:.0f}"
+            f"answer {self.slowest_health_s:.3f} s; appended {self.stats['appended_fragments']:.0f}, evicted "
+            f"{self.stats['evicted_fragments']:.0f}, trained {self.stats['trained_fragments']:.0f}"
         )
 
 
@@ -116,7 +116,7 @@ def flow(directory: Path, case: Case, max_bytes: int, total_bytes: int) -> Watch
         if any(actor.exitcode for actor in actors):
             raise RuntimeError("an actor failed")
         with client_of(run) as client:
-            watch.figures = dict(client.describe().figures)
+            watch.stats = dict(client.describe().stats)
     return watch
 
 
@@ -145,7 +145,7 @@ def learn(directory: Path, case: Case) -> None:
     number, pause = 0, threading.Event()
     with client_of(run) as client:
         while case == "consumed" or number < HELD_LEASES:
-            if case == "held" and client.describe().figures["held_chunks"] < SPREAD * HELD_LEASES * PER_LEASE:
+            if case == "held" and client.describe().stats["held_chunks"] < SPREAD * HELD_LEASES * PER_LEASE:
                 pause.wait(LOOK_S)
                 continue
             number += 1

@@ -29,7 +29,7 @@ from harness.replaying import Server, make_run, scratch, serving
 from harness.report import aligned, line
 from harness.sizing import HEADROOM, Cost, fit, machine, markdown, replace_measured, sizing_rows
 from minefleet.config import ReplayBufferConfig
-from minefleet.rpc.replay_client import NOWHERE
+from minefleet.rpc.replay_client import NO_POSITION
 from minefleet.v1 import status_service_pb2
 
 FIRST_LOAD = 16
@@ -63,8 +63,8 @@ class Fleet:
 
     def figure(self, name: str) -> int:
         """One of the figures on replay's board."""
-        with self.server.client(status_service_pb2.ROLE_ACTOR, NOWHERE) as client:
-            return int(client.describe().figures[name])
+        with self.server.client(status_service_pb2.ROLE_ACTOR, NO_POSITION) as client:
+            return int(client.describe().stats[name])
 
 
 def main() -> None:

@@ -151,7 +151,7 @@ def fill(run: Run, fragments: int) -> None:
     """Writes the rows of so many fragments, as if as many streams as there are had appended them in turn."""
     replay = open_replay(run.replay, limits_of(run), make_metrics(CollectorRegistry()))
     replay.bind(RUN_ID)
-    keeper = replay.keeper
+    keeper = replay.transactions
     for start in range(0, fragments, BATCH):
         change = keeper.change()
         for number in range(start, min(start + BATCH, fragments)):

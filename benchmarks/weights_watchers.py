@@ -206,7 +206,7 @@ def settled(server: Server) -> int:
 def open_watches(server: Server) -> int:
     """The number of watchers by the server's count."""
     with connect(server.address) as channel:
-        return int(shake_hands(channel, None).figures["watchers"])
+        return int(shake_hands(channel, None).stats["watchers"])
 
 
 def weights(version: int) -> dict[str, NDArray[np.float32]]:

@@ -51,7 +51,7 @@ def hurt_it_all(directory: Path, seconds: float) -> None:
 @contextmanager
 def fleet_behind(directory: Path) -> Iterator[tuple[FaultyFleet, Proxy]]:
     """A fleet whose actors reach replay through a proxy."""
-    worker = WorkerConfig(num_envs=SLOTS, max_restarts=50)
+    worker = WorkerConfig(num_envs=SLOTS, max_consecutive_failures=50)
     with faulty_fleet(directory, FAULTS, worker, step_s=0.001) as fleet, Proxy(fleet.replay.address) as proxy:
         run, services = fleet.run, fleet.run.config.services
         behind = [replace(services.replay[0], address=proxy.address)]
@@ -67,7 +67,7 @@ def act_on(actor: Server) -> None:
 
 def pause(actor: Server, seconds: float) -> None:
     """Waits until an actor holds all its slots, and a while longer; its memory stays as it is."""
-    wait_for(lambda: figure(actor, "minefleet_actor_held_slots") == SLOTS)
+    wait_for(lambda: figure(actor, "minefleet_actor_blocked_slots") == SLOTS)
     steps, rss_bytes = env_steps(actor), vitals(actor.pid).rss_bytes
     threading.Event().wait(seconds)
     assert env_steps(actor) == steps

@@ -47,7 +47,7 @@ def test_actors_that_come_and_go_lose_and_double_nothing(tmp_path: Path) -> None
 
 def come_and_go(directory: Path, some: int, many: int) -> None:
     """Takes all but one of some actors away, by kill and by SIGTERM in turn, and starts others until there are many."""
-    worker = WorkerConfig(num_envs=2, max_restarts=50)
+    worker = WorkerConfig(num_envs=2, max_consecutive_failures=50)
     with faulty_fleet(directory, {"exception": 0.005}, worker, step_s=0.002) as fleet:
         with ExitStack() as stay:
             first = stay.enter_context(fleet.starting())

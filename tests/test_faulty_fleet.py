@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fleet
 TICK_S = 0.1
 OFTEN = dict.fromkeys(STEP_FAULTS, 0.002) | {"error": 0.004, "reset_exception": 0.03, "reset_hang": 0.03}
 OFTEN |= {"slow_start": 0.1, "start_exception": 0.1}
-WORKER = WorkerConfig(num_envs=8, step_timeout_s=1.0, reset_timeout_s=2.0, max_restarts=50)
+WORKER = WorkerConfig(num_envs=8, step_timeout_s=1.0, reset_timeout_s=2.0, max_consecutive_failures=50)
 ENV = {"step_s": 0.002, "start_s": 0.2, "episode_length": 20}
 
 

@@ -14,10 +14,10 @@ from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.films import pictures
 
 from minefleet.config.shards import NUM_SHARDS
-from minefleet.monitoring.status import look
+from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.run import Run, Shard, read_run
-from minefleet_replay.engine.memory_state import ReplayState, read_books
+from minefleet_replay.engine import memory_state
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.storage.rocksdb import open_store
 
@@ -50,7 +50,7 @@ def test_a_fleet_with_two_shards_and_an_evaluator_adds_up_though_a_shard_is_kill
     assert result["stopped_by"] == "env_steps"
     assert_counters_never_go_back(rows)
     assert rows[-1]["trained_steps"] > 0.9 * rows[-1]["env_steps"]
-    books = [books_of(run, shard) for shard in run.shards]
+    books = [replay_state_of(run, shard) for shard in run.shards]
     assert all(one.ledger.fragments.trained >= 4 * len(rows) for one in books)
     assert sum(one.progress.total.env_steps for one in books) >= rows[-1]["env_steps"]
     state = read_state(run.checkpoints / "latest")
@@ -71,7 +71,7 @@ def test_a_fleet_whose_store_breaks_goes_on_with_an_empty_one_and_its_counters(t
     assert_counters_never_go_back(fleet.rows())
     (aside,) = shard.store.glob("broken-*")
     assert (aside / "db" / "CURRENT").read_text() == "garbage"
-    assert books_of(read_run(fleet.directory), shard).progress.total.env_steps >= 8000
+    assert replay_state_of(read_run(fleet.directory), shard).progress.total.env_steps >= 8000
 
 
 def test_actors_pause_while_parameters_hangs_and_go_on_with_it(train: Train) -> None:
@@ -93,15 +93,15 @@ def test_actors_pause_while_parameters_hangs_and_go_on_with_it(train: Train) -> 
 
 def states(fleet: Fleet) -> dict[str, str]:
     """The state of each role by its own word."""
-    return {role.name: role.state for role in look(fleet.directory).roles}
+    return {role.name: role.state for role in read_status(fleet.directory).roles}
 
 
-def books_of(run: Run, shard: Shard) -> ReplayState:
+def replay_state_of(run: Run, shard: Shard) -> memory_state.ReplayState:
     """The contents of a shard's store."""
     limits = limits_of(run, shard.index)
     store = open_store(shard.store, max_bytes=limits.max_bytes, fresh=False)
     try:
-        return read_books(store, limits)
+        return memory_state.read_state(store, limits)
     finally:
         store.close()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert_trained
 
 from minefleet.runs.run import read_run
-from minefleet_replay.engine.memory_state import read_books
+from minefleet_replay.engine.memory_state import read_state
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.storage.rocksdb import open_store
 
@@ -33,7 +33,7 @@ def assert_balanced(directory: Path) -> None:
     limits = limits_of(run, 0)
     store = open_store(run.shards[0].store, max_bytes=limits.max_bytes, fresh=False)
     try:
-        ledger = read_books(store, limits).ledger
+        ledger = read_state(store, limits).ledger
     finally:
         store.close()
     assert ledger.is_balanced

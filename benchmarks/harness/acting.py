@@ -90,7 +90,7 @@ def sample(server: Server, name: str) -> float:
 def check(run: Run, replay: Server) -> None:
     """Compares the fragments in replay with the steps that the drained actors say they took."""
     with ReplayClient(replay.address) as client:
-        figures = client.describe().figures
+        figures = client.describe().stats
     length, acked = run.config.rollout_config.fragment_length, figures["appended_fragments"]
     taken = figures["env_steps"]
     if not (acked - SLOTS) * length <= taken <= acked * length:

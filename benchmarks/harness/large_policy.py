@@ -72,6 +72,6 @@ online_dict = {
         "batch_size_per_gpu": 8,
         "batches_per_iteration": 1,
         "epochs_per_iteration": 1,
-        "latest_interval_s": 10.0,
+        "latest_min_interval_s": 10.0,
     },
 }

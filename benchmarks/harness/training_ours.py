@@ -54,7 +54,7 @@ class InMemory:
 
 
 def main() -> None:
-    iterations, decoded_bytes = map(int, sys.argv[1:])
+    iterations, decode_cache_bytes = map(int, sys.argv[1:])
     keep_freed_memory()
     policy, numbers = make_policy(), count()
     updater = Updater(policy, build_optimizer(policy, CONFIG), CONFIG, None)
@@ -69,7 +69,7 @@ def main() -> None:
         readers=CONFIG.num_readers,
         collator=Collator(
             torch.device("cpu"),
-            decoded_bytes=decoded_bytes // 2,
+            decode_cache_bytes=decode_cache_bytes // 2,
             threads=CONFIG.num_readers,
             least_rows=CONFIG.batch_size_per_gpu,
         ),

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import grpc
 
 from harness.fleet_actors import OPTIONS
-from minefleet.rpc.channel import CALL_TIMEOUT_S, FIRST_DELAY_S, LONGEST_DELAY_S
+from minefleet.rpc.channel import CALL_TIMEOUT_S, FIRST_DELAY_S, MAX_DELAY_S
 from minefleet.rpc.parameters_client import WATCH_TIMEOUT_S
 from minefleet.rpc.weights.manifest import fingerprint_of
 from minefleet.v1 import parameters_service_pb2 as pb
@@ -77,7 +77,7 @@ class Watcher:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     continue
             await asyncio.sleep(self._delay_s * random.uniform(0.5, 1.0))
-            self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
+            self._delay_s = min(2 * self._delay_s, MAX_DELAY_S)
 
     async def _watch(self) -> None:
         describe: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(

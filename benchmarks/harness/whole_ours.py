@@ -103,7 +103,7 @@ def config_of(case: Case) -> dict[str, Any]:
             "context_length": ROLLOUT,
             "num_iterations": 10**9,
             "save_interval": 0,
-            "latest_interval_s": numbers.SAVE_S,
+            "latest_min_interval_s": numbers.SAVE_S,
         },
     }
 

@@ -54,7 +54,7 @@ def _describe(file: int, question: Mapping[str, Any]) -> None:
 
 def _serve(channel: int, cores: Sequence[int]) -> None:
     setup = unpack_setup(os.read(channel, MAX_FRAME_BYTES))
-    _settle(setup, cores)
+    _set_up_process(setup, cores)
     host = _host(setup)
     with contextlib.suppress(SystemExit, BrokenPipeError):
         _run(channel, host)
@@ -83,7 +83,7 @@ def _spread_out() -> list[int]:
     return cores
 
 
-def _settle(setup: Setup, cores: Sequence[int]) -> None:
+def _set_up_process(setup: Setup, cores: Sequence[int]) -> None:
     """Keeps to one core where there is exactly one for each process, and its environments run in turn anyway.
 
     What they start, such as an engine, stays with them: it is woken faster on the core on which it was asked.

@@ -19,7 +19,7 @@ from minefleet_env.wrappers.wrap import wrap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OURS = "minefleet/"
+ID_PREFIX = "minefleet/"
 """The ids that begin so are registered by `minefleet.envs`."""
 LIBRARIES = ("gymnasium", "gym")
 METHODS = ("reset", "step", "close", "observation_space", "action_space")
@@ -131,7 +131,7 @@ def _called(config: Mapping[str, Any]) -> Any:
 def _registered(config: Mapping[str, Any], render_mode: str | None) -> Any:
     library = _library()
     module, _, name = config["id"].rpartition(":")
-    if name.startswith(OURS):
+    if name.startswith(ID_PREFIX):
         module = "minefleet.envs"
     kwargs = dict(config["kwargs"])
     if render_mode is not None and _has_render_mode(library):
@@ -172,6 +172,6 @@ def _nearest(library: Any, name: str) -> str:
     registry = library.registry if library.__name__ == "gymnasium" else library.envs.registry
     known = list(getattr(registry, "env_specs", registry))
     nearest = difflib.get_close_matches(name, known)
-    ours = sorted(each for each in known if each.startswith(OURS))
+    ours = sorted(each for each in known if each.startswith(ID_PREFIX))
     names = nearest or ours
     return f"The nearest are {', '.join(names)}." if names else ""

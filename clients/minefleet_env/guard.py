@@ -30,7 +30,7 @@ from minefleet_env import process_tree
 MAX_REQUEST_BYTES = 2**16
 CLOSE_S = 3.0
 """Longest that processes may take to end when their channels have closed, and again when asked by signal, seconds."""
-LOOK_S = 1.0
+INSPECT_INTERVAL_S = 1.0
 """Time between two looks at the processes' memory, seconds."""
 
 
@@ -42,21 +42,21 @@ class ProcessReaper:
         self._max_rss_bytes = max_rss_bytes
         self._indices: dict[int, int] = {}
         """By process id, the pool's number for each environment process that has not been reaped."""
-        self._look_s = time.monotonic() + LOOK_S
+        self._inspect_at_s = time.monotonic() + INSPECT_INTERVAL_S
         self._wake, wake = os.pipe()
         for end in (self._wake, wake):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self._dismissed = False
-        for number, handler in ((signal.SIGCHLD, self._ignore), (signal.SIGTERM, self._dismiss)):
+        self._is_stopped = False
+        for number, handler in ((signal.SIGCHLD, self._ignore), (signal.SIGTERM, self._stop)):
             signal.signal(number, handler)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def run(self) -> None:
         """Serves until the pool is gone; then ends everything, as also when serving fails."""
         try:
-            while not self._dismissed and self._serve(LOOK_S):
-                self._look()
+            while not self._is_stopped and self._serve(INSPECT_INTERVAL_S):
+                self._inspect()
         finally:
             self._end()
 
@@ -107,10 +107,10 @@ class ProcessReaper:
                 setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ],
             )
         except OSError as error:
-            self._tell(ended=index, how=f"it could not be started: {error}")
+            self._send(ended=index, how=f"it could not be started: {error}")
         else:
             self._indices[pid] = index
-            self._tell(started=index, pid=pid)
+            self._send(started=index, pid=pid)
         finally:
             with contextlib.suppress(OSError):
                 os.close(channel)
@@ -138,18 +138,18 @@ class ProcessReaper:
                     ended.append({"ended": self._indices.pop(waiting.si_pid), "how": _described(status)})
         process_tree.kill_children(spared=self._indices)
         for event in ended:
-            self._tell(**event)
+            self._send(**event)
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         """Kills what an end left behind unseen; tells of processes that take more memory than they may."""
-        if time.monotonic() < self._look_s:
+        if time.monotonic() < self._inspect_at_s:
             return
-        self._look_s = time.monotonic() + LOOK_S
+        self._inspect_at_s = time.monotonic() + INSPECT_INTERVAL_S
         process_tree.kill_children(spared=self._indices)
         if self._max_rss_bytes and self._indices:
             for pid, rss_bytes in process_tree.weigh(self._indices, process_tree.survey()):
                 if rss_bytes > self._max_rss_bytes:
-                    self._tell(heavy=self._indices[pid], rss_bytes=rss_bytes)
+                    self._send(heavy=self._indices[pid], rss_bytes=rss_bytes)
 
     def _await_ends(self, timeout_s: float) -> None:
         """Waits until all processes have ended, but not for what they may have left behind."""
@@ -158,15 +158,15 @@ class ProcessReaper:
             select.select([self._wake], [], [], left_s)
             self._reap()
 
-    def _tell(self, **event: Any) -> None:
+    def _send(self, **event: Any) -> None:
         with contextlib.suppress(OSError):
             self._pool.send(json.dumps(event).encode())
 
     def _ignore(self, *_: object) -> None:
         """Does nothing; that a signal has come is written to the pipe that the guard waits for."""
 
-    def _dismiss(self, *_: object) -> None:
-        self._dismissed = True
+    def _stop(self, *_: object) -> None:
+        self._is_stopped = True
 
 
 def _described(status: int) -> str:

@@ -118,7 +118,7 @@ class HostedEnv:
         refuse_error(info)
         self._task = str(info.get("task", ""))
         self._write(obs)
-        self._note(0.0, False, False)
+        self._write_result(0.0, False, False)
 
     def _step(self) -> EpisodeEnd | None:
         self._refuse_none()
@@ -127,14 +127,14 @@ class HostedEnv:
         self._write(obs)
         if self._config["time_limit"] == "terminated":
             terminated, truncated = terminated or truncated, False
-        self._note(_checked_reward(reward), terminated, truncated)
+        self._write_result(_checked_reward(reward), terminated, truncated)
         return self._ending(info) if terminated or truncated else None
 
     def _refuse_none(self) -> None:
         if self._env is None:
             raise EnvError("the environment was not made", "exception")
 
-    def _note(self, reward: float, terminated: Any, truncated: Any) -> None:
+    def _write_result(self, reward: float, terminated: Any, truncated: Any) -> None:
         if not (terminated or truncated) and allow_nothing(self._masks):
             raise EnvError(f"the observation's {MASK!r} allows no action")
         arrays, slot = self._arrays, self._slot

@@ -29,12 +29,12 @@ def reply(question: Mapping[str, Any]) -> dict[str, Any]:
 
 def trace(error: BaseException) -> str:
     """The traceback, and those of its causes, without frames of this module."""
-    told = traceback.TracebackException.from_exception(error)
-    link: traceback.TracebackException | None = told
+    formatted = traceback.TracebackException.from_exception(error)
+    link: traceback.TracebackException | None = formatted
     while link is not None:
         link.stack[:] = [frame for frame in link.stack if frame.filename != __file__]
         link = link.__cause__ or link.__context__
-    return "".join(told.format()).rstrip()
+    return "".join(formatted.format()).rstrip()
 
 
 def describe(config: Mapping[str, Any], seed: int, *, films: bool) -> dict[str, Any]:

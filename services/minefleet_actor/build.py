@@ -52,8 +52,8 @@ class ActorParts:
     batcher: InferenceBatcher
     pool: Pool
     follower: WeightsFollower
-    lanes: StreamRouter
-    crew: ThreadGroup
+    router: StreamRouter
+    threads: ThreadGroup
     camera: Camera | None
     """None where nothing is filmed."""
     abandoned: threading.Event
@@ -83,14 +83,14 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     follower.on_staged = pool.wake
     metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
     inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
-    made = [make_lane(context, shard, inference, abandoned, metrics, pool) for shard in run.shards]
-    for lane in made:
-        lane.grants.bind(follower.run_id)
-        lane.shipper.bind(follower.run_id)
+    made = [make_shard_connection(context, shard, inference, abandoned, metrics, pool) for shard in run.shards]
+    for shard in made:
+        shard.permits.bind(follower.run_id)
+        shard.uploader.bind(follower.run_id)
     per_chunk = rollout.replay_buffer_config.fragments_per_chunk
-    lanes = StreamRouter(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
+    router = StreamRouter(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
     episodes = Episodes(pool.num_slots, run.config.train_config.discount)
-    camera = make_camera(run, pool, episodes, lanes, parameters, metrics) if films else None
+    camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     actor = Actor(
         pool=pool,
@@ -100,12 +100,12 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
             run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)
         ),
         episodes=episodes,
-        lanes=lanes,
+        router=router,
         follower=follower,
         metrics=metrics,
         rollout=rollout,
         cuts=FreshnessCuts(
-            lanes,
+            router,
             pool.num_slots,
             least_steps=run.config.least_steps,
             fragment_length=rollout.fragment_length,
@@ -120,8 +120,8 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         batcher=batcher,
         pool=pool,
         follower=follower,
-        lanes=lanes,
-        crew=ThreadGroup(failed=pool.wake),
+        router=router,
+        threads=ThreadGroup(failed=pool.wake),
         camera=camera,
         abandoned=abandoned,
     )
@@ -190,7 +190,7 @@ def make_batcher(
     return batcher
 
 
-def make_lane(
+def make_shard_connection(
     context: RoleContext,
     shard: Shard,
     inference: PolicyRunner,
@@ -198,15 +198,15 @@ def make_lane(
     metrics: ActorMetrics,
     pool: Pool,
 ) -> ShardConnection:
-    """The lane to a shard."""
+    """The connection to a shard."""
     return ShardConnection(
         name=shard.name,
-        grants=make_grants(context, shard, inference, metrics, pool),
-        shipper=make_shipper(context, shard, abandoned, metrics, pool),
+        permits=make_permits(context, shard, inference, metrics, pool),
+        uploader=make_uploader(context, shard, abandoned, metrics, pool),
     )
 
 
-def make_grants(
+def make_permits(
     context: RoleContext, shard: Shard, inference: PolicyRunner, metrics: ActorMetrics, pool: Pool
 ) -> RolloutPermits:
     """Permits for the weights that `inference` uses."""
@@ -220,10 +220,10 @@ def make_grants(
     )
 
 
-def make_shipper(
+def make_uploader(
     context: RoleContext, shard: Shard, abandoned: threading.Event, metrics: ActorMetrics, pool: Pool
 ) -> FragmentUploader:
-    """A shipper that repeats its sending until `abandoned`, also while the role is asked to stop."""
+    """A uploader that repeats its sending until `abandoned`, also while the role is asked to stop."""
     rollout = context.run.config.rollout_config
     return FragmentUploader(
         replay_client(context, shard, abandoned),
@@ -257,7 +257,7 @@ def is_to_film(run: Run) -> bool:
 
 
 def make_camera(
-    run: Run, pool: Pool, episodes: Episodes, lanes: StreamRouter, parameters: ParametersClient, metrics: ActorMetrics
+    run: Run, pool: Pool, episodes: Episodes, router: StreamRouter, parameters: ParametersClient, metrics: ActorMetrics
 ) -> Camera:
     """A camera that films while parameters names this actor."""
     worker = run.config.rollout_config.worker_config
@@ -266,7 +266,7 @@ def make_camera(
         episodes=episodes,
         film=pool.film if run.frame_shape is not None else lambda slot, on: None,
         is_named=lambda: parameters.films,
-        report=lanes.report,
+        report=router.send_episode,
         directory=run.directory / worker.video_output_dir,
         fps=worker.video_fps,
         interval=run.config.train_config.record_video_interval,
@@ -300,7 +300,7 @@ def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event)
         identity=identity(context.run),
         credentials=context.credentials,
         stopping=stopping,
-        report=context.board.waiting,
+        report=context.status.set_waiting,
     )
 
 
@@ -316,7 +316,7 @@ def parameters_client(
         can_film=can_film,
         architecture=architecture,
         stopping=context.stopping,
-        report=context.board.waiting,
+        report=context.status.set_waiting,
     )
 
 

@@ -27,13 +27,13 @@ def body(context: RoleContext) -> None:
     player = make_player(context.run, episodes=config.eval_episodes, seed=config.seed, index=EVALUATOR_INDEX)
     parameters = parameters_client(context, name, player.inference.architecture)
     with serving(context, "127.0.0.1:0"), player:
-        context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")
+        context.status.set_state(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")
         evaluated = 0
         for news in announced(parameters):
             if news.iteration // config.eval_interval > evaluated:
                 evaluated = news.iteration // config.eval_interval
                 info, weights = parameters.fetch()
-                context.board.set(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
+                context.status.set_state(status_service_pb2.STATE_RUNNING, f"evaluating version {info.version}")
                 player.inference.swap(weights, info.version)
                 parameters.runs(info.version)
                 records = [played.record for played in player.play(config.eval_episodes, f"{name}-{info.version}")]

@@ -7,11 +7,11 @@
         └──────┘          └──────┘           └─────────┘ ◀── staged weights ── follower ◀── parameters
                               │ recorder: fragments, episodes
                               ▼
-                           shipper ──▶ replay ──▶ grants     (lanes: one pair per shard)
+                           uploader ──▶ replay ──▶ permits    (one pair per shard)
 
 One turn: wait for environments and decisions, write down what environments answered, pass newer weights on, ask for a
 decision for every slot that wants one, carry out what was decided. The only wait is in `pool.wait`: environments that
-are ready, decisions, new grants, room in the shipper's queue, new weights and a failed thread all wake it.
+are ready, decisions, new grants, room in the uploader's queue, new weights and a failed thread all wake it.
 
 The batcher computes in a thread of its own: while it decides for some slots, the environments of others step and the
 loop records them. What a decision says of a slot is carried out by the phase in which the slot is when it comes. Where
@@ -57,7 +57,7 @@ from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.video.camera import Camera
 
 Slots = NDArray[np.intp]
-LONGEST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 
 
 class Phase:
@@ -70,7 +70,7 @@ class Phase:
     WORKING, READY, BLOCKED, AWAITING_BOOTSTRAP = range(4)
 
 
-STEP, RESET, FAILED = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
+STEP, RESET, FAILURE_KINDS = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
 
 
 class Actor:
@@ -84,7 +84,7 @@ class Actor:
         batcher: InferenceBatcher,
         recorder: Recorder,
         episodes: Episodes,
-        lanes: StreamRouter,
+        router: StreamRouter,
         follower: WeightsFollower,
         metrics: ActorMetrics,
         rollout: RolloutConfig,
@@ -97,7 +97,7 @@ class Actor:
         self._batcher = batcher
         self._recorder = recorder
         self._episodes = episodes
-        self._lanes = lanes
+        self._router = router
         self._follower = follower
         self._metrics = metrics
         self._worker = rollout.worker_config
@@ -113,18 +113,18 @@ class Actor:
         """Number of slots that got a command in this turn."""
 
     def start(self) -> None:
-        """Resets every environment and wishes for every slot's first chunk."""
+        """Resets every environment and requests a permit for every slot's first chunk."""
         everyone = np.arange(self._pool.num_slots)
         self._inference.reset(everyone)
         for slot in everyone.tolist():
-            self._lanes.wish(slot)
-        self._cuts.asked(everyone)
+            self._router.request(slot)
+        self._cuts.commands_sent(everyone)
         self._pool.reset(everyone)
 
-    def turn(self, wait_s: float = LONGEST_WAIT_S) -> None:
+    def turn(self, wait_s: float = MAX_WAIT_S) -> None:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
         ready = self._pool.wait(min(wait_s, self._batcher.due_s))
-        self._metrics.slot_time.settle(len(ready.slots), ready.idle_s)
+        self._metrics.slot_time.end_wait(len(ready.slots), ready.idle_s)
         self._process_env_results(ready)
         self._apply_weights()
         self._unblock_slots()
@@ -135,7 +135,7 @@ class Actor:
             self._apply_decisions()
             self._request_decisions()
         self._ship_overdue_fragments()
-        self._cuts.tell(self._phase == Phase.WORKING, self._recorder)
+        self._cuts.report(self._phase == Phase.WORKING, self._recorder)
         self._metrics.slot_time.wait_for(self._slots_by_wait(), self._commands)
         self._commands = 0
 
@@ -143,7 +143,7 @@ class Actor:
         """Whether every slot waits for a grant or room: nothing will happen before replay answers."""
         return bool(np.all(self._phase == Phase.BLOCKED))
 
-    def figures(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """Figures for `minefleet status`."""
         resetting = (self._phase == Phase.WORKING) & np.isnan(self._acted_at)
         return {
@@ -151,10 +151,10 @@ class Actor:
             **self._metrics.totals(),
             "slots": self._pool.num_slots,
             **self._metrics.slots(
-                held=self.blocked(),
+                blocked=self.blocked(),
                 resetting=int(np.count_nonzero(resetting)),
-                resting=self._pool.resting,
-                queued=self._lanes.queued,
+                cooling_down=self._pool.cooling_down,
+                queued=self._router.queued,
             ),
         }
 
@@ -162,7 +162,7 @@ class Actor:
         """The number of blocked slots by reason."""
         is_blocked = self._phase == Phase.BLOCKED
         lacks = np.where(is_blocked, self._cuts.lacks, 0)
-        lacking = self._lanes.lacking(is_blocked & (lacks == 0))
+        lacking = self._router.count_blocked(is_blocked & (lacks == 0))
         for lack, reason in ((PACE, "pace"), (BALANCE, "balance")):
             if slots := int(np.count_nonzero(lacks == lack)):
                 lacking[reason] = slots
@@ -196,7 +196,7 @@ class Actor:
         for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
             self._phase[slot] = Phase.READY
-        for slot in ready.slots[ready.kind == FAILED]:
+        for slot in ready.slots[ready.kind == FAILURE_KINDS]:
             self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
     def _process_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
@@ -204,7 +204,7 @@ class Actor:
         self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
         self._episodes.add(slots, ready.reward[stepped])
         seconds = self._clock() - self._acted_at[slots]
-        self._metrics.stepped(self._lanes.numbers[slots], seconds)
+        self._metrics.stepped(self._router.shard_of[slots], seconds)
         self._cuts.stepped(slots, seconds, self._recorder)
         self._acted_at[slots] = np.nan
         self._phase[slots] = Phase.READY
@@ -215,7 +215,7 @@ class Actor:
         ending = ready.endings.get(slot)
         record = self._episodes.end(
             slot,
-            self._lanes.stream(slot),
+            self._router.stream(slot),
             version=self._inference.version,
             terminated=terminated,
             truncated=not terminated,
@@ -230,10 +230,10 @@ class Actor:
 
     def _process_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
-        self._metrics.failed(self._lanes.numbers[slot], failure.kind)
+        self._metrics.failed(self._router.shard_of[slot], failure.kind)
         self._acted_at[slot] = np.nan
         record = self._episodes.end(
-            slot, self._lanes.stream(slot), version=self._inference.version, task=task, failure=failure.kind
+            slot, self._router.stream(slot), version=self._inference.version, task=task, failure=failure.kind
         )
         self._report(slot, record)
         in_flight = self._phase[slot] == Phase.WORKING
@@ -246,7 +246,7 @@ class Actor:
 
     def _report(self, slot: int, record: episode_pb2.EpisodeRecord) -> None:
         if self._camera is None or not self._camera.end(slot, record):
-            self._lanes.report(slot, record)
+            self._router.send_episode(slot, record)
 
     def _reset(self, slot: int) -> None:
         """Starts the next episode; a full fragment leaves first."""
@@ -257,7 +257,7 @@ class Actor:
         self._phase[slot] = Phase.WORKING
         if self._camera is not None:
             self._camera.begin(slot, self._inference.version)
-        self._cuts.asked(alone)
+        self._cuts.commands_sent(alone)
         self._commands += 1
         self._pool.reset(alone)
 
@@ -270,7 +270,7 @@ class Actor:
             self._version = self._inference.version
             self._follower.runs(self._version)
             self._metrics.version.set(self._version)
-            self._lanes.news()
+            self._router.notify()
 
     def _unblock_slots(self) -> None:
         """Unblocks slots whose next fragment may start."""
@@ -307,10 +307,10 @@ class Actor:
         logp, value, first = decision.logp[acts], decision.value[acts], decision.first[acts]
         self._recorder.act(slots, self._inference.stored(self._pool.obs), action, logp, value, first, decision.version)
         if self._camera is not None:
-            self._camera.look(slots, value, decision.version)
+            self._camera.film(slots, value, decision.version)
         self._phase[slots] = Phase.WORKING
         self._acted_at[slots] = self._clock()
-        self._cuts.asked(slots)
+        self._cuts.commands_sent(slots)
         self._commands += len(slots)
         self._pool.step(slots, action)
 
@@ -346,9 +346,9 @@ class Actor:
         return (*waiting, *self.blocked().items()) if held else waiting
 
     def _begin(self, slot: int, recurrent_state: Tree, version: int) -> None:
-        """Opens the slot's next fragment, and wishes ahead for what follows it, so that no grant is waited for idly."""
+        """Opens the slot's next fragment, and requests the one after it ahead, so that no grant is waited for idly."""
         self._recorder.begin(slot, recurrent_state)
-        self._lanes.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
+        self._router.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
         self._cuts.began(slot)
 
     def _ship_overdue_fragments(self) -> None:
@@ -356,12 +356,12 @@ class Actor:
         for slot in self._cuts.overdue(self._phase == Phase.WORKING, self._recorder):
             if np.isnan(self._acted_at[slot]):
                 self._ship(slot, closes_chunk=True)
-            elif self._lanes.has_room(slot):
+            elif self._router.has_room(slot):
                 version, first = self._recorder.in_flight(slot)
                 state = self._inference.state_before(slot, first=first)
                 task, fragment = self._recorder.task(slot), self._recorder.split(slot, state)
                 self._send(slot, fragment, task, closes_chunk=True)
-                self._lanes.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
+                self._router.begin(slot, version, self._cuts.step_s(slot), self._recorder.plays(slot))
                 self._cuts.began(slot)
 
     def _is_due(self, slot: int) -> bool:
@@ -376,21 +376,21 @@ class Actor:
         return not self._recorder.is_full(slot) or not self._cuts.has_time(slot)
 
     def _ship(self, slot: int, after: Tree | None = None, *, closes_chunk: bool = False) -> None:
-        """Closes the slot's fragment, queues it, and wishes for the chunk of the next one."""
+        """Closes the slot's fragment, queues it, and requests the chunk of the next one."""
         task, fragment = self._recorder.task(slot), self._recorder.close(slot, after)
         if fragment is not None:
             self._send(slot, fragment, task, closes_chunk=closes_chunk)
             self._cuts.ended(slot)
 
     def _send(self, slot: int, fragment: Fragment, task: str, *, closes_chunk: bool) -> None:
-        self._lanes.send(slot, fragment, task=task, closes_chunk=closes_chunk)
-        self._lanes.wish(slot)
+        self._router.send(slot, fragment, task=task, closes_chunk=closes_chunk)
+        self._router.request(slot)
 
     def _may_start(self, slot: int) -> bool:
         """Whether the fragment after the open one may be started."""
         after_another = bool(self._recorder.length[slot])
         closes_chunk = after_another and self._closes_chunk(slot)
-        may_start = self._lanes.may_start(slot, after_another=after_another, closes_chunk=closes_chunk)
+        may_start = self._router.may_start(slot, after_another=after_another, closes_chunk=closes_chunk)
         return self._cuts.may_start(slot, self._inference.version, is_granted=may_start)
 
     def _stored_obs(self, slot: int) -> Tree:

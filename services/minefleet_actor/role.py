@@ -13,7 +13,7 @@ from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)
 
-SWITCH_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 """Longest that one thread keeps another one from the interpreter, seconds: a batch is not to wait for a turn to end."""
 REPORT_S = 0.25
 """Time between two reports, seconds."""
@@ -21,10 +21,10 @@ REPORT_S = 0.25
 
 def prepare(context: RoleContext) -> ActorParts:
     """Builds the actor and starts its environments."""
-    context.board.set(status_service_pb2.STATE_WAITING, "waiting for the first weights")
+    context.status.set_state(status_service_pb2.STATE_WAITING, "waiting for the first weights")
     parts = assemble(context)
-    context.board.set_run(parts.follower.run_id)
-    context.board.set(status_service_pb2.STATE_STARTING, "starting environments")
+    context.status.set_run(parts.follower.run_id)
+    context.status.set_state(status_service_pb2.STATE_STARTING, "starting environments")
     try:
         parts.pool.start()
     except EnvStartError as error:
@@ -34,24 +34,24 @@ def prepare(context: RoleContext) -> ActorParts:
 
 def act(context: RoleContext, parts: ActorParts) -> None:
     """Acts until asked to stop, then drains."""
-    sys.setswitchinterval(SWITCH_S)
-    parts.crew.start("weights", parts.follower.run)
-    parts.crew.start("inference", parts.batcher.run)
-    for lane in parts.lanes:
-        parts.crew.start(f"{lane.name}-grants", lane.grants.run)
-        parts.crew.start(f"{lane.name}-shipper", lane.shipper.run)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    parts.threads.start("weights", parts.follower.run)
+    parts.threads.start("inference", parts.batcher.run)
+    for shard in parts.router:
+        parts.threads.start(f"{shard.name}-permits", shard.permits.run)
+        parts.threads.start(f"{shard.name}-uploader", shard.uploader.run)
     if parts.camera is not None:
-        parts.crew.start("camera", parts.camera.run)
+        parts.threads.start("camera", parts.camera.run)
     try:
         parts.actor.start()
         due_s = time.monotonic()
         while not context.stopping.is_set():
-            parts.crew.check()
+            parts.threads.check()
             parts.actor.turn()
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + REPORT_S
                 report(context, parts)
-        context.board.set(status_service_pb2.STATE_DRAINING)
+        context.status.set_state(status_service_pb2.STATE_DRAINING)
         parts.actor.drain()
         ship_the_rest(context, parts)
     finally:
@@ -63,8 +63,8 @@ def report(context: RoleContext, parts: ActorParts) -> None:
     held = parts.actor.is_blocked()
     state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
     reasons = parts.actor.blocked().most_common(1) if held else []
-    context.board.set(state, "".join(REASONS[reason] for reason, _ in reasons))
-    context.board.figures(parts.actor.figures())
+    context.status.set_state(state, "".join(REASONS[reason] for reason, _ in reasons))
+    context.status.set_stats(parts.actor.stats())
 
 
 def ship_the_rest(context: RoleContext, parts: ActorParts) -> None:
@@ -72,12 +72,14 @@ def ship_the_rest(context: RoleContext, parts: ActorParts) -> None:
     until = time.monotonic() + context.run.config.services.drain_s
     if parts.camera is not None:
         parts.camera.close()
-        if not parts.crew.join("camera", context.run.config.services.drain_s / 2):
+        if not parts.threads.join("camera", context.run.config.services.drain_s / 2):
             parts.camera.give_up()
-    for lane in parts.lanes:
-        lane.grants.close()
-        lane.shipper.close()
-    if not all(parts.crew.join(f"{lane.name}-shipper", max(0.0, until - time.monotonic())) for lane in parts.lanes):
+    for shard in parts.router:
+        shard.permits.close()
+        shard.uploader.close()
+    if not all(
+        parts.threads.join(f"{shard.name}-uploader", max(0.0, until - time.monotonic())) for shard in parts.router
+    ):
         parts.abandoned.set()
         logger.warning("replay did not take everything within drain_s; what was not acknowledged is given up")
-    parts.crew.check()
+    parts.threads.check()

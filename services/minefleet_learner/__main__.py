@@ -29,7 +29,7 @@ def follow(context: RoleContext) -> None:
     from minefleet_runtime.serve import serving
 
     with closing(build_follower(context)) as follower, serving(replace(context, listen=""), "127.0.0.1:0"):
-        context.board.set(status_service_pb2.STATE_RUNNING, "follows rank 0")
+        context.status.set_state(status_service_pb2.STATE_RUNNING, "follows rank 0")
         follower.follow()
 
 

@@ -28,7 +28,7 @@ from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher
 from minefleet_learner.data.sharded_replay import ShardPart, Shards
 from minefleet_learner.diagnostics.bad_steps import BadStepDumps
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
-from minefleet_learner.distributed.process_group import ALONE, Ranks, join, own_device
+from minefleet_learner.distributed.process_group import SINGLE_RANK, Ranks, join, own_device
 from minefleet_learner.loop import Learner, LearnerParts
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
@@ -68,7 +68,7 @@ def build_learner(
     metrics.parity_bound.set(bound)
     loop_time = LoopTimer(rollout.replay_buffer_config.max_staleness)
     context.registry.register(loop_time)
-    context.board.ask(loop_time.figures)
+    context.status.add_source(loop_time.stats)
     outlets = LearnerServices(
         run=run,
         feed=build_feed(
@@ -88,18 +88,18 @@ def build_learner(
             watcher=context.name,
             rounded=rounded,
             stopping=context.stopping,
-            report=context.board.waiting,
+            report=context.status.set_waiting,
         ),
         writer=CheckpointWriter(
             run.checkpoints,
             save_interval=config.save_interval,
             keep_interval=config.keep_interval,
-            latest_interval_s=config.latest_interval_s,
+            latest_min_interval_s=config.latest_min_interval_s,
             background=background,
             saved=metrics.saved,
         ),
         metrics=metrics,
-        board=context.board,
+        status=context.status,
         loop_time=loop_time,
     )
     probe = ParityProbe(
@@ -157,7 +157,7 @@ def set_up_torch(config: TrainConfig) -> tuple[Ranks, torch.device]:
     return join(config.num_workers, config.rank_timeout_s, device), device
 
 
-def build_updater(run: Run, device: torch.device, ranks: Ranks = ALONE, setup: Setup | None = None) -> Updater:
+def build_updater(run: Run, device: torch.device, ranks: Ranks = SINGLE_RANK, setup: Setup | None = None) -> Updater:
     """Builds policy, optimizer and reference with fresh weights. Seeds the process."""
     config = run.config.train_config
     seed_everything(run.config.seed)
@@ -194,7 +194,7 @@ def build_replay(context: RoleContext) -> Shards:
                 identity=run.identity(context.role),
                 credentials=context.credentials,
                 stopping=context.stopping,
-                report=context.board.waiting,
+                report=context.status.set_waiting,
             ),
             steps=fragments_per_iteration(run.config, shard.index) * run.config.rollout_config.fragment_length,
         )
@@ -223,7 +223,7 @@ def build_feed(
         readers=config.num_readers,
         collator=Collator(
             device,
-            decoded_bytes=config.decoded_bytes // (1 + ahead),
+            decode_cache_bytes=config.decode_cache_bytes // (1 + ahead),
             threads=config.num_readers,
             least_rows=config.batch_size_per_gpu,
         ),
@@ -231,6 +231,6 @@ def build_feed(
         may_be_empty=not ranks.is_alone,
         ahead=ahead,
         stopping=context.stopping,
-        report=context.board.waiting,
+        report=context.status.set_waiting,
         reading=reading,
     )

@@ -37,7 +37,7 @@ class LeadingShards:
             return chunks
         parts = split(chunks, self._ranks.size)
         lease = {"number": number, "position": asdict(self._shards.position), "homes": self._shards.homes(number)}
-        self._ranks.tell(lambda rank: {"kind": PART, **lease, "chunks": [asdict(chunk) for chunk in parts[rank]]})
+        self._ranks.broadcast(lambda rank: {"kind": PART, **lease, "chunks": [asdict(chunk) for chunk in parts[rank]]})
         return parts[0]
 
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
@@ -73,7 +73,7 @@ def begin(ranks: Ranks, updater: Updater) -> None:
     Raises:
         ConfigError: If they started from something else.
     """
-    ranks.tell(lambda _: {"kind": START})
+    ranks.broadcast(lambda _: {"kind": START})
     compare(ranks, updater)
 
 
@@ -91,7 +91,7 @@ def compare(ranks: Ranks, updater: Updater) -> None:
 
 def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> None:
     """Has the other ranks take the next part and train on it."""
-    ranks.tell(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
+    ranks.broadcast(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
 
 
 def whole_receipt(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:
@@ -109,8 +109,8 @@ def whole_receipt(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:
 
 def end(ranks: Ranks) -> None:
     """Sends the other ranks home, and waits until they have heard of it."""
-    ranks.tell(lambda _: {"kind": END})
-    ranks.leave()
+    ranks.broadcast(lambda _: {"kind": END})
+    ranks.exit_barrier()
 
 
 def _steps(chunks: Sequence[LeasedChunk]) -> int:

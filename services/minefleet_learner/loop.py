@@ -1,22 +1,22 @@
 """The learner's loop.
 
-    replay ─▶ feed ─▶ probe, update ─▶ backlog ─▶ copy ─▶ publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
-              └─────── loop ──────┘               └ copier's ┘ └──────────── backlog's thread ──────────────┘
+    replay ─▶ prefetcher ─▶ probe, update ─▶ backlog ─▶ copy ─▶ publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
+                    └─────── loop ──────┘               └ copier's ┘ └──────────── backlog's thread ──────────────┘
 
-The loop waits for the feed (enough fragments) and, before it changes the weights again, for the copy of the last ones,
-which has been under way since. It hands the iteration over and goes on with the next lease; it knows the version that
-parameters will make of it, one more than the last. What parameters, replay and the disk take their time for is waited
-for by the backlog's thread. A stop ends every wait; iterations that are not acked by then are abandoned, their leases
-given back, and the last checkpoint stands.
+The loop waits for the prefetcher (enough fragments) and, before it changes the weights again, for the copy of the last
+ones, which began meanwhile. It hands the iteration to the backlog and goes on with the next lease; it knows the version
+that parameters will give it, one more than the last. The backlog's thread absorbs the latency of parameters, replay and
+the disk. A stop ends every wait; iterations that are not acked by then are abandoned, their leases released, and the
+last checkpoint stands.
 
-Room in the backlog is never waited for, because data runs out first. With P the newest published version, no fragment
-is acted by a later one, so that none may be used at a version above P + max_staleness. An iteration that is trained at
+The loop never waits for room in the backlog, because data runs out first. With P the newest published version, no
+fragment is acted by a later one, so none may be used at a version above P + max_staleness. An iteration trained at
 version v becomes v + 1. So the backlog holds versions P (published, not yet acked) to P + max_staleness + 1, which are
-`max_staleness` + 2. Where that is more than memory is spent on, `MOST_AHEAD` limits it. With `max_staleness` 0 the loop
-is in step with parameters.
+`max_staleness` + 2. Where that would take too much memory, `MAX_ITERATIONS_AHEAD` limits it. With `max_staleness` 0 the
+loop is in step with parameters.
 
 The loop owns policy, optimizer, random generators, and the count of iterations and versions. The backlog's thread owns
-what the peers say: environment steps, episodes, cursors. Frozen records go between them.
+what it reads from the other roles: environment steps, episodes, cursors. Frozen records go between them.
 """
 
 import logging
@@ -46,7 +46,7 @@ from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)
 
-MOST_AHEAD = 6
+MAX_ITERATIONS_AHEAD = 6
 """Versions that the loop may be ahead of parameters, whatever `max_staleness` allows: each is a copy of the weights."""
 SPARE_COPIES = 2
 """Copies of the weights beside those that the probe remembers: one that is written, one that is made."""
@@ -88,7 +88,8 @@ class Learner:
         self._finisher = Publisher(parts.outlets)
         self._backlog: Backlog[IterationResult, CheckpointState] = Backlog(
             self._finisher.finish,
-            room=min(parts.outlets.run.config.rollout_config.replay_buffer_config.max_staleness, MOST_AHEAD) + 2,
+            room=min(parts.outlets.run.config.rollout_config.replay_buffer_config.max_staleness, MAX_ITERATIONS_AHEAD)
+            + 2,
             background=parts.background,
             give_up=parts.stopping.set,
         )
@@ -127,12 +128,12 @@ class Learner:
         if newest(run.checkpoints) is None:
             outlets.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
         begin(self._parts.ranks, updater)
-        outlets.board.set_run(state.run_id)
+        outlets.status.set_run(state.run_id)
         self._parts.copier.reserve(updater.policy.state_dict(), self._parts.probe.versions + SPARE_COPIES)
         self._copying = self._begin_copy()
         self._started = self._finisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
-        outlets.board.set(status_service_pb2.STATE_RUNNING)
+        outlets.status.set_state(status_service_pb2.STATE_RUNNING)
         self._set_alarm(60 * run.config.stop.minutes)
 
     def take(self) -> IterationInput:
@@ -162,7 +163,7 @@ class Learner:
         """
         self._iteration, self._version = self._iteration + 1, self._version + new_version
         began, writer = time.monotonic(), self._parts.outlets.writer
-        with self._time.standing_still():
+        with self._time.waiting_for_publish():
             self._backlog.make_room()
         if new_version:
             self._time.trained()
@@ -256,7 +257,7 @@ class Learner:
     def _wait_for_copy(self) -> float:
         """Waits until the weights may be changed; returns how long, seconds."""
         began = time.monotonic()
-        with self._time.standing_still():
+        with self._time.waiting_for_publish():
             weights = self._copying.result()
         if self._is_published:
             self._parts.probe.remember(self._version, weights)

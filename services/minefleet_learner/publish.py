@@ -20,7 +20,7 @@ from minefleet.core.errors import ContractError, FencedError, GaveUpError
 from minefleet.core.files import write_whole
 from minefleet.policies.weights import Weights
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.replay_client import NOWHERE, Position
+from minefleet.rpc.replay_client import NO_POSITION, Position
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.writer import CheckpointWriter
@@ -35,10 +35,10 @@ from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_shares import StepShares
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.state import TrainState, checkpoint_of
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 
 RESULT_FILE = "result.json"
-FIGURES = (
+STATUS_KEYS = (
     "iteration",
     "policy_version",
     "env_steps",
@@ -77,29 +77,29 @@ class LearnerServices:
     parameters: ParametersClient
     writer: CheckpointWriter
     metrics: LearnerMetrics
-    board: StatusBoard
+    status: StatusTracker
     loop_time: LoopTimer
 
 
 class Publisher:
     """Finishes iterations, one thread at a time: `take_up`, `publish_first`, `finish`, `write_result`."""
 
-    def __init__(self, outlets: LearnerServices) -> None:
-        self._outlets = outlets
+    def __init__(self, services: LearnerServices) -> None:
+        self._services = services
         self._speed = Speedometer()
-        self._shares = StepShares(outlets.run.config)
+        self._shares = StepShares(services.run.config)
         self._state = CheckpointState(run_id="")
         self._episodes = EpisodeStatistics()
-        self._position = NOWHERE
-        self._journal = MetricsLogger(outlets.run)
+        self._position = NO_POSITION
+        self._journal = MetricsLogger(services.run)
         self._run_text = ""
         self._earlier_s = 0.0
 
     def take_up(self, state: CheckpointState) -> None:
         """Goes on from a checkpoint."""
         self._state = state
-        self._run_text = (self._outlets.run.directory / RUN_FILE).read_text()
-        config = self._outlets.run.config.rollout_config.episode_statistics_config
+        self._run_text = (self._services.run.directory / RUN_FILE).read_text()
+        config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
         self._journal.open(state.run_id, state.iteration)
@@ -119,7 +119,7 @@ class Publisher:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
         if trained.is_published:
             self._publish(trained.weights.result(), trained.iteration, trained.version)
-            self._outlets.loop_time.published()
+            self._services.loop_time.published()
         self._ack(trained)
         self._read_episodes()
         self._judge()
@@ -145,7 +145,7 @@ class Publisher:
             "iteration": self._state.iteration,
             "checkpoint": str(place),
         }
-        write_whole(self._outlets.run.directory / RESULT_FILE, json.dumps(finite(result)) + "\n")
+        write_whole(self._services.run.directory / RESULT_FILE, json.dumps(finite(result)) + "\n")
 
     def close(self) -> None:
         """Closes the sinks; the second time does nothing."""
@@ -153,7 +153,7 @@ class Publisher:
 
     def _publish_first(self, weights: Weights) -> CheckpointState:
         resumed = self._state
-        epoch = self._outlets.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
+        epoch = self._services.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
         version = epoch.newest_version + 1
         self._position = Position(
             run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
@@ -167,17 +167,17 @@ class Publisher:
         """Publishes weights as a version; replay hears of it with the next call."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
-        published = self._outlets.parameters.publish(weights, iteration=iteration)
+        published = self._services.parameters.publish(weights, iteration=iteration)
         if published != version:
             raise FencedError(f"iteration {iteration} was to be version {version}; parameters made it {published}")
         self._state = replace(self._state, version=version)
         self._position = replace(self._position, version=version)
-        self._outlets.replay.stand(self._position)
+        self._services.replay.set_position(self._position)
 
     def _ack(self, trained: IterationResult) -> None:
         """Spends the lease; from here on the iteration is done."""
         state, account = self._state, trained.account
-        env_steps = self._outlets.feed.ack(account.receipt)
+        env_steps = self._services.feed.ack(account.receipt)
         self._state = replace(
             state,
             iteration=trained.iteration,
@@ -189,24 +189,24 @@ class Publisher:
 
     def _read_episodes(self) -> None:
         """Takes in the episodes that finished since the last time."""
-        news = self._outlets.replay.read_episodes(self._state.episode_cursors)
-        for record in news.records:
+        answers = self._services.replay.read_episodes(self._state.episode_cursors)
+        for record in answers.records:
             self._episodes.add(record)
             if record.evaluation:
                 self._journal.write_evaluation(evaluation_row(record, self._state))
             if record.HasField("video"):
                 self._journal.show(record, self._state.env_steps)
-        self._state = replace(self._state, episode_cursors=news.cursors, episodes=self._episodes.to_dict())
+        self._state = replace(self._state, episode_cursors=answers.cursors, episodes=self._episodes.to_dict())
 
     def _judge(self) -> None:
         """Finds out whether the run is over; then nobody waits for fragments any more."""
         if not self._state.stopped_by:
             reason = stop_reason(
-                self._outlets.run.config, self._state, self._episodes, self._speed.launch_s, self._shares.starved_for
+                self._services.run.config, self._state, self._episodes, self._speed.launch_s, self._shares.starved_for
             )
             self._state = replace(self._state, stopped_by=reason)
         if self._state.stopped_by:
-            self._outlets.feed.end()
+            self._services.feed.end()
 
     def _save(self, trained: IterationResult) -> None:
         """Writes a checkpoint where one is due; the last one is left to the loop."""
@@ -214,11 +214,11 @@ class Publisher:
             return
         self._rank()
         checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.insides, self._run_text)
-        self._outlets.writer.submit(checkpoint)
+        self._services.writer.submit(checkpoint)
 
     def _rank(self) -> None:
         """Finds out whether the checkpoint that is about to be written is the best so far."""
-        config = self._outlets.run.config.train_config
+        config = self._services.run.config.train_config
         self._state = with_best(self._state, self._episodes) if config.keep_best else self._state
 
     def _log(self, account: IterationStats) -> None:
@@ -227,12 +227,12 @@ class Publisher:
             episodes=self._episodes,
             account=account,
             sps=self._speed.pass_by(self._state.env_steps),
-            loop_share=self._outlets.loop_time.shares(),
-            shares=self._shares.summary(self._outlets.replay.latest),
+            loop_share=self._services.loop_time.shares(),
+            shares=self._shares.summary(self._services.replay.latest),
         )
         self._journal.write(row)
-        self._outlets.metrics.observe(row, skipped_steps=account.report.skipped_steps)
-        self._outlets.board.figures({name: row[name] for name in FIGURES if row[name] is not None})
+        self._services.metrics.observe(row, skipped_steps=account.report.skipped_steps)
+        self._services.status.set_stats({name: row[name] for name in STATUS_KEYS if row[name] is not None})
 
     @property
     def _wall_s(self) -> float:

@@ -50,7 +50,7 @@ class FollowingShards:
         except queue.Empty:
             return None
         assert part["number"] == number, f"rank 0 tells of lease {part['number']}, expected {number}"
-        self._shards.stand(Position(**part["position"]))
+        self._shards.set_position(Position(**part["position"]))
         self._shards.place(number, part["homes"])
         return [LeasedChunk(**chunk) for chunk in part["chunks"]]
 
@@ -87,7 +87,7 @@ class RankWorker:
         Raises:
             RanksError: If rank 0 is gone.
         """
-        while (message := self.ranks.hear())["kind"] != END:
+        while (message := self.ranks.receive())["kind"] != END:
             if message["kind"] == START:
                 restore(self.run, self.updater)
                 compare(self.ranks, self.updater)
@@ -95,7 +95,7 @@ class RankWorker:
                 self.parts.hand(message)
             elif message["kind"] == UPDATE:
                 self._update(message["iteration"], message["version"], Rates(**message["rates"]))
-        self.ranks.leave()
+        self.ranks.exit_barrier()
 
     def close(self) -> None:
         """Ends all threads."""

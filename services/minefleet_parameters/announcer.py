@@ -16,7 +16,7 @@ from minefleet.core.errors import UnavailableError
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.process import most_open_files
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 CROWDED_SHARE = 0.8
 """A warning is given when open watches take this share of the files that the process may open."""
 
-AWAY_S = 10.0
+RECONNECT_S = 10.0
 """So long the watcher that films is waited for: every watch ends now and then, and is opened anew."""
 
 Key = TypeVar("Key", str, int)
@@ -39,7 +39,7 @@ class Announcer:
         """The watcher that films; empty while none can."""
         self._announcement = pb.WatchResponse()
         self._number = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._draining = False
 
     def renew(self) -> None:
@@ -47,7 +47,7 @@ class Announcer:
         if not self._store.kept:
             return
         before, self._announcement = self._announcement, pb.WatchResponse(newest=self._store.info(), films=self.films)
-        if _has_news(before, self._announcement):
+        if _differs(before, self._announcement):
             self._number += 1
             self._wake()
 
@@ -65,7 +65,7 @@ class Announcer:
         while not self._draining:
             if self._number > number:
                 return self._number, self._announcement
-            await self._news.wait()
+            await self._changed.wait()
         raise UnavailableError("parameters is draining")
 
     def drain(self) -> None:
@@ -74,8 +74,8 @@ class Announcer:
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 class Watchers:
@@ -84,9 +84,9 @@ class Watchers:
     A watcher that reconnects has two watches for a while. It is one watcher until both have ended.
     """
 
-    def __init__(self, metrics: ParametersMetrics, board: StatusBoard, announcer: Announcer) -> None:
+    def __init__(self, metrics: ParametersMetrics, status: StatusTracker, announcer: Announcer) -> None:
         self._metrics = metrics
-        self._board = board
+        self._status = status
         self._open = 0
         self._announcer = announcer
         self._watches: dict[str, int] = {}
@@ -116,7 +116,7 @@ class Watchers:
             if can_film and name:
                 _count(self._cameras, name, -1)
             if name and name == self._announcer.films:
-                asyncio.get_running_loop().call_later(AWAY_S, self._choose)
+                asyncio.get_running_loop().call_later(RECONNECT_S, self._choose)
 
     def runs(self, name: str, version: int) -> None:
         """Takes down which version a watcher runs, 0 for none. Ignores who does not watch."""
@@ -135,7 +135,7 @@ class Watchers:
         oldest = min(self._versions, default=0)
         self._metrics.watchers.set(self._open)
         self._metrics.oldest_running_version.set(oldest)
-        self._board.figures({"watchers": self._open, "oldest_running_version": oldest})
+        self._status.set_stats({"watchers": self._open, "oldest_running_version": oldest})
 
 
 def _count(counts: dict[Key, int], key: Key, change: int) -> None:
@@ -145,5 +145,5 @@ def _count(counts: dict[Key, int], key: Key, change: int) -> None:
         del counts[key]
 
 
-def _has_news(before: pb.WatchResponse, after: pb.WatchResponse) -> bool:
+def _differs(before: pb.WatchResponse, after: pb.WatchResponse) -> bool:
     return (before.newest.version, before.films) != (after.newest.version, after.films)

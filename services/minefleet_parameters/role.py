@@ -22,7 +22,7 @@ MIN_KEPT_VERSIONS = 8
 def serve_run(context: RoleContext) -> None:
     """Opens the store below the run directory and serves it."""
     with open_store(context.run.parameters, keep=versions_to_keep(context.run.config)) as store:
-        service = ParametersService(store, parameters_metrics(context.registry), context.board)
+        service = ParametersService(store, parameters_metrics(context.registry), context.status)
         service.start()
         asyncio.run(_serve(context, service))
 

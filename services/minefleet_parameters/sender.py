@@ -20,7 +20,7 @@ from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensors import Span, spans
 
 RECENT_MESSAGES = 16
-MOST_AT_ONCE = 8
+MAX_CONCURRENT_SENDS = 8
 """Tensors that the event loop reads for one message; more files than that take too long to open."""
 
 Asked: TypeAlias = Sequence[tuple[weights_pb2.TensorEntry, int]]
@@ -64,7 +64,7 @@ class TensorSender:
     def _at_once(self, number: int, run: Run) -> Message | None:
         """A message that was read already, or can be without waiting for the disk."""
         message = self._recent.pop(run, None)
-        if message is None and len(run) <= MOST_AT_ONCE and run not in self._reading:
+        if message is None and len(run) <= MAX_CONCURRENT_SENDS and run not in self._reading:
             with suppress(OSError):  # Whatever it is, a thread meets it too.
                 message = self._read(number, run, wait=False)
         return None if message is None else self._keep(run, message)

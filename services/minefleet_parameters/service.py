@@ -31,7 +31,7 @@ from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.sender import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import WeightsUpload
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 
 MAX_PUBLISHES = 16
 """Publishes at once. A learner has one under way, and those that it gave up on end soon."""
@@ -46,13 +46,13 @@ PublishContext: TypeAlias = "grpc.aio.ServicerContext[pb.PublishRequest, pb.Publ
 class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
     """Serves one store."""
 
-    def __init__(self, store: ParameterStore, metrics: ParametersMetrics, board: StatusBoard) -> None:
+    def __init__(self, store: ParameterStore, metrics: ParametersMetrics, status: StatusTracker) -> None:
         self._store = store
         self._sender = TensorSender(store)
         self._metrics = metrics
-        self._board = board
+        self._status = status
         self._announcer = Announcer(store)
-        self._watchers = Watchers(metrics, board, self._announcer)
+        self._watchers = Watchers(metrics, status, self._announcer)
         self._publishing = asyncio.Semaphore(MAX_PUBLISHES)
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -153,7 +153,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
         self._metrics.publish_saved_bytes.inc(unique_bytes(manifest) - upload.received_bytes)
         self._announcer.renew()
         self._report()
-        self._sweeping = asyncio.create_task(asyncio.to_thread(self._store.sweep))
+        self._sweeping = asyncio.create_task(asyncio.to_thread(self._store.purge))
         return number
 
     def _check_fits(self, fingerprint: str) -> None:
@@ -171,8 +171,8 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
 
     def _report(self) -> None:
         kept, identity = self._store.kept, self._store.identity
-        self._board.set_run(identity.run_id)
-        self._board.figures({"newest_version": max(kept, default=0), "kept_versions": len(kept)})
+        self._status.set_run(identity.run_id)
+        self._status.set_stats({"newest_version": max(kept, default=0), "kept_versions": len(kept)})
         self._metrics.newest_version.set(max(kept, default=0))
         self._metrics.published_at.set(self._store.info().publish_time.ToNanoseconds() / 1e9 if kept else 0)
         self._metrics.kept_versions.set(len(kept))

@@ -57,7 +57,7 @@ from minefleet_parameters.upload import WeightsUpload
 
 IDENTITY_FILE = "identity.json"
 
-DAMAGED = ".damaged"
+DAMAGED_SUFFIX = ".damaged"
 """Suffix under which people set the record of a damaged version aside."""
 
 SYNCS_AT_ONCE = 16
@@ -142,7 +142,7 @@ class ParameterStore:
         self._skip_damaged()
         self.tensors.recover(self._entries())
         self._expire()
-        self.sweep()
+        self.purge()
 
     def open_epoch(self, run_id: str, epoch: int, version: int) -> StoreIdentity:
         """Fences every earlier epoch; the answer's numbers are above the store's and the checkpoint's.
@@ -242,7 +242,7 @@ class ParameterStore:
             self._install(header, whole)
             return self._newest
 
-    def sweep(self) -> None:
+    def purge(self) -> None:
         """Removes expired versions, and tensors that no kept one needs, from the disk.
 
         Apart from `commit`, so that no learner waits for it.
@@ -252,7 +252,7 @@ class ParameterStore:
             for path in self._versions_path.iterdir():
                 if path.name not in names:
                     path.unlink()
-        self.tensors.sweep()
+        self.tensors.purge()
 
     def pin(self, number: int = 0) -> weights_pb2.VersionInfo:
         """Keeps a version whatever its age, until it is unpinned; 0 means the newest. Returns it as it is now.
@@ -277,7 +277,7 @@ class ParameterStore:
             self._write_identity(replace(self.identity, pinned=pinned))
             self._expire()
             version = self._versions.get(unpinned)
-        self.sweep()
+        self.purge()
         return weights_pb2.VersionInfo(version=unpinned) if version is None else info_of(version)
 
     def _check_identity(self) -> None:
@@ -293,7 +293,7 @@ class ParameterStore:
 
     def _skip_damaged(self) -> None:
         """Never issues the number of a version again whose record was set aside: somebody may have read it."""
-        numbers = [int(path.stem) for path in self._versions_path.glob(f"*{DAMAGED}") if path.stem.isdigit()]
+        numbers = [int(path.stem) for path in self._versions_path.glob(f"*{DAMAGED_SUFFIX}") if path.stem.isdigit()]
         if max(numbers, default=0) > self._newest:
             self._write_identity(replace(self.identity, newest_version=max(numbers)))
 
@@ -343,7 +343,7 @@ class ParameterStore:
         except (OSError, OverloadedError):
             path.unlink(missing_ok=True)
             self.tensors.keep(self._entries())
-            self.tensors.sweep()
+            self.tensors.purge()
             raise
         self._versions = {**self._versions, version.version: version}
         self._expire()
@@ -361,7 +361,7 @@ def _read_version(path: Path) -> weights_pb2.Version:
         if str(version.version) != path.stem:
             raise RejectedError(f"it says that it is version {version.version}")
     except (json_format.ParseError, UnicodeDecodeError, RejectedError) as error:
-        aside = path.with_suffix(DAMAGED).name
+        aside = path.with_suffix(DAMAGED_SUFFIX).name
         raise CorruptError(f"{path} is damaged: {error}. Rename it to {aside} to go on without this version") from error
     return version
 

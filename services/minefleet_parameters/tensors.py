@@ -99,7 +99,7 @@ class TensorFiles:
             for digest in self._checksums.keys() - self._needed:
                 del self._checksums[digest]
 
-    def sweep(self) -> None:
+    def purge(self) -> None:
         """Removes the tensors that are not needed."""
         with self._lock:
             names = {self._path(digest).name for digest in self._needed}

@@ -95,7 +95,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
                 outcome = self._replay.append(upload)
                 if outcome is not None:
                     outcomes.append(outcome)
-            newest_version = self._replay.settle()
+            newest_version = self._replay.sync_appends()
         return replay_service_pb2.AppendResponse(
             outcomes=[_OUTCOMES[outcome] for outcome in outcomes], newest_version=newest_version
         )
@@ -109,10 +109,10 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             context.add_callback(self._replay.wake)
             wait_s = min(request.wait.ToNanoseconds() / 1e9, MAX_WAIT_S)
             with _one_of(self._waits, f"{MAX_WAITS} leases are waited for", WAIT_RETRY_S):
-                lent = self._replay.lease(learner, wanted, wait_s, context.is_active)
+                leased = self._replay.lease(learner, wanted, wait_s, context.is_active)
         progress, (tasks, starved, closing) = self._replay.progress(), self._replay.shares()
         return replay_service_pb2.LeaseResponse(
-            chunks=[_leased_chunk(chunk) for chunk in lent],
+            chunks=[_leased_chunk(chunk) for chunk in leased],
             env_steps=progress.env_steps,
             env_failures=progress.env_failures,
             tasks=[account.to_proto() for account in tasks],
@@ -128,7 +128,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             names = _chunk_names(request.chunks)
             learner = self._learner(request.learner)
-            for parts in bundled(self._read(self._replay.lent(learner, request.lease, names))):
+            for parts in bundled(self._read(self._replay.chunks_in_lease(learner, request.lease, names))):
                 # It may have been frozen since the last message, and another may have taken over.
                 self._replay.refuse_fenced(learner)
                 response = replay_service_pb2.ReadResponse()
@@ -168,7 +168,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             if not 1 <= request.limit <= MAX_DEPARTURES_READ:
                 raise RejectedError(f"limit must lie in [1, {MAX_DEPARTURES_READ}], got {request.limit}")
-            departures = why_dropped(self._replay.keeper.store, request.stream, request.limit)
+            departures = why_dropped(self._replay.transactions.store, request.stream, request.limit)
         return replay_service_pb2.WhyDroppedResponse(departures=[departure.to_proto() for departure in departures])
 
     def _admit_header(self, header: fragment_pb2.FragmentHeader) -> None:
@@ -198,12 +198,12 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             number=request.lease, steps=request.steps, use_version=request.use_version, order=_ORDERS[request.order]
         )
 
-    def _read(self, lent: Sequence[ChunkInLease]) -> Iterator[tuple[dict[str, Any], int]]:
+    def _read(self, leased: Sequence[ChunkInLease]) -> Iterator[tuple[dict[str, Any], int]]:
         """The parts of a Read, by their field, with their bytes."""
-        for wishes in grouped(lent):
-            for wish, stored in zip(wishes, self._replay.fetch(wishes), strict=True):
+        for items in grouped(leased):
+            for item, stored in zip(items, self._replay.fetch(items), strict=True):
                 if stored is None:
-                    name = fragment_pb2.FragmentName(stream=wish.chunk.stream, sequence=wish.fragment.sequence)
+                    name = fragment_pb2.FragmentName(stream=item.chunk.stream, sequence=item.fragment.sequence)
                     yield {"missing": name}, name.ByteSize()
                     continue
                 header = fragment_pb2.FragmentHeader.FromString(stored.header)

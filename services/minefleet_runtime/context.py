@@ -31,7 +31,7 @@ class StatusReport:
     state: State.ValueType
     detail: str
     uptime_s: float
-    figures: Mapping[str, float]
+    stats: Mapping[str, float]
 
     @property
     def is_ready(self) -> bool:
@@ -39,7 +39,7 @@ class StatusReport:
         return self.state in READY
 
 
-class StatusBoard:
+class StatusTracker:
     """The status of a role, for Describe, /readyz and `minefleet status`. Thread-safe.
 
     STARTING, WAITING, RUNNING and PAUSED follow each other in any order; nothing follows DRAINING.
@@ -51,48 +51,48 @@ class StatusBoard:
         self._run_id = ""
         self._state: State.ValueType = status_service_pb2.STATE_STARTING
         self._detail = ""
-        self._figures: dict[str, float] = {}
+        self._stats: dict[str, float] = {}
         self._sources: list[Callable[[], Mapping[str, float]]] = []
 
-    def set(self, state: State.ValueType, detail: str = "") -> None:
+    def set_state(self, state: State.ValueType, detail: str = "") -> None:
         """Says how the role fares, with one line that explains it."""
         with self._lock:
             if self._state != status_service_pb2.STATE_DRAINING or state == self._state:
                 self._state, self._detail = state, detail
 
-    def waiting(self, message: str | None) -> None:
+    def set_waiting(self, message: str | None) -> None:
         """Says what the role waits for, or with None that it runs again; fits `Retrier.report`."""
         if message is None:
-            self.set(status_service_pb2.STATE_RUNNING)
+            self.set_state(status_service_pb2.STATE_RUNNING)
         else:
-            self.set(status_service_pb2.STATE_WAITING, message)
+            self.set_state(status_service_pb2.STATE_WAITING, message)
 
     def set_run(self, run_id: str) -> None:
         """Says which run the role works for."""
         with self._lock:
             self._run_id = run_id
 
-    def figure(self, name: str, value: float) -> None:
+    def set_stat(self, name: str, value: float) -> None:
         """Says one counter or gauge, named as in /metrics without the role's prefix."""
-        self.figures({name: value})
+        self.set_stats({name: value})
 
-    def figures(self, values: Mapping[str, float]) -> None:
+    def set_stats(self, values: Mapping[str, float]) -> None:
         """Says several counters or gauges."""
         with self._lock:
-            self._figures.update(values)
+            self._stats.update(values)
 
-    def ask(self, source: Callable[[], Mapping[str, float]]) -> None:
+    def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
         """Has figures asked for whenever they are wanted, by whichever thread wants them."""
         with self._lock:
             self._sources.append(source)
 
-    def asked(self) -> dict[str, float]:
+    def read_sources(self) -> dict[str, float]:
         """The figures that are asked for."""
         with self._lock:
             sources = list(self._sources)
         return {name: value for source in sources for name, value in source().items()}
 
-    def report(self) -> StatusReport:
+    def snapshot(self) -> StatusReport:
         """Everything said so far."""
         with self._lock:
             return StatusReport(
@@ -100,7 +100,7 @@ class StatusBoard:
                 state=self._state,
                 detail=self._detail,
                 uptime_s=time.monotonic() - self._began,
-                figures=dict(self._figures),
+                stats=dict(self._stats),
             )
 
 
@@ -122,7 +122,7 @@ class RoleContext:
     """Tells actors apart, and shards of replay: 0, 1, ..."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set by SIGTERM and SIGINT."""
-    board: StatusBoard = field(default_factory=StatusBoard)
+    status: StatusTracker = field(default_factory=StatusTracker)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
     """Command-line arguments that the role added itself."""

@@ -18,11 +18,11 @@ from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext, StatusBoard, section_of
+from minefleet_runtime.context import RoleContext, StatusTracker, section_of
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
 from minefleet_runtime.probes import probing
 from minefleet_runtime.process import findable, keep_freed_memory, set_up_logging, stop_on_signal
-from minefleet_runtime.processor import own_figures
+from minefleet_runtime.processor import own_stats
 
 logger = logging.getLogger(__name__)
 
@@ -116,22 +116,22 @@ def _run(
     *,
     has_free_ports: bool,
 ) -> None:
-    run, board = read_run(arguments.run_dir), StatusBoard()
+    run, status = read_run(arguments.run_dir), StatusTracker()
     index = number_of(arguments.index)
     title, endpoint = (title, EndpointConfig()) if has_free_ports else _place(run, role, title, index)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()
     register_process(registry, title)
-    registry.register(StateCollector(board))
-    board.ask(own_figures)
+    registry.register(StateCollector(status))
+    status.add_source(own_stats)
     registry.register(DiskCollector("minefleet_run", run.directory))
-    with probing(endpoint.metrics_address, board, registry, f"{section_of(title)}.metrics_address") as address:
+    with probing(endpoint.metrics_address, status, registry, f"{section_of(title)}.metrics_address") as address:
         context = RoleContext(
             run=run,
             role=role,
             name=title,
             index=index,
-            board=board,
+            status=status,
             registry=registry,
             arguments=arguments,
             listen=endpoint.listen,

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from minefleet.rpc.enum_names import state_word
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.processor import ProcessorCollector
 
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -91,12 +91,12 @@ def register_process(registry: CollectorRegistry, role: str) -> None:
 class StateCollector(Collector):
     """The status at the moment of the scrape."""
 
-    def __init__(self, board: StatusBoard) -> None:
-        self._board = board
+    def __init__(self, status: StatusTracker) -> None:
+        self._status = status
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One sample per state: 1 for the role's own, 0 for the others."""
-        now = self._board.report().state
+        now = self._status.snapshot().state
         states = GaugeMetricFamily("minefleet_state", "1 for the state that the role is in.", labels=["state"])
         for state in status_service_pb2.State.values():
             if state != status_service_pb2.STATE_UNSPECIFIED:
@@ -114,9 +114,9 @@ class DiskCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Free bytes, as far as this process may use them, and size."""
         disk = os.statvfs(self._directory)
-        figures = {
+        bytes_by_kind = {
             "free": (disk.f_bavail, "Bytes that are free on the disk of the role's directory."),
             "size": (disk.f_blocks, "Bytes of the disk of the role's directory."),
         }
-        for name, (blocks, text) in figures.items():
+        for name, (blocks, text) in bytes_by_kind.items():
             yield GaugeMetricFamily(f"{self._prefix}_disk_{name}_bytes", text, value=blocks * disk.f_frsize)

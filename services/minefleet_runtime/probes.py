@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.enum_names import state_word
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.process import bind_patiently
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 TEXT = "text/plain; charset=utf-8"
 MAX_CONNECTIONS = 64
 """At once; each holds a thread."""
-LONGEST_S = 5.0
+MAX_REQUEST_S = 5.0
 """A connection's life."""
 Answer = tuple[int, str, bytes]
 
@@ -39,8 +39,8 @@ class ProbeServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, board: StatusBoard, registry: CollectorRegistry) -> None:
-        self.board = board
+    def __init__(self, host: str, port: int, status: StatusTracker, registry: CollectorRegistry) -> None:
+        self.status = status
         self.registry = registry
         self._began: dict[Any, float] = {}
         super().__init__((host, port), ProbeHandler)
@@ -57,7 +57,7 @@ class ProbeServer(ThreadingHTTPServer):
         return 404, TEXT, b"there are /metrics, /healthz and /readyz\n"
 
     def _readiness(self) -> Answer:
-        report = self.board.report()
+        report = self.status.snapshot()
         state = state_word(report.state)
         line = f"{state}: {report.detail}\n" if report.detail else f"{state}\n"
         return (200 if report.is_ready else 503), TEXT, line.encode()
@@ -74,7 +74,7 @@ class ProbeServer(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """Ends connections that have lived too long; called twice a second."""
         for connection, began in tuple(self._began.items()):
-            if time.monotonic() - began > LONGEST_S:
+            if time.monotonic() - began > MAX_REQUEST_S:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
@@ -119,7 +119,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def probing(address: str, board: StatusBoard, registry: CollectorRegistry, key: str) -> Iterator[str]:
+def probing(address: str, status: StatusTracker, registry: CollectorRegistry, key: str) -> Iterator[str]:
     """Serves the endpoint in the background; yields the bound `host:port`.
 
     Raises:
@@ -127,7 +127,7 @@ def probing(address: str, board: StatusBoard, registry: CollectorRegistry, key: 
     """
     host, _, port = address.rpartition(":")
     try:
-        server = bind_patiently(partial(ProbeServer, host, int(port), board, registry), OSError)
+        server = bind_patiently(partial(ProbeServer, host, int(port), status, registry), OSError)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}. Port 0 takes a free one") from error
     thread = threading.Thread(target=server.serve_forever, name="probes", daemon=True)

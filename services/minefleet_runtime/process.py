@@ -27,7 +27,7 @@ MAPPED_BYTES = 32 * 2**20
 """Blocks from this size on are mapped one by one: the most that glibc allows."""
 KEPT_BYTES = 64 * 2**20
 """Free bytes at the end of an arena that are kept for what comes next."""
-STOP = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EVERYWHERE = ("0.0.0.0", "[::]")
 """Hosts that stand for every address of this one."""
 BIND_PATIENCE_S = 5.0
@@ -36,8 +36,8 @@ BIND_PATIENCE_S = 5.0
 
 def all_cores() -> frozenset[int]:
     """Those of its launcher, also where that has tied this process to some of them; else this process's own."""
-    told = os.environ.get(ALL_CORES, "")
-    return frozenset(map(int, told.split(","))) if told else frozenset(os.sched_getaffinity(0))
+    cores = os.environ.get(ALL_CORES, "")
+    return frozenset(map(int, cores.split(","))) if cores else frozenset(os.sched_getaffinity(0))
 
 
 def allow_open_files() -> None:
@@ -108,14 +108,14 @@ def stop_on_signal(stopping: threading.Event) -> None:
             signum = os.read(reads, 1)[0]
             if signum in came:
                 os._exit(128 + signum)
-            if signum in STOP:
+            if signum in STOP_SIGNALS:
                 came.add(signum)
                 logger.info("asked to stop by %s", signal.Signals(signum).name)
                 stopping.set()
 
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-    for signum in STOP:
+    for signum in STOP_SIGNALS:
         signal.signal(signum, _ignore)
 
 

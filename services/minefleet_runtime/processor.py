@@ -33,7 +33,7 @@ def family_seconds(pid: int) -> float:
     return seconds
 
 
-def own_figures() -> dict[str, float]:
+def own_stats() -> dict[str, float]:
     """This role's processor time, as its board says it."""
     return {"processor_seconds": family_seconds(os.getpid())}
 

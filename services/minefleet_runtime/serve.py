@@ -63,7 +63,7 @@ def serve(
     """
     allow_open_files()
     with serving(context, address, register, max_workers=max_workers):
-        context.board.set(status_service_pb2.STATE_RUNNING)
+        context.status.set_state(status_service_pb2.STATE_RUNNING)
         context.stopping.wait()
 
 
@@ -90,7 +90,7 @@ def serving(
     readiness = Health()
     readiness.set("", NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
-    status = StatusServicer(context.run.identity(context.role), context.board)
+    status = StatusServicer(context.run.identity(context.role), context.status)
     status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
     register(server)
     bound = _bind(server, address, context)
@@ -101,7 +101,7 @@ def serving(
     try:
         yield bound
     finally:
-        context.board.set(status_service_pb2.STATE_DRAINING)
+        context.status.set_state(status_service_pb2.STATE_DRAINING)
         readiness.enter_graceful_shutdown()
         server.stop(context.run.config.services.drain_s).wait()
         pool.shutdown(wait=False, cancel_futures=True)
@@ -122,19 +122,19 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
     readiness = AioHealth()
     await readiness.set("", NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(readiness, server)
-    status = AioStatusServicer(context.run.identity(context.role), context.board)
+    status = AioStatusServicer(context.run.identity(context.role), context.status)
     status_service_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
     register(server)
     bound = _bind(server, address, context)
     await server.start()
     await readiness.set("", SERVING)
     context.announce(bound)
-    context.board.set(status_service_pb2.STATE_RUNNING)
+    context.status.set_state(status_service_pb2.STATE_RUNNING)
     logger.info("%s serves on %s", context.name, bound)
     try:
         await asyncio.to_thread(context.stopping.wait)
     finally:
-        context.board.set(status_service_pb2.STATE_DRAINING)
+        context.status.set_state(status_service_pb2.STATE_DRAINING)
         await readiness.enter_graceful_shutdown()
         await server.stop(context.run.config.services.drain_s)
         logger.info("%s has drained", context.name)

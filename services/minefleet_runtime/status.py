@@ -8,7 +8,7 @@ from google.protobuf import duration_pb2
 from minefleet.core.errors import ContractError
 from minefleet.rpc.enum_names import role_word
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 
 Identity = status_service_pb2.Identity
 
@@ -16,33 +16,33 @@ Identity = status_service_pb2.Identity
 class StatusServicer(status_service_pb2_grpc.StatusServiceServicer):
     """For sync servers."""
 
-    def __init__(self, identity: Identity, board: StatusBoard) -> None:
+    def __init__(self, identity: Identity, status: StatusTracker) -> None:
         self._identity = identity
-        self._board = board
+        self._status = status
 
     def Describe(  # noqa: N802
         self, request: status_service_pb2.DescribeRequest, context: Any
     ) -> status_service_pb2.DescribeResponse:
         """Answers as the proto says."""
-        return describe(self._identity, self._board, request)
+        return describe(self._identity, self._status, request)
 
 
 class AioStatusServicer(status_service_pb2_grpc.StatusServiceServicer):
     """For aio servers."""
 
-    def __init__(self, identity: Identity, board: StatusBoard) -> None:
+    def __init__(self, identity: Identity, status: StatusTracker) -> None:
         self._identity = identity
-        self._board = board
+        self._status = status
 
     async def Describe(  # noqa: N802
         self, request: status_service_pb2.DescribeRequest, context: Any
     ) -> status_service_pb2.DescribeResponse:
         """Answers as the proto says."""
-        return describe(self._identity, self._board, request)
+        return describe(self._identity, self._status, request)
 
 
 def describe(
-    identity: Identity, board: StatusBoard, request: status_service_pb2.DescribeRequest
+    identity: Identity, status: StatusTracker, request: status_service_pb2.DescribeRequest
 ) -> status_service_pb2.DescribeResponse:
     """Says who the server is and how it fares.
 
@@ -51,7 +51,7 @@ def describe(
     """
     if request.HasField("caller"):
         compare(identity, request.caller)
-    report = board.report()
+    report = status.snapshot()
     uptime = duration_pb2.Duration()
     uptime.FromNanoseconds(round(report.uptime_s * 1e9))
     return status_service_pb2.DescribeResponse(
@@ -60,7 +60,7 @@ def describe(
         state=report.state,
         detail=report.detail,
         uptime=uptime,
-        figures={**report.figures, **board.asked()},
+        stats={**report.stats, **status.read_sources()},
     )
 
 
@@ -75,7 +75,7 @@ def compare(server: Identity, caller: Identity) -> None:
     differences = _differences(ours, theirs)
     if differences:
         raise ContractError(
-            f"{_who(caller)} does not fit {_who(server)}: {'; '.join(differences)}. "
+            f"{_describe_identity(caller)} does not fit {_describe_identity(server)}: {'; '.join(differences)}. "
             "Start both with the same version and configuration"
         )
 
@@ -85,5 +85,5 @@ def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str
     return [f"{key} is {theirs[key]} there and {ours[key]} here" for key in shared if ours[key] != theirs[key]]
 
 
-def _who(identity: Identity) -> str:
+def _describe_identity(identity: Identity) -> str:
     return f"{role_word(identity.role)} {identity.instance}"

@@ -15,7 +15,7 @@ from minefleet_actor.build import ActorParts, assemble
 from minefleet_learner.trainers import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
-from minefleet_runtime.context import RoleContext, StatusBoard
+from minefleet_runtime.context import RoleContext, StatusTracker
 
 
 def run_in_order(context: RoleContext) -> None:
@@ -47,22 +47,24 @@ def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
 
 def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
     """Takes turns, the first with the newest weights, until replay refuses a permit and all slots are blocked."""
-    (lane,) = parts.lanes
+    (shard,) = parts.router
     parts.actor.turn(wait_s=0.0)
     is_refused = False
     while not (is_refused and parts.actor.is_blocked()):
         if stopping.is_set():
             raise StoppedError("stopped while acting")
-        is_refused = lane.grants.ask() is not None
+        is_refused = shard.permits.reserve() is not None
         parts.actor.turn(wait_s=0.0)  # Slots that have just been granted a chunk are blocked until it.
-        lane.shipper.flush()
+        shard.uploader.flush()
 
 
 def sibling(
     context: RoleContext, name: str, role: status_service_pb2.Role.ValueType, stopping: threading.Event
 ) -> RoleContext:
     """The context of another role of the same run."""
-    return replace(context, name=name, role=role, board=StatusBoard(), registry=CollectorRegistry(), stopping=stopping)
+    return replace(
+        context, name=name, role=role, status=StatusTracker(), registry=CollectorRegistry(), stopping=stopping
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_replay.engine.metrics import make_metrics, show_limits
 from minefleet_replay.state.limits import Limits
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process, rpc_metrics
 
 SUFFIXES = {
@@ -73,7 +73,7 @@ def families(role: str) -> list[Metric]:
     """The metric families that a role exports."""
     registry = CollectorRegistry()
     register_process(registry, role)
-    registry.register(StateCollector(StatusBoard()))
+    registry.register(StateCollector(StatusTracker()))
     registry.register(DiskCollector("minefleet_run", Path.cwd()))
     rpc_metrics(registry)
     ROLES[role](registry)

@@ -34,7 +34,7 @@ from minefleet.config.shards import spread
 from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.runs.run import RUN_FILE, read_run
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.probes import ProbeServer
 
 GRPC, METRICS, DNS, RENDEZVOUS = 7000, 9100, 53, 29500
@@ -187,7 +187,7 @@ def test_there_is_a_pod_for_each_shard(fleet: Fleet) -> None:
 
 
 def test_probes_ask_what_is_answered(fleet: Fleet) -> None:
-    with ProbeServer("127.0.0.1", 0, StatusBoard(), CollectorRegistry()) as server:
+    with ProbeServer("127.0.0.1", 0, StatusTracker(), CollectorRegistry()) as server:
         for role in ROLES:
             container = fleet.container(role)
             probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}

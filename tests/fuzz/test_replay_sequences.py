@@ -46,7 +46,7 @@ class Sequences(RuleBasedStateMachine):
         self.leases: set[int] = set()
 
     def learner(self) -> pb.Learner:
-        epoch = max(1, self.replay.keeper.books.standing.epoch)
+        epoch = max(1, self.replay.transactions.state.run_state.epoch)
         return pb.Learner(run_id=RUN, epoch=epoch, version=1, resumed_version=0, first_version=1)
 
     def fragment(self, stream: str, sequence: int, payload: bytes) -> pb.AppendRequest:
@@ -145,7 +145,7 @@ class Sequences(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self) -> None:
-        assert list(recount(self.replay.keeper.store).faults()) == []
+        assert list(recount(self.replay.transactions.store).faults()) == []
 
     def teardown(self) -> None:
         with self.stack:

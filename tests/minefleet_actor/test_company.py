@@ -13,7 +13,8 @@ import pytest
 
 from minefleet.core.fragment import Fragment
 from minefleet.v1 import replay_service_pb2
-from minefleet_actor.replay_io import permits, uploader
+from minefleet_actor.replay_io import permits
+from minefleet_actor.replay_io import uploader as uploader_module
 from minefleet_actor.replay_io.permits import Chunk, RolloutPermits
 from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
 
@@ -25,7 +26,7 @@ SOON_S = 60.0
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for company last for ever, so that the time ends none of them."""
-    for module in (uploader, permits):
+    for module in (uploader_module, permits):
         monkeypatch.setattr(module, "LINGER_S", FOR_EVER_S)
 
 
@@ -56,7 +57,7 @@ class Replay:
         )
 
 
-def parcel(sequence: int) -> QueuedFragment:
+def queued(sequence: int) -> QueuedFragment:
     values, flags = np.zeros(1, np.float32), np.zeros(1, np.bool_)
     fragment = Fragment(
         obs=np.zeros((1, 2), np.float32),
@@ -79,7 +80,7 @@ def parcel(sequence: int) -> QueuedFragment:
     )
 
 
-def shipper_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> FragmentUploader:
+def uploader_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> FragmentUploader:
     return FragmentUploader(
         replay,  # type: ignore[arg-type]
         capacity=capacity,
@@ -115,64 +116,64 @@ def running(worker: FragmentUploader | RolloutPermits) -> Iterator[None]:
 
 def test_fragments_travel_together_once_the_queue_is_half_full() -> None:
     replay = Replay()
-    shipper = shipper_of(replay, capacity=6)
-    with running(shipper):
+    uploader = uploader_of(replay, capacity=6)
+    with running(uploader):
         for sequence in range(3):
-            shipper.send(parcel(sequence))
+            uploader.send(queued(sequence))
         assert replay.appended.get(timeout=SOON_S) == [0, 1, 2]
 
 
 def test_the_end_waits_for_no_company() -> None:
     replay = Replay()
-    shipper = shipper_of(replay, capacity=6)
-    with running(shipper):
-        shipper.send(parcel(0))
-        shipper.close()
+    uploader = uploader_of(replay, capacity=6)
+    with running(uploader):
+        uploader.send(queued(0))
+        uploader.close()
         assert replay.appended.get(timeout=SOON_S) == [0]
 
 
 def test_a_fragment_without_company_goes_by_itself_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploader, "LINGER_S", 0.01)
+    monkeypatch.setattr(uploader_module, "LINGER_S", 0.01)
     replay = Replay()
-    shipper = shipper_of(replay, capacity=6)
-    with running(shipper):
-        shipper.send(parcel(0))
+    uploader = uploader_of(replay, capacity=6)
+    with running(uploader):
+        uploader.send(queued(0))
         assert replay.appended.get(timeout=SOON_S) == [0]
 
 
 def test_who_asks_what_is_queued_to_be_sent_waits_for_nothing() -> None:
     replay = Replay()
-    shipper = shipper_of(replay, capacity=6)
-    shipper.send(parcel(0))
-    shipper.flush()
+    uploader = uploader_of(replay, capacity=6)
+    uploader.send(queued(0))
+    uploader.flush()
     assert replay.appended.get_nowait() == [0]
 
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_loop_is_told_of_room_only_where_it_found_none(asked: bool) -> None:
     replay, told = Replay(), list[bool]()
-    shipper = shipper_of(replay, capacity=1, sent=lambda: told.append(True))
-    shipper.send(parcel(0))
+    uploader = uploader_of(replay, capacity=1, sent=lambda: told.append(True))
+    uploader.send(queued(0))
     if asked:
-        assert not shipper.has_room()
-    shipper.flush()
+        assert not uploader.has_room()
+    uploader.flush()
     assert told == [True] * asked
-    assert shipper.has_room()
-    shipper.send(parcel(1))
-    shipper.flush()
+    assert uploader.has_room()
+    uploader.send(queued(1))
+    uploader.flush()
     assert told == [True] * asked
 
 
 def test_wishes_travel_together_until_the_loop_waits_for_one() -> None:
     replay = Replay()
     asking = grants_of(replay)
-    asking.wish(("s", 9))
+    asking.request(("s", 9))
     with running(asking):
         # From now on the thread has asked once, and waits for a wish.
         assert replay.reserved.get(timeout=SOON_S) == [("s", 9)]
         for number in range(3):
-            asking.wish(("s", number))
-        assert not asking.may_make(("s", 1))
+            asking.request(("s", number))
+        assert not asking.is_granted(("s", 1))
         assert replay.reserved.get(timeout=SOON_S) == [("s", 0), ("s", 1), ("s", 2)]
 
 
@@ -180,14 +181,14 @@ def test_wishes_travel_together_until_the_loop_waits_for_one() -> None:
 def test_the_loop_is_told_of_a_grant_only_where_it_missed_one(missed: bool) -> None:
     replay, told = Replay(), list[bool]()
     asking = grants_of(replay, granted=lambda: told.append(True))
-    asking.wish(("s", 0))
+    asking.request(("s", 0))
     if missed:
-        assert not asking.may_make(("s", 0))
-    asking.ask()
+        assert not asking.is_granted(("s", 0))
+    asking.reserve()
     assert told == [True] * missed
-    assert asking.may_make(("s", 0))
-    asking.wish(("s", 1))
-    asking.ask()
+    assert asking.is_granted(("s", 0))
+    asking.request(("s", 1))
+    asking.reserve()
     assert told == [True] * missed
 
 
@@ -195,10 +196,10 @@ def test_a_refusal_leaves_the_loop_to_be_told_later() -> None:
     replay, told = Replay(), list[bool]()
     replay.grants = False
     asking = grants_of(replay, granted=lambda: told.append(True))
-    asking.wish(("s", 0))
-    assert not asking.may_make(("s", 0))
-    asking.ask()
+    asking.request(("s", 0))
+    assert not asking.is_granted(("s", 0))
+    asking.reserve()
     assert not told
     replay.grants = True
-    asking.ask()
+    asking.reserve()
     assert told

@@ -55,8 +55,8 @@ def played(directory: Path, weights: Weights | None) -> tuple[dict[tuple[str, in
                 position=LEARNER,
             )
         )
-        act_until(run, lambda: replay.describe().figures["appended_fragments"] >= WANTED)
-        stored = int(replay.describe().figures["appended_steps"])
+        act_until(run, lambda: replay.describe().stats["appended_fragments"] >= WANTED)
+        stored = int(replay.describe().stats["appended_steps"])
         assert replay.lease(1, steps=stored, use_version=1, wait_s=30.0).chunks
         return {(header.name.stream, header.name.sequence): payload for header, payload in replay.read(1)}, weights
 

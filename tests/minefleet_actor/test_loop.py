@@ -31,7 +31,7 @@ from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import SlotTimer
 from minefleet_actor.pool import EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import StreamVerdict
-from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, lane_numbers
+from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, shard_numbers
 from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
@@ -52,7 +52,7 @@ class NumberedPool:
     """Every observation is a number of its own, rising in each slot; ends, cuts and failures are drawn."""
 
     num_slots = SLOTS
-    resting = 0
+    cooling_down = 0
 
     def __init__(self, seed: int) -> None:
         self.frames = np.zeros((SLOTS, 0, 0, 3), np.uint8)
@@ -171,10 +171,10 @@ def staged(version: int) -> Staged:
 
 
 class Post:
-    """Stands for shipper, grants and follower: keeps what is sent; sends and grants at random."""
+    """Stands for uploader, permits and weight sync: keeps what is sent; sends and grants at random."""
 
     run_id = ""
-    is_behind = False
+    needs_newer_weights = False
     interval_s = 1.0
     longest_chunk_s = 0.0
     forecasts = 0
@@ -182,40 +182,40 @@ class Post:
     def __init__(self, seed: int, due: float = 0.0) -> None:
         self.due = due
         """Share of chunks that must end at once."""
-        self.parcels: list[QueuedFragment] = []
-        self.queued = self.most_queued = 0
+        self.fragments: list[QueuedFragment] = []
+        self.waiting = self.most_waiting = 0
         self.episodes: list[episode_pb2.EpisodeRecord] = []
-        self.wished: set[tuple[str, int]] = set()
+        self.requested: set[tuple[str, int]] = set()
         self.version = 1
         self.used: list[int] = []
         self._rng = np.random.default_rng(seed)
 
     def has_room(self, coming: int) -> bool:
-        self.queued -= int(self.queued > 0 and self._rng.random() < 0.3)
-        return self.queued + coming < CAPACITY
+        self.waiting -= int(self.waiting > 0 and self._rng.random() < 0.3)
+        return self.waiting + coming < CAPACITY
 
-    def send(self, parcel: QueuedFragment) -> None:
-        self.queued += 1
-        self.most_queued = max(self.queued, self.most_queued)
-        assert (parcel.stream, parcel.chunk) in self.wished
-        assert parcel.sequence - parcel.chunk_start < PER_CHUNK
-        assert parcel.closes_chunk or parcel.sequence - parcel.chunk_start < PER_CHUNK - 1
-        self.parcels.append(parcel)
+    def send(self, queued: QueuedFragment) -> None:
+        self.waiting += 1
+        self.most_waiting = max(self.waiting, self.most_waiting)
+        assert (queued.stream, queued.chunk) in self.requested
+        assert queued.sequence - queued.chunk_start < PER_CHUNK
+        assert queued.closes_chunk or queued.sequence - queued.chunk_start < PER_CHUNK - 1
+        self.fragments.append(queued)
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
         self.episodes.append(episode)
 
-    def wish(self, chunk: tuple[str, int]) -> None:
-        self.wished.add(chunk)
+    def request(self, chunk: tuple[str, int]) -> None:
+        self.requested.add(chunk)
 
-    def may_make(self, chunk: tuple[str, int]) -> bool:
-        return chunk in self.wished and bool(self._rng.random() < 0.5)
+    def is_granted(self, chunk: tuple[str, int]) -> bool:
+        return chunk in self.requested and bool(self._rng.random() < 0.5)
 
-    def done(self, chunk: tuple[str, int]) -> None: ...
+    def release(self, chunk: tuple[str, int]) -> None: ...
 
     def begin(self, chunk: tuple[str, int], oldest_version: int, step_s: float, task: str = "") -> None: ...
 
-    def play(self, chunk: tuple[str, int], step_s: float, task: str = "") -> None: ...
+    def report_pace(self, chunk: tuple[str, int], step_s: float, task: str = "") -> None: ...
 
     def verdict(self, stream: str) -> StreamVerdict:
         return StreamVerdict()
@@ -225,7 +225,7 @@ class Post:
         self.forecasts += bool(self.due)
         return -np.inf if self._rng.random() < self.due else np.inf
 
-    def news(self) -> None: ...
+    def notify(self) -> None: ...
 
     def take(self) -> Staged | None:
         """New weights, now and then."""
@@ -268,7 +268,7 @@ def play(
     torch.manual_seed(seed)
     pool, metrics = NumberedPool(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
-        ShardConnection(name="", grants=post, shipper=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
+        ShardConnection(name="", permits=post, uploader=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
     ]
     inference = PolicyRunner(policy, SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
@@ -282,7 +282,7 @@ def play(
         batcher=batcher,
         recorder=Recorder(schema, SLOTS, 6),
         episodes=Episodes(SLOTS, 0.9),
-        lanes=lanes_,
+        router=lanes_,
         cuts=FreshnessCuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]
         metrics=metrics,
@@ -324,15 +324,15 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
     pool, post = played(seed, ticking(), threaded=threaded, least=least, due=due, policy=policy)
     assert len(post.used) > 10
     assert post.used == sorted(set(post.used))
-    assert CAPACITY <= post.most_queued <= CAPACITY + SLOTS
-    assert sum(len(parcel.fragment) for parcel in post.parcels) == pool.steps
+    assert CAPACITY <= post.most_waiting <= CAPACITY + SLOTS
+    assert sum(len(queued.fragment) for queued in post.fragments) == pool.steps
     for slot in range(SLOTS):
-        parcels = [parcel for parcel in post.parcels if parcel.stream == f"actor-{slot}"]
-        assert [parcel.sequence for parcel in parcels] == list(range(len(parcels)))
-        for parcel in parcels:
-            audit(parcel)
-        for parcel, following in pairwise(parcels):
-            audit_border(parcel, following)
+        sent = [queued for queued in post.fragments if queued.stream == f"actor-{slot}"]
+        assert [queued.sequence for queued in sent] == list(range(len(sent)))
+        for queued in sent:
+            audit(queued)
+        for queued, following in pairwise(sent):
+            audit_border(queued, following)
 
 
 def numbers(stored: Tree) -> NDArray[np.float32]:
@@ -341,9 +341,9 @@ def numbers(stored: Tree) -> NDArray[np.float32]:
     return seen[:, 0]
 
 
-def audit(parcel: QueuedFragment) -> None:
+def audit(queued: QueuedFragment) -> None:
     """Checks a fragment against what the numbered observations say."""
-    fragment = parcel.fragment
+    fragment = queued.fragment
     number = numbers(fragment.obs)
     after = np.append(number[1:], np.nan)
     cuts = dict(zip(fragment.cut_index.tolist(), numbers(fragment.cut_obs).tolist(), strict=True))
@@ -363,9 +363,9 @@ def audit(parcel: QueuedFragment) -> None:
             assert number[t + 1] > number[t]
 
 
-def audit_border(parcel: QueuedFragment, following: QueuedFragment) -> None:
+def audit_border(queued: QueuedFragment, following: QueuedFragment) -> None:
     """Checks that the stored state is the one before the fragment's first step."""
-    before, after = parcel.fragment, following.fragment
+    before, after = queued.fragment, following.fragment
     if after.first[0]:
         assert after.recurrent_state["count"].tolist() == [0.0]
     else:
@@ -379,24 +379,24 @@ def audit_border(parcel: QueuedFragment, following: QueuedFragment) -> None:
 def test_every_stream_stays_on_the_shard_of_its_birth_and_loses_nothing(seed: int) -> None:
     posts = [Post(seed + lane) for lane in range(3)]
     pool, metrics = play(seed, ticking(), posts, steps=2000)
-    sent = [parcel for post in posts for parcel in post.parcels]
-    assert sum(len(parcel.fragment) for parcel in sent) == pool.steps
-    assert {parcel.stream for parcel in sent} == {f"actor-{slot}" for slot in range(SLOTS)}
+    sent = [queued for post in posts for queued in post.fragments]
+    assert sum(len(queued.fragment) for queued in sent) == pool.steps
+    assert {queued.stream for queued in sent} == {f"actor-{slot}" for slot in range(SLOTS)}
     for slot in range(SLOTS):
-        stream = [parcel for parcel in sent if parcel.stream == f"actor-{slot}"]
-        assert [parcel.sequence for parcel in stream] == list(range(len(stream)))
-        for parcel in stream:
-            audit(parcel)
-        for parcel, following in pairwise(stream):
-            audit_border(parcel, following)
+        stream = [queued for queued in sent if queued.stream == f"actor-{slot}"]
+        assert [queued.sequence for queued in stream] == list(range(len(stream)))
+        for queued in stream:
+            audit(queued)
+        for queued, following in pairwise(stream):
+            audit_border(queued, following)
     for lane, post in enumerate(posts):
-        assert metrics.progress(lane).env_steps == sum(len(parcel.fragment) for parcel in post.parcels)
-        assert all(lane_of(parcel.stream) == lane for parcel in post.parcels)
-        assert all(lane_of(record.stream) == lane for record in post.episodes)
+        assert metrics.progress(lane).env_steps == sum(len(queued.fragment) for queued in post.fragments)
+        assert all(shard_of(queued.stream) == lane for queued in post.fragments)
+        assert all(shard_of(record.stream) == lane for record in post.episodes)
 
 
-def lane_of(stream: str) -> int:
-    return int(lane_numbers(0, SLOTS, 3)[int(stream.removeprefix("actor-"))])
+def shard_of(stream: str) -> int:
+    return int(shard_numbers(0, SLOTS, 3)[int(stream.removeprefix("actor-"))])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -407,7 +407,7 @@ def test_episode_records_tell_failures_from_endings_and_lose_no_reward(seed: int
         per_slot[record.stream].append(record.episode)
         assert bool(record.failure) == (not record.terminated and not record.truncated)
     assert all(numbers == list(range(len(numbers))) for numbers in per_slot.values())
-    stored = sum(float(parcel.fragment.reward.sum()) for parcel in post.parcels)
+    stored = sum(float(queued.fragment.reward.sum()) for queued in post.fragments)
     assert sum(record.episode_return for record in post.episodes) <= stored
     assert any(record.failure for record in post.episodes)
 
@@ -415,25 +415,25 @@ def test_episode_records_tell_failures_from_endings_and_lose_no_reward(seed: int
 @pytest.mark.parametrize("seed", range(3))
 def test_a_drain_closes_every_stream_that_has_an_open_fragment(seed: int) -> None:
     _, post = played(seed)
-    last: dict[str, QueuedFragment] = {parcel.stream: parcel for parcel in post.parcels}
+    last: dict[str, QueuedFragment] = {queued.stream: queued for queued in post.fragments}
     assert last
-    assert all(parcel.closes_chunk or len(parcel.fragment) == 6 for parcel in last.values())
+    assert all(queued.closes_chunk or len(queued.fragment) == 6 for queued in last.values())
 
 
-def is_last(post: Post, parcel: QueuedFragment) -> bool:
-    return not any(other.stream == parcel.stream and other.sequence > parcel.sequence for other in post.parcels)
+def is_last(post: Post, queued: QueuedFragment) -> bool:
+    return not any(other.stream == queued.stream and other.sequence > queued.sequence for other in post.fragments)
 
 
 def lengths(post: Post) -> NDArray[np.intp]:
-    return np.array([len(parcel.fragment) for parcel in post.parcels if not is_last(post, parcel)])
+    return np.array([len(queued.fragment) for queued in post.fragments if not is_last(post, queued)])
 
 
 def test_fragments_are_full_unless_they_are_due() -> None:
     assert set(lengths(played(0)[1])) == {6}
     assert lengths(played(0)[1]).min() == 6
-    short = [parcel for parcel in played(0, ticking(), due=0.5)[1].parcels if len(parcel.fragment) < LEAST_STEPS]
+    short = [queued for queued in played(0, ticking(), due=0.5)[1].fragments if len(queued.fragment) < LEAST_STEPS]
     assert short
-    assert all(parcel.fragment.terminated[-1] or parcel.fragment.truncated[-1] for parcel in short[:-SLOTS])
+    assert all(queued.fragment.terminated[-1] or queued.fragment.truncated[-1] for queued in short[:-SLOTS])
 
 
 def test_the_time_of_every_slot_goes_to_something_in_every_turn() -> None:

@@ -14,7 +14,7 @@ from minefleet_actor.pool.wear import RecycleSchedule
 
 
 def test_a_pause_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:
-    breaker = Breaker(2, max_restarts=100, rest_s=300.0)
+    breaker = Breaker(2, max_consecutive_failures=100, circuit_breaker_cooldown_s=300.0)
     pauses = [breaker.fail([0], "why", 1000.0) - 1000.0 for _ in range(20)]
     expected = [min(BACKOFF_S * 2**n, MAX_BACKOFF_S) for n in range(20)]
     np.testing.assert_allclose(pauses, expected)
@@ -22,21 +22,21 @@ def test_a_pause_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:
 
 
 def test_a_slot_rests_after_max_restarts_and_again_after_each_try_until_an_episode_ends_well() -> None:
-    breaker = Breaker(2, max_restarts=3, rest_s=300.0)
+    breaker = Breaker(2, max_consecutive_failures=3, circuit_breaker_cooldown_s=300.0)
     for _ in range(2):
         breaker.fail([0], "why", 0.0)
-        assert breaker.resting(0.0) == 0
+        assert breaker.cooling_down(0.0) == 0
     for tried_s in (0.0, 300.0, 700.0):
-        assert breaker.resting(tried_s) == 0
+        assert breaker.cooling_down(tried_s) == 0
         assert breaker.fail([0], "why", tried_s) == tried_s + 300.0
-        assert breaker.resting(tried_s) == breaker.resting(tried_s + 299.0) == 1
+        assert breaker.cooling_down(tried_s) == breaker.cooling_down(tried_s + 299.0) == 1
     breaker.succeed(np.array([0, 1]))
     assert breaker.fail([0], "why", 1000.0) == 1000.0 + BACKOFF_S
-    assert breaker.resting(1000.0) == 0
+    assert breaker.cooling_down(1000.0) == 0
 
 
 def test_giving_up_takes_all_slots_at_the_same_time() -> None:
-    breaker = Breaker(2, max_restarts=1, rest_s=10.0)
+    breaker = Breaker(2, max_consecutive_failures=1, circuit_breaker_cooldown_s=10.0)
     breaker.fail([0], "why", 0.0)
     breaker.fail([1], "why", 20.0)
     with pytest.raises(EnvGaveUpError, match=r"all 2 slots fail; slot 0 failed 2 times .* the last time: because"):
@@ -99,7 +99,7 @@ def test_every_environment_is_due_once_per_interval_and_no_two_at_the_same_time(
 def test_without_an_interval_only_what_is_hurried_is_due() -> None:
     wear = RecycleSchedule(3, 0.0, now_s=0.0)
     assert not wear.is_due(range(3), 1e9).any()
-    wear.hurry(range(1, 2))
+    wear.expire(range(1, 2))
     assert wear.is_due(range(3), 0.0).tolist() == [False, True, False]
     wear.renew(range(1, 2), 0.0)
     assert not wear.is_due(range(3), 1e9).any()

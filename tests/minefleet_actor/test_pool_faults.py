@@ -211,7 +211,7 @@ def test_a_new_environment_is_seeded_for_the_episode_it_begins_with(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [InlinePool, EnvPool])
 def test_the_pool_gives_up_after_failures_in_a_row_but_not_when_episodes_end_between(pools: Any, kind: Any) -> None:
-    pool = pools(kind, num_envs=1, max_restarts=2)
+    pool = pools(kind, num_envs=1, max_consecutive_failures=2)
     command(pool)
     for _ in range(2):
         command(pool, RAISE)
@@ -226,21 +226,21 @@ def test_the_pool_gives_up_after_failures_in_a_row_but_not_when_episodes_end_bet
 
 @pytest.mark.parametrize("worker", [{}, {"envs_per_process": 2}])
 def test_a_slot_that_fails_again_and_again_rests_while_the_others_go_on(pools: Any, worker: Any) -> None:
-    pool = pools(num_envs=2, max_restarts=2, rest_s=1000.0, **worker)
+    pool = pools(num_envs=2, max_consecutive_failures=2, circuit_breaker_cooldown_s=1000.0, **worker)
     command(pool)
     for _ in range(2):
-        assert pool.resting == 0
+        assert pool.cooling_down == 0
         command(pool, RAISE, GO_ON)
         pool.reset(np.array([0]))
-        said = results(pool, {0}) if pool.resting == 0 else {}
-    assert pool.resting == 1
+        said = results(pool, {0}) if pool.cooling_down == 0 else {}
+    assert pool.cooling_down == 1
     assert not said
     for _ in range(50):
         assert kinds(command(pool, None, GO_ON)) == {1: Kind.STEP}
 
 
 def test_a_slot_that_has_rested_is_tried_once_and_a_good_episode_forgives_it(pools: Any) -> None:
-    pool = pools(num_envs=2, max_restarts=2, rest_s=0.01)
+    pool = pools(num_envs=2, max_consecutive_failures=2, circuit_breaker_cooldown_s=0.01)
     command(pool)
     for _ in range(4):
         command(pool, RAISE, GO_ON)
@@ -250,11 +250,11 @@ def test_a_slot_that_has_rested_is_tried_once_and_a_good_episode_forgives_it(poo
     pool.reset(np.array([0]))
     results(pool, {0})
     command(pool, RAISE, GO_ON)
-    assert pool.resting == 0
+    assert pool.cooling_down == 0
 
 
 def test_the_pool_gives_up_when_all_its_slots_rest(pools: Any) -> None:
-    pool = pools(num_envs=2, max_restarts=1)
+    pool = pools(num_envs=2, max_consecutive_failures=1)
     command(pool)
     command(pool, RAISE, GO_ON)
     with pytest.raises(EnvGaveUpError, match=r"(?s)all 2 slots fail; slot 1 failed 1 times.*the sky falls"):
@@ -262,7 +262,7 @@ def test_the_pool_gives_up_when_all_its_slots_rest(pools: Any) -> None:
 
 
 def test_a_process_that_cannot_start_again_is_tried_until_the_pool_gives_up(pools: Any, tmp_path: Path) -> None:
-    pool = pools(num_envs=1, max_restarts=3)
+    pool = pools(num_envs=1, max_consecutive_failures=3)
     command(pool)
     (tmp_path / "unmakable").touch()
     command(pool, EXIT)

@@ -123,7 +123,7 @@ def test_no_more_environments_than_allowed_start_or_reset_at_the_same_time(
 
 
 def test_first_episodes_begin_spread_over_time_and_none_before_its_share(pools: Any, tmp_path: Path) -> None:
-    pool = pools(keeps_diary=True, num_envs=4, envs_per_process=4, start_spread_s=2.0)
+    pool = pools(keeps_diary=True, num_envs=4, envs_per_process=4, start_jitter_s=2.0)
     ask(pool, [3, 1, 0, 2])
     diary = [line.split() for line in (tmp_path / "diary").read_text().splitlines()]
     made_s = max(float(at_s) for mark, what, _, at_s in diary if (mark, what) == ("end", "make"))

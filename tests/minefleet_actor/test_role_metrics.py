@@ -19,7 +19,7 @@ from minefleet.config import ServicesConfig
 from minefleet.config.load import load
 from minefleet.launch import ports
 from minefleet.launch.preflight import preflight
-from minefleet.monitoring.status import look
+from minefleet.monitoring.status import read_status
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
@@ -125,8 +125,8 @@ def sample(run: Run, name: str, **labels: str) -> float:
 
 
 def figures(run: Run) -> tuple[str, dict[str, float]]:
-    (actor,) = (one for one in look(run.directory).roles if one.name == "actor-0")
-    return f"{actor.state}: {actor.detail}", dict(actor.figures)
+    (actor,) = (one for one in read_status(run.directory).roles if one.name == "actor-0")
+    return f"{actor.state}: {actor.detail}", dict(actor.stats)
 
 
 @pytest.mark.fleet
@@ -138,15 +138,15 @@ def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
     assert sample(run, "env_step_seconds_count") >= 10
     now = scrape(run)
     assert total(now, "inference_batch_size_bucket", le="1.0") == total(now, "inference_batch_size_count") > 10
-    assert sample(run, "resting_slots") == 0
+    assert sample(run, "cooling_down_slots") == 0
     assert sample(run, "slots") == 2
     processes["replay"].send_signal(signal.SIGSTOP)
     wait_for(lambda: figures(run)[0] == "paused: replay does not take what is queued")
-    assert sample(run, "held_slots", reason="room") == 2
+    assert sample(run, "blocked_slots", reason="room") == 2
     assert 1 <= sample(run, "queued_fragments") <= 1 + 2
     _, shown = figures(run)
     assert shown["failed_by_exception"] == shown["env_failures"] >= 2
-    assert shown["held_for_room"] == 2
+    assert shown["blocked_for_room"] == 2
     processes["replay"].send_signal(signal.SIGCONT)
     before = sample(run, "env_steps_total")
     wait_for(lambda: sample(run, "env_steps_total") > before + 20)

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from minefleet_env.factory import make
-from minefleet_env.wrappers.wrap import OFF
+from minefleet_env.wrappers.wrap import DEFAULTS
 
 
 class Ancient:
@@ -71,7 +71,7 @@ class Pairs(Ancient):
 
 
 def made(cls: type, **kwargs: Any) -> Any:
-    return make({"id": "", "generator": f"{cls.__module__}:{cls.__name__}", "kwargs": kwargs, "wrappers": OFF})
+    return make({"id": "", "generator": f"{cls.__module__}:{cls.__name__}", "kwargs": kwargs, "wrappers": DEFAULTS})
 
 
 def test_an_old_environment_is_seeded_before_its_reset() -> None:
@@ -112,5 +112,5 @@ def test_an_environment_of_any_age_renders_arrays(cls: type) -> None:
 
 
 def test_an_environment_of_gymnasium_is_left_as_it_is() -> None:
-    env = make({"id": "CartPole-v1", "generator": "", "kwargs": {}, "wrappers": OFF})
+    env = make({"id": "CartPole-v1", "generator": "", "kwargs": {}, "wrappers": DEFAULTS})
     assert isinstance(env, gymnasium.Env)

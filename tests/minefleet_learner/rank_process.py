@@ -193,7 +193,7 @@ def main() -> None:
     said = {"reports": reports, "poisoned": poisoned(ranks), "ddp": 0.0 if ranks.is_alone else as_ddp_would(ranks)}
     np.savez(directory / f"{size}-{ranks.rank}.npz", **weights)
     (directory / f"{size}-{ranks.rank}.json").write_text(json.dumps(said))
-    ranks.leave()
+    ranks.exit_barrier()
     ranks.close()
 
 

@@ -51,18 +51,20 @@ def batch_of(make: Make, seed: int, collator: Collator) -> Batch:
 
 
 def train(
-    make: Make, updater: Updater, device: str, config: TrainConfig, numbers: range, decoded_bytes: int = 2**20
+    make: Make, updater: Updater, device: str, config: TrainConfig, numbers: range, decode_cache_bytes: int = 2**20
 ) -> None:
-    with closing(Collator(torch.device(device), decoded_bytes=decoded_bytes, threads=2, least_rows=6)) as collator:
+    with closing(
+        Collator(torch.device(device), decode_cache_bytes=decode_cache_bytes, threads=2, least_rows=6)
+    ) as collator:
         for number in numbers:
             report = updater.update(batch_of(make, number, collator), rates(config, number, 0.0))
             assert not report.skipped_steps
 
 
-def trained(make: Make, policy: Policy, device: str, config: TrainConfig, decoded_bytes: int = 2**20) -> Updater:
+def trained(make: Make, policy: Policy, device: str, config: TrainConfig, decode_cache_bytes: int = 2**20) -> Updater:
     seed_everything(1)
     updater = make_updater(policy.to(device), config)
-    train(make, updater, device, config, range(2), decoded_bytes)
+    train(make, updater, device, config, range(2), decode_cache_bytes)
     return updater
 
 
@@ -71,15 +73,15 @@ def moved(policy: Policy, since: dict[str, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 0.01), ("bfloat16", 0.3), ("float16", 0.1)])
-@pytest.mark.parametrize("decoded_bytes", [2**20, 0])
+@pytest.mark.parametrize("decode_cache_bytes", [2**20, 0])
 def test_weights_move_as_on_the_cpu(
-    make_fragment: Make, make_policy: MakePolicy, dtype: str, bound: float, decoded_bytes: int
+    make_fragment: Make, make_policy: MakePolicy, dtype: str, bound: float, decode_cache_bytes: int
 ) -> None:
     config, before = CONFIG, weights(make_policy(GRU))
     if dtype != "float32":
         config = replace(config, use_amp=True, amp_dtype=dtype)  # type: ignore[arg-type]  # The parameters name it.
-    ours = moved(trained(make_fragment, make_policy(GRU), "cuda", config, decoded_bytes).policy, before)
-    reference = moved(trained(make_fragment, make_policy(GRU), "cpu", CONFIG, decoded_bytes).policy, before)
+    ours = moved(trained(make_fragment, make_policy(GRU), "cuda", config, decode_cache_bytes).policy, before)
+    reference = moved(trained(make_fragment, make_policy(GRU), "cpu", CONFIG, decode_cache_bytes).policy, before)
     assert (ours - reference).norm() < bound * reference.norm()
 
 

@@ -34,7 +34,7 @@ from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet_learner.build import build_learner
 from minefleet_learner.checkpoints.host_copy import Copier
-from minefleet_learner.data.prefetcher import WAITING
+from minefleet_learner.data.prefetcher import WAITING_FOR_FRAGMENTS
 from minefleet_learner.diagnostics.parity import ParityError
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
@@ -123,7 +123,7 @@ class Fleet:
         pool = ThreadPoolExecutor(1)
         ended = pool.submit(train, learner, context.stopping)
         pool.shutdown(wait=False)
-        self.wait_until(lambda: ended.done() or context.board.report().detail == WAITING)
+        self.wait_until(lambda: ended.done() or context.status.snapshot().detail == WAITING_FOR_FRAGMENTS)
         return ended
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -310,7 +310,7 @@ def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: C
         assert not waiting.wait(0.01)
     del made.actors[0]
     made.act(1)
-    while context.board.report().detail != WAITING:
+    while context.status.snapshot().detail != WAITING_FOR_FRAGMENTS:
         assert not waiting.wait(0.01)
     context.stopping.set()
     trained.join()
@@ -429,7 +429,7 @@ def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[...
     trained = threading.Thread(target=train, args=(learner, context.stopping))
     trained.start()
     waiting = threading.Event()
-    while context.board.report().detail != WAITING:
+    while context.status.snapshot().detail != WAITING_FOR_FRAGMENTS:
         assert not waiting.wait(0.01)
     context.stopping.set()
     trained.join()

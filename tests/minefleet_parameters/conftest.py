@@ -22,7 +22,7 @@ from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_runtime.access import Access
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.interceptors import AioRpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
 from minefleet_runtime.serve import SERVER_OPTIONS
@@ -70,7 +70,7 @@ def running(directory: Path, keep: int = 8, address: str = "127.0.0.1:0") -> Ite
         with open_store(directory, keep=keep) as store:
 
             async def start() -> tuple[grpc.aio.Server, int, asyncio.Task[None]]:
-                service = ParametersService(store, parameters_metrics(registry), StatusBoard())
+                service = ParametersService(store, parameters_metrics(registry), StatusTracker())
                 service.start()
                 server = grpc.aio.server(
                     interceptors=[AioRpcInterceptor(rpc_metrics(registry), Access(NOTHING))], options=SERVER_OPTIONS

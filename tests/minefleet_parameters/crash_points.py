@@ -39,7 +39,7 @@ def publish(store: Path, seed: int) -> None:
             upload.write([weights_pb2.TensorPiece(digest=digest, data=part.tobytes())])
         opened.commit(upload)
         upload.close()
-        opened.sweep()
+        opened.purge()
 
 
 def die_at(step: int) -> None:

@@ -116,7 +116,7 @@ def test_running_parameters_are_asked_and_a_stopped_store_is_read(run: Run, comm
         online = command("list").report
     offline = command("list").report
     assert (online.pop("online"), offline.pop("online")) == (True, False)
-    assert online.pop("figures").items() >= {("newest_version", 3), ("kept_versions", 3)}
+    assert online.pop("stats").items() >= {("newest_version", 3), ("kept_versions", 3)}
     assert online == offline
     assert [version["version"] for version in online["versions"]] == [1, 2, 3]
     assert online["disk_bytes"] > 0

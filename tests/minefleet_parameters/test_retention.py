@@ -103,7 +103,7 @@ class Retention(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        self.store.sweep()
+        self.store.purge()
 
     @rule()
     def restart(self) -> None:
@@ -118,7 +118,7 @@ class Retention(RuleBasedStateMachine):
 
     @invariant()
     def holds_what_these_need(self) -> None:
-        self.store.sweep()
+        self.store.purge()
         assert_whole(self.store, self.directory)
 
     def expire(self) -> None:

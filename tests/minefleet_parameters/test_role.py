@@ -130,7 +130,7 @@ def test_metrics_and_status_say_what_was_published_fetched_and_watched(run: Run,
         published_at = scraped(run, ["published_timestamp_seconds"])["published_timestamp_seconds"]
         assert published_at == pytest.approx(learner.versions()[-1].publish_time.timestamp(), abs=1e-3)
         with rpc.connect(run.config.services.parameters.address) as channel:
-            figures = dict(rpc.shake_hands(channel, None).figures)
+            figures = dict(rpc.shake_hands(channel, None).stats)
         shown = {"newest_version": 2, "kept_versions": 2, "watchers": 1, "oldest_running_version": 1}
         assert figures.pop("processor_seconds") > 0
         assert figures == shown

@@ -70,7 +70,7 @@ def send(
         return store.commit(upload)
     finally:
         upload.close()
-        store.sweep()
+        store.purge()
 
 
 def read(store: ParameterStore, number: int = 0) -> Weights:

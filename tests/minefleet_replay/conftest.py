@@ -104,7 +104,7 @@ class World:
         killed, before = self.replay, self.directory
         self.directory = next(self._directories)
         # Otherwise compaction changes the files while they are copied. The database cannot be closed in order then.
-        killed.keeper.store._database.cancel_all_background(True)
+        killed.transactions.store._database.cancel_all_background(True)
         shutil.copytree(before, self.directory)
         with pytest.raises(Exception, match="Shutdown in progress"):
             killed.close()
@@ -138,7 +138,7 @@ class World:
         header.task = task
         outcome = self.replay.append(FragmentUpload(header=header, pieces=list(pieces(payload))))
         assert outcome is not None
-        self.replay.settle()
+        self.replay.sync_appends()
         return outcome
 
     def report(self, *episodes: tuple[str, int], actor: str = "", progress: ActorCounts = NO_COUNTS) -> None:
@@ -175,7 +175,7 @@ class World:
         self.replay.read_episodes(self.learner, 0, 1)
 
     def figure(self, name: str) -> int:
-        return int(self.replay.figures()[name])
+        return int(self.replay.stats()[name])
 
     @staticmethod
     def names(lent: list[ChunkInLease]) -> list[tuple[str, int]]:
@@ -192,13 +192,13 @@ class World:
 
     def faults(self) -> list[str]:
         """The disagreements between the ledger and the rows."""
-        return list(recount(self.replay.keeper.store).faults())
+        return list(recount(self.replay.transactions.store).faults())
 
 
 def spoil(replay: Replay, number: int) -> None:
     """Changes the bytes of a fragment on the disk."""
-    keeper = replay.keeper
-    (place,) = (one.place for chunk in keeper.books.index for one in chunk.fragments if one.number == number)
+    keeper = replay.transactions
+    (place,) = (one.place for chunk in keeper.state.index for one in chunk.fragments if one.number == number)
     with keeper.payloads.path(place.file).open("r+b") as file:
         file.seek(place.offset)
         file.write(b"!")
@@ -262,9 +262,9 @@ class Server:
         """Serves until the block ends; again on the same port when entered again."""
         self.registry = CollectorRegistry()
         context = RoleContext(run=self.run, role=status_service_pb2.ROLE_REPLAY, name="replay", registry=self.registry)
-        self.board = context.board
+        self.status = context.status
         limits, metrics = limits_of(self.run), make_metrics(self.registry)
-        replay = open_replay(self.run.replay, limits, metrics, bound=context.board.set_run)
+        replay = open_replay(self.run.replay, limits, metrics, bound=context.status.set_run)
         servicer = ReplayServicer(replay, limits, metrics)
 
         def register(server: grpc.Server) -> None:

@@ -82,7 +82,7 @@ class Count:
 class Environments:
     """A pool: each command is answered when its environment's time is over."""
 
-    resting = 0
+    cooling_down = 0
 
     def __init__(self, tasks: Sequence[Task], learner: "Learner", clock: Callable[[], float]) -> None:
         self._task = [task for task in tasks for _ in range(task.slots)]
@@ -194,9 +194,9 @@ class Post:
         """Always."""
         return True
 
-    def send(self, parcel: QueuedFragment) -> None:
+    def send(self, queued: QueuedFragment) -> None:
         """Puts a fragment on its way."""
-        self._sent.append((self._world.clock() + WAY_S, parcel))
+        self._sent.append((self._world.clock() + WAY_S, queued))
 
     def report(self, episode: Any) -> None:
         """Nobody reads it."""
@@ -204,23 +204,23 @@ class Post:
     def arrive(self, count: Count) -> None:
         """Hands over what has come."""
         while self._sent and self._sent[0][0] <= self._world.clock():
-            _, parcel = self._sent.pop(0)
-            steps = parcel.fragment.obs[:, 0]
+            _, queued = self._sent.pop(0)
+            steps = queued.fragment.obs[:, 0]
             part = np.select([steps < EDGE, steps >= EPISODE - EDGE], [START, END], MIDDLE)
-            versions = parcel.fragment.policy_version
+            versions = queued.fragment.policy_version
             stored = self._world.append(
-                parcel.stream,
-                parcel.sequence,
+                queued.stream,
+                queued.sequence,
                 int(versions.min()),
                 newest=int(versions.max()),
-                chunk=(parcel.chunk, parcel.chunk_start),
-                closes=parcel.closes_chunk,
-                steps=len(parcel.fragment),
-                task=parcel.task,
+                chunk=(queued.chunk, queued.chunk_start),
+                closes=queued.closes_chunk,
+                steps=len(queued.fragment),
+                task=queued.task,
             )
-            self.parts[parcel.stream, parcel.sequence] = Counter((parcel.task, one) for one in part.tolist())
+            self.parts[queued.stream, queued.sequence] = Counter((queued.task, one) for one in part.tolist())
             if stored == "expired":
-                count.lost += self.parts.pop((parcel.stream, parcel.sequence))
+                count.lost += self.parts.pop((queued.stream, queued.sequence))
 
     def take(self) -> Any:
         """Newer weights, if there are any."""
@@ -341,7 +341,7 @@ def simulate(
     lanes = StreamRouter(
         "a",
         pool.num_slots,
-        [ShardConnection(name="", grants=grants, shipper=post)],  # type: ignore[arg-type]
+        [ShardConnection(name="", permits=grants, uploader=post)],  # type: ignore[arg-type]
         fragments_per_chunk=1,
     )
     actor = Actor(
@@ -350,7 +350,7 @@ def simulate(
         batcher=InferenceBatcher(inference, lambda: pool.obs),  # type: ignore[arg-type]
         recorder=Recorder(SCHEMA, pool.num_slots, FRAGMENT),
         episodes=Episodes(pool.num_slots, 0.9),
-        lanes=lanes,
+        router=lanes,
         follower=post,  # type: ignore[arg-type]
         metrics=ActorMetrics(CollectorRegistry(), "actor", 1),
         rollout=RolloutConfig(fragment_length=FRAGMENT, worker_config=WorkerConfig(num_envs=pool.num_slots)),
@@ -372,7 +372,7 @@ def simulate(
         count = counts[clock() >= began + warm_s]
         actor.turn(0.0)
         if clock() >= ask_at:
-            grants.ask()
+            grants.reserve()
             ask_at = clock() + ASK_S
         post.arrive(count)
         for chunk in learner.tick():
@@ -381,7 +381,7 @@ def simulate(
         if clock() >= tick_at:
             world.replay.tick()
             settle(world, post, count)
-            count.too_slow |= world.replay.keeper.streams.too_slow.keys()
+            count.too_slow |= world.replay.transactions.streams.too_slow.keys()
             tick_at = clock() + TICK_S
         world.clock.now_s = min(max(min(pool.next_s, learner.done_s), clock() + 0.001), clock() + ASK_S)
     return counts[1]
@@ -391,7 +391,7 @@ def settle(world: Any, post: Post, count: Count) -> None:
     """Counts what has left replay untrained."""
     held = {
         (chunk.name.stream, fragment.sequence)
-        for chunk in world.replay.keeper.books.index
+        for chunk in world.replay.transactions.state.index
         for fragment in chunk.fragments
     }
     for name in [name for name in post.parts if name not in held]:

@@ -59,7 +59,7 @@ def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int
     trained, lost = count.trained.total(), count.lost.total()
     assert trained
     shares = {(task, part): count.share(task, part) for task in ("fast", "slow") for part in (START, MIDDLE, END)}
-    mean, keeper = trained / (trained + lost), world.replay.keeper
+    mean, keeper = trained / (trained + lost), world.replay.transactions
     closing = keeper.lease_clock.forecast(world.clock())
     fits = closing is not None and needed_s(LEAST, slow_s) <= closing.window_s
     lacks = {name: share for name, share in shares.items() if share < mean - allowance(count, *name)}

@@ -101,7 +101,7 @@ def test_a_refused_call_about_a_lease_changes_no_count(server: Any) -> None:
             client.lease(number, steps=1, use_version=2, wait_s=0.0)
         client.ack(1)
         client.release(2)
-        before = server.replay.figures()
+        before = server.replay.stats()
         refused: list[tuple[Callable[[], Any], type[FleetError]]] = [
             (lambda: client.ack(99), NotFoundError),
             (lambda: client.release(99), NotFoundError),
@@ -118,7 +118,7 @@ def test_a_refused_call_about_a_lease_changes_no_count(server: Any) -> None:
                 call()
         client.ack(1)
         client.release(2)
-        after = server.replay.figures()
+        after = server.replay.stats()
     timely = {"unsynced_writes", "unsynced_seconds", "oldest_lease_seconds"}
     assert {name: after[name] for name in after.keys() - timely} == {
         name: before[name] for name in before.keys() - timely
@@ -137,7 +137,7 @@ def test_a_name_is_known_whatever_order_it_comes_in_and_means_one_thing(server: 
             assert client.append([(server.header("s", sequence), b"payload")]).outcomes == ["duplicate"]
         with pytest.raises(ConflictError):
             client.append([(server.header("s", 3, b"other"), b"other")])
-    assert server.replay.figures()["appended_fragments"] == 3
+    assert server.replay.stats()["appended_fragments"] == 3
     assert server.count("refused_calls_total", reason="conflict") == 1
 
 

@@ -166,7 +166,7 @@ def test_a_damaged_store_is_set_aside_as_it_is_and_an_empty_one_counts_on(dead: 
     DAMAGES[damage](dead)
     left = {str(path.relative_to(dead.store)) for kind in ("db/*.sst", "payloads/*") for path in dead.store.glob(kind)}
     replay = reopen(dead)
-    figures = replay.figures()
+    figures = replay.stats()
     replay.close()
     assert left <= kept_aside(dead).keys()
     assert [figures[f"{name}_fragments"] for name in ("appended", "live", "corrupt")] == [FRAGMENTS, 0, FRAGMENTS]
@@ -224,7 +224,7 @@ def test_a_torn_end_of_the_log_and_garbage_behind_it_open(dead: ReplayProcess) -
     with files(dead, "db/*.log")[-1].open("ab") as log:
         log.write(b"\xff" * 50)
     replay = reopen(dead)
-    assert replay.figures()["live_fragments"] == FRAGMENTS
+    assert replay.stats()["live_fragments"] == FRAGMENTS
     replay.close()
 
 

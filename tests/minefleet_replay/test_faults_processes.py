@@ -83,7 +83,7 @@ def test_an_ack_whose_answer_died_with_replay_is_counted_once(replay: ReplayProc
 
     with answer_lost(replay, "Ack", lambda client: client.ack(1), prepare) as answer, replay.client() as client:
         assert answer == 0
-        wait_for(lambda: client.describe().figures["trained_fragments"] == 2)
+        wait_for(lambda: client.describe().stats["trained_fragments"] == 2)
 
 
 def test_a_learner_that_was_frozen_while_another_took_over_is_refused_everywhere(replay: ReplayProcess) -> None:
@@ -103,7 +103,7 @@ def test_a_learner_that_was_frozen_while_another_took_over_is_refused_everywhere
             frozen.stdin.flush()
             outcomes = json.loads(frozen.stdout.readline())
         assert set(outcomes.values()) == {"FencedError"}, outcomes
-        wait_for(lambda: client.describe().figures["open_leases"] == 1)
+        wait_for(lambda: client.describe().stats["open_leases"] == 1)
         assert sum(len(payload) for _, payload in client.read(1)) > len(large)
         client.ack(1)
 

@@ -61,7 +61,7 @@ class Target:
 
     def check(self) -> None:
         """Nothing is half stored, and the next actor is served."""
-        assert list(recount(self.replay.keeper.store).faults()) == []
+        assert list(recount(self.replay.transactions.store).faults()) == []
         assert self.send("Reserve", replay_service_pb2.ReserveRequest(run_id="run-1").SerializeToString()) in STATUSES
 
 

@@ -81,7 +81,7 @@ def test_corrupt_bytes_are_quarantined_and_never_served(make_world: Worlds) -> N
     world.spoil(1)
     lent = world.lease(1, 1)
     assert world.payloads(lent) == [b"payload", None]
-    assert world.payloads(world.replay.lent(world.learner, 1, [])) == [b"payload", None]
+    assert world.payloads(world.replay.chunks_in_lease(world.learner, 1, [])) == [b"payload", None]
     assert (world.figure("corrupt_fragments"), world.figure("leased_fragments")) == (1, 1)
     world.crash()
     assert world.faults() == []
@@ -108,7 +108,7 @@ def test_every_departure_is_explained(world: Any) -> None:
     world.append("s", 1, 1)
     world.hear(9)
     world.append("s", 2, 1)
-    rows = [row for _, row in world.replay.keeper.store.scan("drops")]
+    rows = [row for _, row in world.replay.transactions.store.scan("drops")]
     assert [b'"reason": "trained"' in rows[0], b'"reason": "stale"' in rows[1], b'"stale"' in rows[2]] == [True] * 3
 
 
@@ -142,7 +142,7 @@ def test_the_newest_episodes_and_departures_are_kept_and_older_ones_forgotten(ma
     for _ in range(2):
         page, cursor = world.replay.read_episodes(world.learner, 0, 9)
         assert ([record.episode for record in page], cursor) == ([2, 3, 4], 5)
-        assert len(list(world.replay.keeper.store.scan("drops"))) == 2
+        assert len(list(world.replay.transactions.store.scan("drops"))) == 2
         world.crash()
     assert world.figure("appended_fragments") == 5
 

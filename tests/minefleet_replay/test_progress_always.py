@@ -132,5 +132,5 @@ def test_every_setting_makes_progress(
             actors = [Actor(world, 2, rng)]
         if learner.iterations == ITERATIONS:
             break
-    assert learner.iterations == ITERATIONS, world.replay.figures()
+    assert learner.iterations == ITERATIONS, world.replay.stats()
     assert world.faults() == []

@@ -169,7 +169,9 @@ class Promises(RuleBasedStateMachine):
     @rule(data=st.data())
     def rot(self, data: st.DataObject) -> None:
         """Bytes of a stored fragment change on the disk."""
-        held = [(chunk.name.stream, one) for chunk in self.world.replay.keeper.books.index for one in chunk.fragments]
+        held = [
+            (chunk.name.stream, one) for chunk in self.world.replay.transactions.state.index for one in chunk.fragments
+        ]
         if held:
             stream, fragment = data.draw(st.sampled_from(held))
             self.world.spoil(fragment.number)
@@ -202,10 +204,10 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def every_fragment_is_held_or_its_departure_is_explained(self) -> None:
-        keeper = self.world.replay.keeper
+        keeper = self.world.replay.transactions
         drops = [json.loads(row) for _, row in keeper.store.scan("drops")]
         gone = {(drop["stream"], sequence) for drop in drops for sequence in drop["sequences"]}
-        held = {(chunk.name.stream, one.sequence) for chunk in keeper.books.index for one in chunk.fragments}
+        held = {(chunk.name.stream, one.sequence) for chunk in keeper.state.index for one in chunk.fragments}
         assert gone | held == set(self.payloads)
         assert not gone & held
 
@@ -213,9 +215,11 @@ class Promises(RuleBasedStateMachine):
     def acked_uses_and_open_leases_stay_below_max_reuse(self) -> None:
         charged = self.uses + Counter(name for names in self.open.values() for name in names)
         assert all(count <= MAX_REUSE for count in charged.values())
-        for chunk in self.world.replay.keeper.books.index:
+        for chunk in self.world.replay.transactions.state.index:
             assert chunk.uses == self.uses[tuple(chunk.name)]
-        leases = {number: len(lease.chunks) for number, lease in self.world.replay.keeper.books.leases.open.items()}
+        leases = {
+            number: len(lease.chunks) for number, lease in self.world.replay.transactions.state.leases.open.items()
+        }
         assert leases == {number: len(names) for number, names in self.open.items()}
 
     @invariant()

@@ -53,7 +53,7 @@ def test_where_the_learner_stands_goes_along_with_every_call(make_server: Server
         older.read_episodes(0, 1)
         newer.position = replace(newer.position, epoch=2, version=5, resumed_version=1, first_version=5)
         newer.read_episodes(0, 1)
-        assert replay.figures()["newest_version"] == 5
+        assert replay.stats()["newest_version"] == 5
         assert newer.reserve(5, []).newest_version == 5
         for call in (
             lambda: older.lease(1, steps=2, use_version=1, wait_s=0.0),
@@ -99,8 +99,8 @@ def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> No
     server, missing = make_server(), list[tuple[str, int]]()
     with server.serve() as replay, server.client() as client:
         fill(server, client, ("s", 0), ("s", 1))
-        (place,) = (chunk.fragments[0].place for chunk in replay.keeper.books.index if chunk.id == 1)
-        with replay.keeper.payloads.path(place.file).open("r+b") as file:
+        (place,) = (chunk.fragments[0].place for chunk in replay.transactions.state.index if chunk.id == 1)
+        with replay.transactions.payloads.path(place.file).open("r+b") as file:
             file.seek(place.offset)
             file.write(b"!")
         client.lease(1, steps=2, use_version=1, wait_s=5.0, order="oldest")

@@ -46,7 +46,9 @@ def test_chunks_that_a_learner_never_gives_back_do_not_cost_the_others(make_worl
         assert world.lease(number, 4, order=order)
     fill(world, "t", 2 * MAX_BYTES)
     assert world.figure("held_payload_bytes") > MAX_BYTES // 2
-    assert all(None not in world.payloads(world.replay.lent(world.learner, number, [])) for number in range(1, 4))
+    assert all(
+        None not in world.payloads(world.replay.chunks_in_lease(world.learner, number, [])) for number in range(1, 4)
+    )
     assert world.faults() == []
 
 

@@ -24,7 +24,7 @@ KEY = "services.replay.metrics_address"
 @pytest.fixture
 def address(context: RoleContext) -> Iterator[str]:
     register_process(context.registry, "replay")
-    with probing("127.0.0.1:0", context.board, context.registry, KEY) as bound:
+    with probing("127.0.0.1:0", context.status, context.registry, KEY) as bound:
         yield bound
 
 
@@ -51,7 +51,7 @@ def test_a_role_is_ready_only_while_it_runs_or_is_paused(context: RoleContext, a
     }
     details = {status_service_pb2.STATE_WAITING: "for replay", status_service_pb2.STATE_PAUSED: "no grant"}
     for state, answer in expected.items():
-        context.board.set(state, details.get(state, ""))
+        context.status.set_state(state, details.get(state, ""))
         assert get(address, "/readyz") == answer
 
 
@@ -64,10 +64,10 @@ def test_metrics_name_the_build_and_leave_out_creation_times(address: str) -> No
 
 def test_metrics_say_the_state_of_the_moment_and_the_room_on_the_disk(context: RoleContext, tmp_path: Path) -> None:
     registry = context.registry
-    registry.register(StateCollector(context.board))
+    registry.register(StateCollector(context.status))
     registry.register(DiskCollector("minefleet_run", tmp_path))
     for state, name in ((status_service_pb2.STATE_PAUSED, "paused"), (status_service_pb2.STATE_RUNNING, "running")):
-        context.board.set(state)
+        context.status.set_state(state)
         names = ("starting", "waiting", "running", "paused", "draining")
         shown = {each: registry.get_sample_value("minefleet_state", {"state": each}) for each in names}
         assert shown == {each: float(each == name) for each in names}
@@ -85,7 +85,7 @@ def test_a_port_in_use_is_a_config_error_that_names_key_and_port(context: RoleCo
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (
             pytest.raises(ConfigError, match=f"{KEY}: cannot listen on {address}"),
-            probing(address, context.board, context.registry, KEY),
+            probing(address, context.status, context.registry, KEY),
         ):
             pass
 

@@ -182,7 +182,7 @@ def test_a_call_in_flight_is_finished_after_the_role_was_asked_to_stop(serve_ech
         context.stopping.set()
         with pytest.raises(UnavailableError):
             call_until_refused(caller)
-        assert context.board.report().state == status_service_pb2.STATE_DRAINING
+        assert context.status.snapshot().state == status_service_pb2.STATE_DRAINING
         leave.set()
         assert in_flight.result(TIMEOUT_S) == b"late"
 
@@ -407,7 +407,7 @@ def test_a_port_that_a_predecessor_still_holds_is_waited_for(serve_echo: Serve, 
     threading.Timer(0.5, taken.close).start()
     context.stopping.set()
     serve_echo(context, address, bytes.upper)
-    assert context.board.report().state == status_service_pb2.STATE_DRAINING
+    assert context.status.snapshot().state == status_service_pb2.STATE_DRAINING
 
 
 def test_two_servers_never_share_a_port(context: RoleContext) -> None:
@@ -463,13 +463,13 @@ def test_a_caller_of_an_unknown_role_is_refused_like_any_other(context: RoleCont
 
 
 def test_describe_says_what_the_board_says(context: RoleContext) -> None:
-    context.board.set_run("run-7")
-    context.board.set(status_service_pb2.STATE_PAUSED, "no grant")
-    context.board.figures({"env_steps": 12.0})
+    context.status.set_run("run-7")
+    context.status.set_state(status_service_pb2.STATE_PAUSED, "no grant")
+    context.status.set_stats({"env_steps": 12.0})
     with serving(context, "127.0.0.1:0") as address, connect(address) as channel:
         answer = shake_hands(channel, context.run.identity(status_service_pb2.ROLE_LEARNER))
     assert (answer.run_id, answer.state, answer.detail) == ("run-7", status_service_pb2.STATE_PAUSED, "no grant")
-    assert answer.figures["env_steps"] == 12.0
+    assert answer.stats["env_steps"] == 12.0
 
 
 def test_a_serving_role_can_be_found_below_the_run_directory(context: RoleContext) -> None:

@@ -75,7 +75,7 @@ def configure(directory: Path, prepared: Prepared, env: dict[str, Any]) -> Path:
         "trainer_name": f"{ENGINE / 'marked_trainer.py'}:MarkedTrainer",
         "rollout_config": {
             "fragment_length": 64,
-            "worker_config": {"num_envs": 4, "step_timeout_s": 15.0, "max_restarts": 50},
+            "worker_config": {"num_envs": 4, "step_timeout_s": 15.0, "max_consecutive_failures": 50},
             "replay_buffer_config": {"max_staleness": 8},
         },
         "train_config": {"batch_size_per_gpu": 4, "batches_per_iteration": 2, "context_length": 64},

@@ -18,4 +18,4 @@ def test_ten_times_max_bytes_leave_the_directory_below_it_and_the_memory_flat(tm
     assert watch.memory_growth < 1.2
     assert watch.slowest_health_s < HEALTH_LIMIT_S
     if case == "held":
-        assert watch.figures["held_payload_bytes"] > MAX_BYTES // 2
+        assert watch.stats["held_payload_bytes"] > MAX_BYTES // 2

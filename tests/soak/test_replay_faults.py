@@ -153,7 +153,7 @@ def test_clocks_that_jump_change_nothing(replay: ReplayProcess, tmp_path: Path) 
             offset.write_text(jump)
             ticks = client.describe().uptime.ToTimedelta().total_seconds() + 3
             wait_for(partial(is_up_for, client, ticks))
-            figures = client.describe().figures
+            figures = client.describe().stats
             assert (figures["open_leases"], figures["live_fragments"], figures["granted_chunks"]) == (1, 2, 1)
             assert append(replay, client, "s", 0) == "duplicate"
         client.ack(1)

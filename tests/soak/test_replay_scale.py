@@ -18,7 +18,7 @@ def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_a
     run = make_run(tmp_path, max_chunks=2 * FRAGMENTS, max_staleness=2)
     fill(run, FRAGMENTS)
     with running(run), client_of(run) as client:
-        figures = client.describe().figures
+        figures = client.describe().stats
         assert figures["live_fragments"] == figures["appended_fragments"] == figures["held_chunks"] == FRAGMENTS
         for number in (1, 2):
             lease = client.lease(number, steps=64, use_version=1, wait_s=PATIENCE_S, order="oldest")
@@ -31,7 +31,7 @@ def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_a
     with running(run), client_of(run, version=9) as client:
         lease = client.lease(3, steps=1, use_version=9, wait_s=0.0)
         assert lease.chunks == []
-        while (figures := client.describe().figures)["held_chunks"]:
+        while (figures := client.describe().stats)["held_chunks"]:
             assert client.lease(3, steps=1, use_version=9, wait_s=1.0).chunks == []
         assert sum(figures[f"{bucket}_fragments"] for bucket in BUCKETS) == FRAGMENTS
         assert (figures["expired_fragments"], figures["trained_fragments"]) == (FRAGMENTS - 64, 64)

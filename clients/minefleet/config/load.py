@@ -38,7 +38,7 @@ COMMAND_LINE = "command line"
 FILE_KEYS = (("env", "generator"), ("policy", "generator"), ("", "trainer_name"))
 """Keys whose value may start with a path to a Python file."""
 
-ELSEWHERE = {
+MOVED_KEYS = {
     "env_config": "the environment is described by `env`, its processes by `rollout_config.worker_config`",
     "train_config.scaling_config": "ranks are set by train_config.num_workers and train_config.num_gpus_per_worker",
     "logger_config.id": "wandb's run is named by the run's own id, so that a resumed run goes on there",
@@ -56,7 +56,7 @@ MINESTUDIO_KEY = "detach_rollout_manager"
 """Has a meaning to them only, so that their configurations have it, and ours do not."""
 MAKERS = (("env", "id"), ("env", "generator"), ("policy", "generator"))
 """Keys that name what is made by the others of their section."""
-MOST_HINTS = 5
+MAX_HINTS = 5
 ENTRY = re.compile(r"(\w+)\[(\d+)\]")
 """A part of a key that names an entry of a list, as in `services.replay[1].address`."""
 
@@ -131,9 +131,9 @@ def _preset_of(layers: Sequence[tuple[str, Data]], *, shows_pixels: bool) -> str
 def _bases(preset: str, layers: Sequence[tuple[str, Data]]) -> list[tuple[str, Data]]:
     """A preset, and before it what that stands on; nothing of its environment or policy where another one is named."""
     named = {section for _, layer in layers for section, key in MAKERS if _get(layer, section, key)}
-    said = {name: value for name, value in _read_preset(preset).items() if name not in named}
-    base = said.pop(PRESET, None)
-    return [*([] if base is None else _bases(base, layers)), (f"preset {preset}", said)]
+    values = {name: value for name, value in _read_preset(preset).items() if name not in named}
+    base = values.pop(PRESET, None)
+    return [*([] if base is None else _bases(base, layers)), (f"preset {preset}", values)]
 
 
 def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
@@ -163,7 +163,7 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
     named = cast(Data, data)
     for section, reference in generators.items():
         _put(named, f"{section}.generator", reference)
-    _settle_paths(named, Path.cwd(), {})
+    _resolve_paths(named, Path.cwd(), {})
     return merge({PRESET: MINESTUDIO} | named, source, ())
 
 
@@ -180,9 +180,9 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
     """
     path = Path(config)
     if path.suffix == ".py":
-        return _settle_paths(read_module(path, start), path.absolute().parent, path_map)
+        return _resolve_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
-        return _settle_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
+        return _resolve_paths(_read_yaml(path.read_text, path), path.absolute().parent, path_map)
     return {PRESET: config}
 
 
@@ -251,8 +251,8 @@ def _check_section(data: Any, cls: type, prefix: str, source: str) -> None:
         raise ConfigError(f"{prefix.rstrip('.')} ({source}) must be a section of keys, got {data!r}")
     fields = _fields(cls)
     for name, value in data.items():
-        if f"{prefix}{name}" in ELSEWHERE:
-            raise ConfigError(f"there is no {prefix}{name} ({source}): {ELSEWHERE[f'{prefix}{name}']}")
+        if f"{prefix}{name}" in MOVED_KEYS:
+            raise ConfigError(f"there is no {prefix}{name} ({source}): {MOVED_KEYS[f'{prefix}{name}']}")
         if name not in fields:
             raise ConfigError(f"unknown key {prefix}{name} ({source}); {_hint(f'{prefix}{name}')}")
         section = _section(fields[name])
@@ -312,7 +312,7 @@ def _hint(key: str) -> str:
     places = [other for other, (*_, last) in keys.items() if last in far]
     if places:
         return f"the nearest is {' or '.join(places)}"
-    nearest = difflib.get_close_matches(name, siblings, MOST_HINTS, cutoff=0.0)
+    nearest = difflib.get_close_matches(name, siblings, MAX_HINTS, cutoff=0.0)
     return f"{section or 'the top'} has {', '.join(nearest) or 'no keys'}{', ...' * (len(siblings) > len(nearest))}"
 
 
@@ -396,7 +396,7 @@ def _anchor_paths(data: Data, folder: Path) -> None:
         data["train_config"]["resume"] = _absolute(data["train_config"]["resume"], folder)
 
 
-def _settle_paths(data: Data, folder: Path, path_map: Any) -> Data:
+def _resolve_paths(data: Data, folder: Path, path_map: Any) -> Data:
     """Maps paths by the data's own `path_map` and what is added to it, then anchors them."""
     own, more = data.get("path_map") or {}, path_map or {}
     if isinstance(own, dict) and isinstance(more, dict):

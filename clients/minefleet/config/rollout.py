@@ -7,7 +7,7 @@ from typing import Literal
 from minefleet.config.checks import above, at_least, whole_or_share
 from minefleet.core.errors import ConfigError
 
-LEAST_QUEUE = 8
+MIN_QUEUE = 8
 """Finished fragments that an actor buffers at least, unless it is told."""
 
 
@@ -54,16 +54,16 @@ class WorkerConfig:
     """Resident memory that a process of environments and all that it has started may take together, in bytes, >= 0; 0
     sets no limit. It is looked at every second. Beyond, environments are made anew between episodes, as for
     `restart_interval`; beyond 1.25 times that the process is killed at once, which is a failure."""
-    max_restarts: int = 8
-    """Failures in a row, without one good episode, after which a slot rests, >= 1. Before that it pauses for 0.1 s
+    max_consecutive_failures: int = 8
+    """Failures in a row, without one good episode, after which a slot cools down, >= 1. Before that it pauses for 0.1 s
     after the first failure and twice as long after each further one."""
-    rest_s: float = 300.0
-    """Time that a slot rests before its environment is tried once again, seconds, > 0. When all slots rest, the actor
+    circuit_breaker_cooldown_s: float = 300.0
+    """Time that a slot cools down before its environment is tried once again, seconds, > 0. When all do, the actor
     gives up."""
     max_resets_at_once: int = 0
     """Processes of environments that may start or reset some at the same time, per actor, >= 0; 0 sets no limit. First
     come, first served; a start and the first reset after it count as one."""
-    start_spread_s: float = 0.0
+    start_jitter_s: float = 0.0
     """Time over which the environments' first episodes begin, counted from when the first environment is made, seconds,
     >= 0: spread, they do not all end together."""
     video_fps: int = 20
@@ -73,13 +73,13 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        for key in ("num_envs", "envs_per_process", "max_restarts", "video_fps"):
+        for key in ("num_envs", "envs_per_process", "max_consecutive_failures", "video_fps"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 1)
         for key in ("batch_size", "min_batch_size", "batch_timeout_s", "torch_threads"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
-        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "rest_s"):
+        for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "circuit_breaker_cooldown_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
-        for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_spread_s"):
+        for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_jitter_s"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
 
     @property
@@ -217,7 +217,7 @@ class RolloutConfig:
     @property
     def queue_size(self) -> int:
         """Finished fragments that an actor buffers."""
-        return self.to_send_queue_size or max(LEAST_QUEUE, self.worker_config.num_envs)
+        return self.to_send_queue_size or max(MIN_QUEUE, self.worker_config.num_envs)
 
     @property
     def torch_threads(self) -> int:

@@ -7,7 +7,7 @@ from minefleet.config.fleet import EndpointConfig, FleetConfig
 from minefleet.core.errors import ConfigError
 
 NUM_SHARDS = "rollout_config.replay_buffer_config.database_config.num_shards"
-LEAST_BYTES = 2**20
+MIN_SHARD_BYTES = 2**20
 """`max_bytes` of one shard."""
 
 
@@ -65,4 +65,4 @@ def _check(config: FleetConfig, shards: int) -> None:
             f"{NUM_SHARDS} must be <= the environments of all actors, so that every shard has a stream: "
             f"{workers * envs} (rollout_config.num_rollout_workers * worker_config.num_envs), got {shards}"
         )
-    at_least("rollout_config.replay_buffer_config.max_bytes", buffer.max_bytes, shards * LEAST_BYTES)
+    at_least("rollout_config.replay_buffer_config.max_bytes", buffer.max_bytes, shards * MIN_SHARD_BYTES)

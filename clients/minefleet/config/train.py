@@ -131,7 +131,7 @@ class TrainConfig:
     prefetch_batches: int = 1
     """Iterations leased ahead while one trains, >= 0: none, or one, which is also what more than 1 means. Seeds: 2, of
     micro-batches."""
-    decoded_bytes: int = 2**30
+    decode_cache_bytes: int = 2**30
     """Unpacked observations and recurrent states that a rank keeps, bytes, >= 0, shared by the iteration in training
     and the one fetched ahead. Of an iteration that does not fit, minibatches are drawn from within pools of fragments
     that do, which are unpacked again for each epoch."""
@@ -142,7 +142,7 @@ class TrainConfig:
     keep_best: bool = True
     """Keep the checkpoint with the best mean return besides, as `best`: of those that are written, by the window of
     `episode_statistics_config`, once it has seen 20 episodes."""
-    latest_interval_s: float = 0.0
+    latest_min_interval_s: float = 0.0
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
     record_video_interval: int = 0
@@ -186,8 +186,8 @@ class TrainConfig:
             at_least(f"train_config.{key}", getattr(self, key), 1)
         for key in (
             "vf_warmup weight_decay ppo_policy_coef ppo_vf_coef kl_divergence_coef_rho entropy_bonus_coef "
-            "save_interval keep_interval latest_interval_s torch_threads inference_batch_size_per_gpu "
-            "record_video_interval burn_in decoded_bytes num_cpus_per_reader prefetch_batches"
+            "save_interval keep_interval latest_min_interval_s torch_threads inference_batch_size_per_gpu "
+            "record_video_interval burn_in decode_cache_bytes num_cpus_per_reader prefetch_batches"
         ).split():
             at_least(f"train_config.{key}", getattr(self, key), 0)
         whole_or_share("train_config.num_gpus_per_worker", self.num_gpus_per_worker)

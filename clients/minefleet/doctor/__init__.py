@@ -9,13 +9,13 @@ from pathlib import Path
 
 from minefleet.config import FleetConfig
 from minefleet.doctor.finding import Finding, Level
-from minefleet.doctor.interpreter import look_at_interpreter, look_into
-from minefleet.doctor.machine import look_at_machine
-from minefleet.doctor.minecraft import MINERL, MINESTUDIO, look_at_minecraft
+from minefleet.doctor.interpreter import check_interpreter, inspect_python
+from minefleet.doctor.machine import check_machine
+from minefleet.doctor.minecraft import MINERL, MINESTUDIO, check_minecraft
 
 __all__ = ["Finding", "Level", "examine"]
 
-OURS = "minefleet_env.minecraft.minerl:"
+MINERL_PREFIX = "minefleet_env.minecraft.minerl:"
 """Generators that need MineRL."""
 SHM = Path("/dev/shm")
 
@@ -28,14 +28,14 @@ def examine(config: FleetConfig, directory: Path, shared_memory: Path = SHM) -> 
         directory: Where runs go.
         shared_memory: Where the system has it.
     """
-    yield from look_at_machine(config, directory, shared_memory)
-    looked = look_into(config.env.python)
+    yield from check_machine(config, directory, shared_memory)
+    looked = inspect_python(config.env.python)
     if isinstance(looked, Finding):
         yield looked
         return
-    yield from look_at_interpreter(looked)
-    if config.env.generator.startswith(OURS) and MINERL not in looked["packages"]:
+    yield from check_interpreter(looked)
+    if config.env.generator.startswith(MINERL_PREFIX) and MINERL not in looked["packages"]:
         text = f"{looked['name']} has none, and the environment wants it: name an interpreter that has by env.python"
         yield Finding(level=Level.PROBLEM, subject=MINERL, text=text)
     if {MINERL, MINESTUDIO} & set(looked["packages"]):
-        yield from look_at_minecraft(looked)
+        yield from check_minecraft(looked)

@@ -20,7 +20,7 @@ LIMITS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     MINESTUDIO: {"numpy": (2, 0)},
 }
 """The first version of a package that a Minecraft package does not work with."""
-LOOK = """
+INSPECT_SCRIPT = """
 import json, sys
 from importlib import metadata, util
 found = {}
@@ -35,24 +35,24 @@ print(json.dumps({"python": list(sys.version_info[:3]), "packages": found, "mine
 """
 
 
-def look_into(python: str) -> dict[str, Any] | Finding:
+def inspect_python(python: str) -> dict[str, Any] | Finding:
     """Asks an interpreter what it is and has; "" is the fleet's own. A finding where it does not answer."""
     name = python or sys.executable
     subject = "env.python" if python else "python"
     # Isolated: nothing in the current folder is imported, and it does not see the fleet's packages.
-    said = ask([name, *(["-I"] if python else []), "-c", LOOK], boot.environment(python))
-    if isinstance(said, OSError):
-        text = f"{name} cannot be started ({said.strerror}); give the path of an interpreter"
+    output = ask([name, *(["-I"] if python else []), "-c", INSPECT_SCRIPT], boot.environment(python))
+    if isinstance(output, OSError):
+        text = f"{name} cannot be started ({output.strerror}); give the path of an interpreter"
         return Finding(level=Level.PROBLEM, subject=subject, text=text)
     try:
-        return dict(json.loads(said.splitlines()[-1]), name=name, subject=subject)
+        return dict(json.loads(output.splitlines()[-1]), name=name, subject=subject)
     except (IndexError, ValueError):
-        last = (said.strip().splitlines() or ["nothing"])[-1]
+        last = (output.strip().splitlines() or ["nothing"])[-1]
         text = f"{name} is no Python {'.'.join(map(str, boot.OLDEST))} or newer: it said {last[:QUOTED]}"
         return Finding(level=Level.PROBLEM, subject=subject, text=text)
 
 
-def look_at_interpreter(looked: Mapping[str, Any]) -> Iterator[Finding]:
+def check_interpreter(looked: Mapping[str, Any]) -> Iterator[Finding]:
     """The interpreter, and what a Minecraft package in it does not work with."""
     packages: dict[str, str] = looked["packages"]
     subject, version = looked["subject"], ".".join(map(str, looked["python"]))

@@ -20,7 +20,7 @@ ROOM_BYTES = 10 * 2**30
 """Disk that a run takes beside replay's store, generously: checkpoints, videos, logs."""
 
 
-def look_at_machine(config: FleetConfig, directory: Path, shared_memory: Path) -> Iterator[Finding]:
+def check_machine(config: FleetConfig, directory: Path, shared_memory: Path) -> Iterator[Finding]:
     """Yields a finding for each; arguments as of `examine`."""
     yield _fleet()
     yield _gpu()

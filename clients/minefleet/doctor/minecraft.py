@@ -18,7 +18,7 @@ JAVA = 8
 JAVA_ANSWERS_S = 20.0
 
 
-def look_at_minecraft(looked: Mapping[str, Any]) -> Iterator[Finding]:
+def check_minecraft(looked: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields what there is for the packages that an interpreter has, as `look_into` says."""
     yield _java()
     yield from _display(looked["packages"])
@@ -30,16 +30,16 @@ def look_at_minecraft(looked: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _java() -> Finding:
-    said = ask(["java", "-version"], os.environ, JAVA_ANSWERS_S)
-    if isinstance(said, TimeoutError):
+    output = ask(["java", "-version"], os.environ, JAVA_ANSWERS_S)
+    if isinstance(output, TimeoutError):
         return Finding(
-            level=Level.PROBLEM, subject="java", text=f"{shutil.which('java')} does not answer: {said.strerror}"
+            level=Level.PROBLEM, subject="java", text=f"{shutil.which('java')} does not answer: {output.strerror}"
         )
-    if isinstance(said, OSError):
+    if isinstance(output, OSError):
         text = f"there is none; Minecraft needs Java {JAVA}: {GUIDE}"
         return Finding(level=Level.PROBLEM, subject="java", text=text)
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    line = (said.strip().splitlines() or ["it said nothing"])[0]
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
+    line = (output.strip().splitlines() or ["it said nothing"])[0]
     if found is None or int(found[1]) != JAVA:
         text = f"{line}; Minecraft needs Java {JAVA}, found first on PATH: {GUIDE}"
         return Finding(level=Level.PROBLEM, subject="java", text=text)

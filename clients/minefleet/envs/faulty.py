@@ -191,7 +191,7 @@ class Faulty(gymnasium.Env[Any, Any]):
         self._broken = self._broken or bool(fault)
         match fault:
             case "exception" | "reset_exception":
-                raise RuntimeError(f"a fault as it was wished for: {FAULTS[fault]}")
+                raise RuntimeError(f"a fault, as requested: {FAULTS[fault]}")
             case "hang" | "reset_hang":
                 threading.Event().wait()
             case "exit":

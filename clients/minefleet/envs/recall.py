@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-CUES = 4
+NUM_CUES = 4
 
 
 class Recall(gymnasium.Env[NDArray[np.float32], Any]):
@@ -23,8 +23,8 @@ class Recall(gymnasium.Env[NDArray[np.float32], Any]):
     def __init__(self, delay: int = 16) -> None:
         if delay < 1:
             raise ValueError(f"delay must be >= 1, got {delay}")
-        self.observation_space = spaces.Box(0.0, 1.0, (CUES + 1,), np.float32)
-        self.action_space = spaces.Discrete(CUES)
+        self.observation_space = spaces.Box(0.0, 1.0, (NUM_CUES + 1,), np.float32)
+        self.action_space = spaces.Discrete(NUM_CUES)
         self._delay = delay
         self._cue = 0
         self._steps = 0
@@ -34,7 +34,7 @@ class Recall(gymnasium.Env[NDArray[np.float32], Any]):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Draws a cue and shows it."""
         super().reset(seed=seed, options=options)
-        self._cue = int(self.np_random.integers(CUES))
+        self._cue = int(self.np_random.integers(NUM_CUES))
         self._steps = 0
         return self._showing(self._cue), {}
 
@@ -44,12 +44,12 @@ class Recall(gymnasium.Env[NDArray[np.float32], Any]):
         self._steps += 1
         if not answered:
             asks = self._steps == self._delay
-            return self._showing(CUES if asks else None), 0.0, False, False, {}
+            return self._showing(NUM_CUES if asks else None), 0.0, False, False, {}
         success = float(int(action) == self._cue)
         return self._showing(None), success, True, False, {"metrics": {"success": success}}
 
     def _showing(self, element: int | None) -> NDArray[np.float32]:
-        obs = np.zeros(CUES + 1, np.float32)
+        obs = np.zeros(NUM_CUES + 1, np.float32)
         if element is not None:
             obs[element] = 1.0
         return obs

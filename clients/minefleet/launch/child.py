@@ -14,11 +14,11 @@ from minefleet.core.parent_death import tied
 from minefleet.core.subprocess_call import Process, Start, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH, ProcessPlacement
 
-FAST_S = 20.0
+FAST_DEATH_S = 20.0
 """A process that lives shorter than this has died fast: it will hardly do better next time."""
 
 FIRST_DELAY_S = 0.5
-LONGEST_DELAY_S = 30.0
+MAX_DELAY_S = 30.0
 LAST_LINES = 3
 LAST_BYTES = 65536
 RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
@@ -110,7 +110,7 @@ class RoleProcess:
         os.close(self._pidfd)
         self._process, self._pidfd = None, -1
         lived_s = self._clock() - self._began_s
-        self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_S else 0
+        self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_DEATH_S else 0
         lines = self._lines()
         words = lines[-LAST_LINES:]
         return ExitInfo(
@@ -120,7 +120,7 @@ class RoleProcess:
     def put_off(self) -> float:
         """Makes it due again after a delay that doubles with every fast death; returns the delay in seconds."""
         doublings = max(self.fast_deaths - 1, 0)
-        delay_s = min(self._first_delay_s * float(2**doublings), LONGEST_DELAY_S)
+        delay_s = min(self._first_delay_s * float(2**doublings), MAX_DELAY_S)
         self.due_s = self._clock() + delay_s
         return delay_s
 

@@ -35,9 +35,9 @@ from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.core.subprocess_call import NO_DESCRIPTORS, Process, file_in_memory, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH
 
-FIRST = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
+FIRST_MODULES = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
 """Modules that the preflight needs."""
-REST = (
+OTHER_MODULES = (
     "minefleet_actor.role",
     "minefleet_learner.trainers",
     "minefleet_learner.build",
@@ -142,11 +142,11 @@ def _adopt_orphans(adopts: bool) -> None:
 
 def serve(channel: socket.socket) -> list[str]:
     """Imports and forks until the launcher hangs up, and exits; in a forked process, returns its command."""
-    _import(FIRST)
+    _import(FIRST_MODULES)
     while select.select([channel], [], [], 0)[0]:
         if command := _answer(channel):
             return command
-    _import(REST)
+    _import(OTHER_MODULES)
     gc.freeze()
     while True:
         if command := _answer(channel):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEVICE_FILE = re.compile(r"nvidia\d+")
-LIST_S = 30.0
+LIST_TIMEOUT_S = 30.0
 """Longest that `nvidia-smi` may take, seconds: without a persistent driver it loads that first."""
 
 
@@ -44,7 +44,9 @@ def visible(count: int, environment: Mapping[str, str]) -> tuple[str, ...]:
 def count_gpus() -> int:
     """The number of NVIDIA GPUs: of those that the driver lists or, where its tool is missing, of device files."""
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LIST_S, check=True)
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LIST_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return sum(DEVICE_FILE.fullmatch(path.name) is not None for path in Path("/dev").iterdir())
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())

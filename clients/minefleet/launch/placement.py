@@ -85,7 +85,7 @@ def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[list[tuple[str, 
     unplaced: list[tuple[str, ...]] = [()] * (train.num_workers + rollout.num_rollout_workers)
     if not asks_for_gpus(config):
         return unplaced, []
-    wanted = _gpu_wishes(config)
+    wanted = _gpu_requests(config)
     if not machine.gpus:
         return unplaced, [f"{wanted}, but there are none here: all run on the CPU"]
     loads = [0.0] * len(machine.gpus)
@@ -98,15 +98,15 @@ def _place_gpus(config: FleetConfig, machine: Machine) -> tuple[list[tuple[str, 
     return [tuple(machine.gpus[number] for number in numbers) for numbers in taken], notes
 
 
-def _gpu_wishes(config: FleetConfig) -> str:
+def _gpu_requests(config: FleetConfig) -> str:
     train, rollout = config.train_config, config.rollout_config
-    wishes = []
+    requests = []
     if train.num_gpus_per_worker:
-        wishes.append(f"train_config.num_gpus_per_worker={train.num_gpus_per_worker:g}")
+        requests.append(f"train_config.num_gpus_per_worker={train.num_gpus_per_worker:g}")
     if rollout.num_gpus_per_worker and rollout.num_rollout_workers:
         actors = f"num_rollout_workers={rollout.num_rollout_workers}"
-        wishes.append(f"rollout_config.num_gpus_per_worker={rollout.num_gpus_per_worker:g} with {actors}")
-    return f"GPUs are asked for by {' and '.join(wishes)}"
+        requests.append(f"rollout_config.num_gpus_per_worker={rollout.num_gpus_per_worker:g} with {actors}")
+    return f"GPUs are asked for by {' and '.join(requests)}"
 
 
 def _take(loads: list[float], share: float) -> list[int]:

@@ -18,7 +18,7 @@ SINGLE_SERVICES = ("parameters", "learner")
 KEYS = ("address", "metrics_address")
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 10_000
-TRIES = 200
+MAX_TRIES = 200
 _NAMES: dict[int, int] = {}
 """By port: the descriptor of the socket that says that this process has claimed it."""
 
@@ -116,7 +116,7 @@ def _free(host: str) -> str:
     """
     first_ephemeral = int(EPHEMERAL_RANGE.read_text().split()[0])
     ports = range(FIRST_PORT, first_ephemeral) or range(FIRST_PORT, 65536)
-    for port in random.sample(ports, TRIES):
+    for port in random.sample(ports, MAX_TRIES):
         address = f"{host}:{port}"
         if port not in _NAMES and _reserve(port) and _error(host, port) is None:
             return address

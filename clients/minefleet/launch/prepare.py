@@ -22,7 +22,7 @@ from minefleet.launch.ports import are_given, claim
 from minefleet.launch.preflight import Of, preflight
 from minefleet.runs.checkpoint import newest, read_state
 from minefleet.runs.export import is_exported
-from minefleet.runs.policy_source import look
+from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import RUN_FILE, Run, read_architecture, read_run
 
 IDENTITY_FILE = "identity.json"
@@ -114,7 +114,7 @@ def join(config: FleetConfig, directory: Path, start: Start = start_fresh, of: O
     return run
 
 
-def settle(config: FleetConfig, directory: Path, start: Start = start_fresh, of: Of | None = None) -> Run:
+def configure(config: FleetConfig, directory: Path, start: Start = start_fresh, of: Of | None = None) -> Run:
     """As `join` does, for roles that others start: what those need not agree on becomes as `config` says.
 
     Addresses stay as they are where `config` leaves ports open.
@@ -125,11 +125,11 @@ def settle(config: FleetConfig, directory: Path, start: Start = start_fresh, of:
     run = join(config, directory, start, of)
     asked = spread(config if of is None else of(run.schema))
     services = asked.services if are_given(asked.services) else run.config.services
-    settled = replace(run, config=replace(asked, services=services))
-    if settled != run:
+    configured = replace(run, config=replace(asked, services=services))
+    if configured != run:
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
-        settled.write()
-    return settled
+        configured.write()
+    return configured
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def check_resume(config: TrainConfig) -> str | None:
     if config.resume is None or config.resume == AUTO:
         return None
     path = Path(config.resume)
-    trained = look(path)
+    trained = inspect_policy(path)
     if config.resume_optimizer and is_exported(path):
         raise ConfigError(
             f"{path} is an exported version and has no optimizer; add train_config.resume_optimizer=false"

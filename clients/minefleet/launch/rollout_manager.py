@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from minefleet.monitoring.status import RunStatus, look
+from minefleet.monitoring.status import RunStatus, read_status
 from minefleet.runs.run import Run
 
 PID_FILE = "rollout.pid"
@@ -27,13 +27,13 @@ class RolloutManager:
 
     def describe(self) -> RunStatus:
         """Asks every role of the run how it fares."""
-        return look(self.run.directory)
+        return read_status(self.run.directory)
 
     @property
     def newest_version(self) -> int:
         """The newest version that actors can have; 0 before the first, or while parameters is away."""
-        figures = {role.name: role.figures for role in self.describe().roles}
-        return int(figures.get("parameters", {}).get("newest_version", 0))
+        stats = {role.name: role.stats for role in self.describe().roles}
+        return int(stats.get("parameters", {}).get("newest_version", 0))
 
     @property
     def pid(self) -> int:

@@ -64,7 +64,7 @@ class RoleSupervisor:
     stages: Sequence[Sequence[RoleProcess]]
     grace_s: float
     """Longest drain of one stage, seconds."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     """Told of every death and every decision, for people."""
     tick: Callable[[], None] = lambda: None
     """Called every `TICK_S`."""
@@ -98,7 +98,7 @@ class RoleSupervisor:
                 if ending is not None:
                     return ending
             if self._asked:
-                self.tell("stopping: the learner writes a checkpoint, then the others drain (once more to kill)")
+                self.report("stopping: the learner writes a checkpoint, then the others drain (once more to kill)")
                 return LaunchEnd(stopped_by="signal", reason="asked to stop")
             for child in self.children:
                 if child.due_s is not None and self.clock() >= child.due_s:
@@ -122,7 +122,7 @@ class RoleSupervisor:
             return LaunchEnd(stopped_by="failure", reason=reason)
         last_words = _quoted(death.last_words)
         self._end_with(child)
-        self.tell(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
+        self.report(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
 
     def _end_with(self, dead: RoleProcess) -> None:
@@ -145,10 +145,10 @@ class RoleSupervisor:
         while alive := [child for child in stage if child.is_alive]:
             left_s = deadline_s - self.clock()
             if left_s <= 0 or self._asked > 1:
-                self.tell(f"killing {', '.join(child.name for child in alive)}")
+                self.report(f"killing {', '.join(child.name for child in alive)}")
                 return self._kill(alive)
             for child, death in self._wait(min(left_s, self._idle_s())):
-                self.tell(f"{child.name} has ended ({death.how})")
+                self.report(f"{child.name} has ended ({death.how})")
         return None
 
     def _kill(self, children: Sequence[RoleProcess] | None = None) -> None:
@@ -240,7 +240,7 @@ def supervisor(
             [_child(run, "parameters", "parameters", anywhere)],
         ][stages],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
-        tell=tell,
+        report=tell,
         tick=tick,
     )
 

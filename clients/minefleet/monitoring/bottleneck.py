@@ -16,7 +16,7 @@ SLOTS = ("environment", "inference", "grant", "room", "weights", "pace", "balanc
 """An actor's slot may wait for: a step or a reset; the policy, from an observation to the action; room in replay for
 another chunk; room in the upload queue; weights that are not too old for a chunk that has room; enough time to make a
 chunk before it is too stale; other slots, which have had fewer steps."""
-LOOP = ("training", "fragments", "replay", "weights", "blocked")
+LOOP_STAGES = ("training", "fragments", "replay", "weights", "blocked")
 """Uses of the time of the learner's loop: everything that is none of the others; waits until there are fragments, until
 they are read, and until versions are published before which no actor can make any; standing still while weights are
 copied."""
@@ -50,7 +50,7 @@ class Bottleneck:
     slots: Mapping[str, float]
     """Shares of the time of all slots, by `SLOTS`; the sum is 1."""
     loop: Mapping[str, float]
-    """Shares of the learner's time, by `LOOP`."""
+    """Shares of the learner's time, by `LOOP_STAGES`."""
 
     @property
     def sentence(self) -> str:
@@ -63,9 +63,9 @@ def find(slots: Mapping[str, float], loop: Mapping[str, float]) -> Bottleneck | 
 
     Args:
         slots: Seconds by `SLOTS`.
-        loop: Seconds by `LOOP`.
+        loop: Seconds by `LOOP_STAGES`.
     """
-    slots, loop = shares(slots, SLOTS), shares(loop, LOOP)
+    slots, loop = shares(slots, SLOTS), shares(loop, LOOP_STAGES)
     if not any(slots.values()) or not any(loop.values()):
         return None
     of_actors: dict[Stage, float] = {
@@ -87,10 +87,10 @@ def find(slots: Mapping[str, float], loop: Mapping[str, float]) -> Bottleneck | 
     return Bottleneck(stage=None if is_balanced else stage, slots=slots, loop=loop)
 
 
-def find_in(figures: Iterable[Mapping[str, float]]) -> Bottleneck | None:
+def find_in(stats: Iterable[Mapping[str, float]]) -> Bottleneck | None:
     """As `find`, from the figures of all roles."""
     total: dict[str, float] = {}
-    for role in figures:
+    for role in stats:
         for name, value in role.items():
             total[name] = total.get(name, 0.0) + value
     return find(_below(SLOT_PREFIX, total), _below(LOOP_PREFIX, total))
@@ -102,5 +102,5 @@ def shares(seconds: Mapping[str, float], names: Iterable[str]) -> dict[str, floa
     return {name: seconds.get(name, 0.0) / total if total > 0 else 0.0 for name in names}
 
 
-def _below(prefix: str, figures: Mapping[str, float]) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in figures.items() if name.startswith(prefix)}
+def _below(prefix: str, stats: Mapping[str, float]) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in stats.items() if name.startswith(prefix)}

@@ -12,7 +12,7 @@ from typing import Any
 from minefleet.core.parent_death import die_with_launcher
 
 CURVE_FILE = "curve.png"
-MOST_POINTS = 2000
+MAX_POINTS = 2000
 
 
 def draw(directory: Path) -> Path | None:
@@ -25,9 +25,7 @@ def draw(directory: Path) -> Path | None:
         (row["env_steps"], row["eval_return_mean"]) for row in rows if row.get("eval_return_mean") is not None
     ]
     place, aside = directory / CURVE_FILE, directory / f".{CURVE_FILE}.{os.getpid()}"
-    _figure(directory.name, points[:: len(points) // MOST_POINTS + 1], evaluations).savefig(
-        aside, format="png", dpi=130
-    )
+    _figure(directory.name, points[:: len(points) // MAX_POINTS + 1], evaluations).savefig(aside, format="png", dpi=130)
     aside.replace(place)
     return place
 

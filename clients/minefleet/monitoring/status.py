@@ -25,11 +25,11 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 ROLES_DIRECTORY = "roles"
 TIMEOUT_S = 2.0
 STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting": "cyan", "draining": "cyan"}
-SHOWN = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
+SHOWN_STATS = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
 """Numbers of the last line of metrics on the screen."""
-SHOWN_OF_TASKS = ("episodes", "return_mean", "length_mean", "failures", "cut_share")
-SHOWN_OF_SHARES = ("played_share", "trained_share", "staleness", "age_s")
-MOST_TASKS = 8
+SHOWN_TASK_STATS = ("episodes", "return_mean", "length_mean", "failures", "cut_share")
+SHOWN_SHARE_STATS = ("played_share", "trained_share", "staleness", "age_s")
+MAX_SHOWN_TASKS = 8
 """Tasks on the screen, the most played ones."""
 
 
@@ -45,7 +45,7 @@ class RoleStatus:
     detail: str = ""
     run_id: str = ""
     uptime_s: float = 0.0
-    figures: Mapping[str, float] = field(default_factory=dict)
+    stats: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class RunStatus:
         return asdict(self) | {"bottleneck": asdict(found) | {"sentence": found.sentence} if found else {}}
 
 
-def look(directory: Path) -> RunStatus:
+def read_status(directory: Path) -> RunStatus:
     """Asks every role of a run, as its operator.
 
     Raises:
@@ -83,7 +83,7 @@ def look(directory: Path) -> RunStatus:
         run_dir=str(directory),
         roles=roles,
         metrics=rows[-1] if rows else {},
-        bottleneck=find_in(role.figures for role in roles),
+        bottleneck=find_in(role.stats for role in roles),
     )
 
 
@@ -105,7 +105,7 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
         detail=answer.detail,
         run_id=answer.run_id,
         uptime_s=answer.uptime.ToTimedelta().total_seconds(),
-        figures=dict(answer.figures),
+        stats=dict(answer.stats),
     )
 
 
@@ -116,19 +116,21 @@ def render(status: RunStatus) -> RenderableType:
     roles = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("role", "state", "up", "pid", "address", "metrics"):
         roles.add_column(column, overflow="fold", no_wrap=column == "role")
-    figures = Table.grid(padding=(0, 2))
+    stats = Table.grid(padding=(0, 2))
     for role in status.roles:
         roles.add_row(*_cells(role))
-        plain = {name: value for name, value in role.figures.items() if "." not in name}
-        figures.add_row(Text(role.name, style="dim"), Text("  ".join(_figures(plain))))
-    parts = (roles, Text(), figures, Text(), *_summary(status), *_bottleneck(status.bottleneck))
+        plain = {name: value for name, value in role.stats.items() if "." not in name}
+        stats.add_row(Text(role.name, style="dim"), Text("  ".join(_render_stats(plain))))
+    parts = (roles, Text(), stats, Text(), *_summary(status), *_bottleneck(status.bottleneck))
     return Group(Text(status.run_dir, style="bold"), *parts)
 
 
 def _summary(status: RunStatus) -> list[Text]:
     metrics = status.metrics
     return [
-        Text(line) for line in (_line(metrics, SHOWN), *_failures(metrics), *_tasks(metrics), *_shares(metrics)) if line
+        Text(line)
+        for line in (_line(metrics, SHOWN_STATS), *_failures(metrics), *_tasks(metrics), *_shares(metrics))
+        if line
     ]
 
 
@@ -145,7 +147,7 @@ def _bottleneck(found: Bottleneck | None) -> Iterator[RenderableType]:
 def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:
     """The number of failed episodes, their kinds, and the effect on the mean return."""
     if metrics.get("episode_failures"):
-        kinds = "  ".join(_figures(metrics.get("episode_failures_by_kind", {})))
+        kinds = "  ".join(_render_stats(metrics.get("episode_failures_by_kind", {})))
         shown = _line(metrics, ("episode_failures", "episode_cut_share", "episode_return_uncut_mean"))
         yield f"{shown}  by kind: {kinds or 'unknown'}"
 
@@ -153,26 +155,26 @@ def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:
 def _tasks(metrics: Mapping[str, Any]) -> Iterator[str]:
     tasks: Mapping[str, Mapping[str, Any]] = metrics.get("tasks", {})
     most_played = sorted(tasks, key=lambda name: tasks[name]["episodes"], reverse=True)
-    for name in most_played[:MOST_TASKS]:
-        yield f"task {name}: {_line(tasks[name], SHOWN_OF_TASKS)}"
-    if len(tasks) > MOST_TASKS:
-        yield f"and {len(tasks) - MOST_TASKS} more tasks, in metrics.jsonl"
+    for name in most_played[:MAX_SHOWN_TASKS]:
+        yield f"task {name}: {_line(tasks[name], SHOWN_TASK_STATS)}"
+    if len(tasks) > MAX_SHOWN_TASKS:
+        yield f"and {len(tasks) - MAX_SHOWN_TASKS} more tasks, in metrics.jsonl"
 
 
 def _shares(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Each task's share of the steps, where there are several tasks; what starves; and the streams that do."""
     shares: Mapping[str, Mapping[str, Any]] = metrics.get("step_shares", {})
-    for task, share in list(shares.items())[:MOST_TASKS] if len(shares) > 1 else ():
-        yield f"steps of {task or '(no task)'}  {_line(share, SHOWN_OF_SHARES)}"
+    for task, share in list(shares.items())[:MAX_SHOWN_TASKS] if len(shares) > 1 else ():
+        yield f"steps of {task or '(no task)'}  {_line(share, SHOWN_SHARE_STATS)}"
     yield from metrics.get("step_warnings", {}).values()
     for stream in metrics.get("starved_streams", ()):
-        why = "  ".join(_figures(stream["dropped_steps"]))
+        why = "  ".join(_render_stats(stream["dropped_steps"]))
         trained = f"{stream['trained_steps']:,} of {stream['played_steps']:,} steps trained on"
         yield f"stream {stream['stream']}  {trained}  {why}"
 
 
 def _line(numbers: Mapping[str, Any], names: Sequence[str]) -> str:
-    return "  ".join(_figures({name: numbers[name] for name in names if numbers.get(name) is not None}))
+    return "  ".join(_render_stats({name: numbers[name] for name in names if numbers.get(name) is not None}))
 
 
 def _cells(role: RoleStatus) -> list[Text]:
@@ -183,8 +185,8 @@ def _cells(role: RoleStatus) -> list[Text]:
     return [Text(role.name), state, *(Text(text) for text in (up, str(role.pid), role.address, role.metrics_address))]
 
 
-def _figures(figures: Mapping[str, float]) -> list[str]:
-    return [f"{name} {_plain(value)}" for name, value in figures.items() if value]
+def _render_stats(stats: Mapping[str, float]) -> list[str]:
+    return [f"{name} {_plain(value)}" for name, value in stats.items() if value]
 
 
 def _plain(value: float) -> str:

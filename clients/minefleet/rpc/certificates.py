@@ -26,7 +26,7 @@ CA_KEY_FILE = "ca.key"
 CA_DAYS = 3650
 DAYS = 365
 OWNER_ONLY = 0o600
-EARLIER = timedelta(minutes=5)
+CLOCK_SKEW = timedelta(minutes=5)
 """A certificate begins so much earlier than now, for clocks that are behind."""
 
 
@@ -117,7 +117,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLIER)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
     )
 

@@ -31,7 +31,7 @@ CALL_TIMEOUT_S = 10.0
 
 MESSAGE_BYTES = 16 * 2**20
 FIRST_DELAY_S = 0.05
-LONGEST_DELAY_S = 2.0
+MAX_DELAY_S = 2.0
 
 PING_TIMEOUT_MS = 15_000
 """An answer to a ping waits behind uploads in the sender's buffers: megabytes, which take seconds on a slow line."""
@@ -131,7 +131,7 @@ class Retrier:
     """Told what is waited for when a wait starts, and None when it is over."""
 
     def __call__(self, attempt: Callable[[], Result]) -> Result:
-        """Calls `attempt` until it returns. Waits between attempts double up to `LONGEST_DELAY_S`, with jitter.
+        """Calls `attempt` until it returns. Waits between attempts double up to `MAX_DELAY_S`, with jitter.
 
         Raises:
             StoppedError: If `stopping` was set while waiting.
@@ -144,18 +144,18 @@ class Retrier:
             except (UnavailableError, DeadlineError, OverloadedError) as error:
                 if self.patience_s is not None and time.monotonic() - began > self.patience_s:
                     raise
-                waiting = waiting or self._say(error)
+                waiting = waiting or self._report(error)
                 hint = error.retry_after_s if isinstance(error, OverloadedError) else 0.0
                 if self.stopping.wait(max(hint, delay * random.uniform(0.5, 1.0))):
                     raise StoppedError(f"stopped while waiting for {self.peer}") from error
-                delay = min(2 * delay, LONGEST_DELAY_S)
+                delay = min(2 * delay, MAX_DELAY_S)
             else:
                 if waiting:
                     logger.info("%s answers again", self.peer)
                     self.report(None)
                 return result
 
-    def _say(self, error: FleetError) -> bool:
+    def _report(self, error: FleetError) -> bool:
         logger.info("waiting for %s: %s", self.peer, error)
         self.report(f"waiting for {self.peer}")
         return True

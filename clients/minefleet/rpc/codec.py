@@ -37,7 +37,7 @@ _FIELDS = tuple(field.name for field in fields(Fragment))
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
 _STATE = "recurrent_state"
-LARGE = ("obs", "cut_obs", "recurrent_state")
+LAZY_FIELDS = ("obs", "cut_obs", "recurrent_state")
 """Fields that `decode_half` leaves packed."""
 _DTYPES = NUMPY_DTYPES | {tensor_pb2.DTYPE_BFLOAT16: np.dtype("<u2")}
 """Element types on the wire; NumPy has no bfloat16, which is the upper half of a float32."""
@@ -128,7 +128,7 @@ def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfPacked:
-    """A fragment of which what may be large, `LARGE`, stays packed and is unpacked each time it is asked for."""
+    """A fragment of which what may be large, `LAZY_FIELDS`, stays packed and is unpacked each time it is asked for."""
 
     header: fragment_pb2.FragmentHeader
     payload: bytes
@@ -159,7 +159,7 @@ class HalfPacked:
 def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPacked:
     """Verifies a fragment and unpacks what is small. Raises what `decode` does."""
     sizes = _verify(header, payload)
-    steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LARGE]))
+    steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LAZY_FIELDS]))
     leading = {"obs": len(steps), "cut_obs": len(steps.cut_index)}
     for spec in header.tensors:
         wanted = leading.get(_field(spec.name))
@@ -168,7 +168,7 @@ def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPack
     large_bytes = sum(
         2 * size if _is_narrow(spec) else size
         for spec, size in zip(header.tensors, sizes, strict=True)
-        if _field(spec.name) in LARGE
+        if _field(spec.name) in LAZY_FIELDS
     )
     return HalfPacked(header=header, payload=payload, steps=steps, large_bytes=large_bytes)
 

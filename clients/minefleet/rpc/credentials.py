@@ -25,7 +25,7 @@ ROLES = ("actor", "learner", OPERATOR, "parameters", "replay")
 """Holders of certificates."""
 DOMAIN = ".minefleet"
 CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARACTERS = 16
 """Characters of a token."""
 TOKEN_KEY = "authorization"
 """Of the metadata that a token travels as: `Bearer TOKEN`."""
@@ -104,8 +104,8 @@ def _read_pair(folder: Path, role: str) -> KeyPair:
 
 def _read_token(path: Path) -> str:
     token = _read(path).decode(errors="replace").strip()
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"{path} must hold one word of at least {SHORTEST_TOKEN} ASCII characters")
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"{path} must hold one word of at least {MIN_TOKEN_CHARACTERS} ASCII characters")
     return token
 
 

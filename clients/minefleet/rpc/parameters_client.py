@@ -159,7 +159,7 @@ class ParametersClient:
         announced: VersionInfo | None = None
         try:
             while True:
-                response = self._heard(watch)
+                response = self._receive(watch)
                 if response is None:
                     # Introduced again, so that a server that hangs is found out by the deadline of that.
                     self._greeted = self._identity is None
@@ -232,7 +232,7 @@ class ParametersClient:
     def _pin(self, request: pb.PinRequest) -> VersionInfo:
         return read_info(self._repeat(lambda: self._stub.Pin(request, timeout=CALL_TIMEOUT_S)).version)
 
-    def _heard(self, watch: Watch) -> pb.WatchResponse | None:
+    def _receive(self, watch: Watch) -> pb.WatchResponse | None:
         try:
             return self._repeat(watch.read)
         except ContractError:
@@ -278,11 +278,11 @@ class ParametersClient:
         version = self._manifest(number)
         ranges = self._downloads.want(version.manifest)
         if ranges:
-            self._receive(version, ranges)
+            self._receive_tensors(version, ranges)
         self._downloads.check_whole(version.manifest)
         return version
 
-    def _receive(self, version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> None:
+    def _receive_tensors(self, version: weights_pb2.Version, ranges: Sequence[pb.TensorRange]) -> None:
         request = pb.FetchRequest(
             version=version.version, ranges=ranges, watcher=self._watcher, running_version=self._running_version
         )

@@ -69,7 +69,7 @@ class Position:
     """The first version that the epoch published; 0 before it has."""
 
 
-NOWHERE = Position()
+NO_POSITION = Position()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +192,7 @@ class ReplayClient:
         *,
         identity: status_service_pb2.Identity | None = None,
         credentials: Credentials = NOTHING,
-        position: Position = NOWHERE,
+        position: Position = NO_POSITION,
         stopping: threading.Event | None = None,
         patience_s: float | None = None,
         report: Callable[[str | None], None] = lambda _: None,
@@ -520,10 +520,10 @@ def duration(seconds: float) -> Duration:
 def _closing(response: replay_service_pb2.ReserveResponse) -> LeaseForecast | None:
     if not response.HasField("closing"):
         return None
-    said = response.closing
+    forecast = response.closing
     return LeaseForecast(
-        use_version=said.use_version,
-        closes_in_s=[closes_in.ToNanoseconds() / 1e9 for closes_in in said.closes_in],
-        waits_s=said.waits.ToNanoseconds() / 1e9,
-        interval_s=said.interval.ToNanoseconds() / 1e9,
+        use_version=forecast.use_version,
+        closes_in_s=[closes_in.ToNanoseconds() / 1e9 for closes_in in forecast.closes_in],
+        waits_s=forecast.waits.ToNanoseconds() / 1e9,
+        interval_s=forecast.interval.ToNanoseconds() / 1e9,
     )

@@ -22,7 +22,7 @@ class TrainedPolicy:
     """The file beside it that `read_run` reads."""
 
 
-def look(path: Path) -> TrainedPolicy:
+def inspect_policy(path: Path) -> TrainedPolicy:
     """Says which policy lies in a directory, and verifies its files.
 
     Raises:
@@ -35,5 +35,5 @@ def look(path: Path) -> TrainedPolicy:
 
 
 def read_weights(path: Path) -> dict[str, NDArray[Any]]:
-    """Reads the weights that lie in a directory, in any order. Raises as `look` does."""
+    """Reads the weights that lie in a directory, in any order. Raises as `inspect_policy` does."""
     return read_model(path) if is_exported(path) else read_policy(path)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minefleet/v1/status_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd6\x01\n\x08Identity\x12 \n\x04role\x18\x01 \x01(\x0e\x32\x12.minefleet.v1.Role\x12\x14\n\x0cwire_version\x18\x02 \x01(\r\x12\x17\n\x0fpackage_version\x18\x03 \x01(\t\x12\x36\n\x08\x63ontract\x18\x04 \x03(\x0b\x32$.minefleet.v1.Identity.ContractEntry\x12\x10\n\x08instance\x18\x05 \x01(\t\x1a/\n\rContractEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"9\n\x0f\x44\x65scribeRequest\x12&\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x16.minefleet.v1.Identity\"\x99\x02\n\x10\x44\x65scribeResponse\x12(\n\x08identity\x18\x01 \x01(\x0b\x32\x16.minefleet.v1.Identity\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\"\n\x05state\x18\x03 \x01(\x0e\x32\x13.minefleet.v1.State\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12<\n\x07\x66igures\x18\x06 \x03(\x0b\x32+.minefleet.v1.DescribeResponse.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*d\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_ACTOR\x10\x01\x12\x0f\n\x0bROLE_REPLAY\x10\x02\x12\x10\n\x0cROLE_LEARNER\x10\x03\x12\x13\n\x0fROLE_PARAMETERS\x10\x04*~\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_WAITING\x10\x02\x12\x11\n\rSTATE_RUNNING\x10\x03\x12\x10\n\x0cSTATE_PAUSED\x10\x04\x12\x12\n\x0eSTATE_DRAINING\x10\x05\x32Z\n\rStatusService\x12I\n\x08\x44\x65scribe\x12\x1d.minefleet.v1.DescribeRequest\x1a\x1e.minefleet.v1.DescribeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minefleet/v1/status_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd6\x01\n\x08Identity\x12 \n\x04role\x18\x01 \x01(\x0e\x32\x12.minefleet.v1.Role\x12\x14\n\x0cwire_version\x18\x02 \x01(\r\x12\x17\n\x0fpackage_version\x18\x03 \x01(\t\x12\x36\n\x08\x63ontract\x18\x04 \x03(\x0b\x32$.minefleet.v1.Identity.ContractEntry\x12\x10\n\x08instance\x18\x05 \x01(\t\x1a/\n\rContractEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"9\n\x0f\x44\x65scribeRequest\x12&\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x16.minefleet.v1.Identity\"\x93\x02\n\x10\x44\x65scribeResponse\x12(\n\x08identity\x18\x01 \x01(\x0b\x32\x16.minefleet.v1.Identity\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\"\n\x05state\x18\x03 \x01(\x0e\x32\x13.minefleet.v1.State\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x38\n\x05stats\x18\x06 \x03(\x0b\x32).minefleet.v1.DescribeResponse.StatsEntry\x1a,\n\nStatsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*d\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_ACTOR\x10\x01\x12\x0f\n\x0bROLE_REPLAY\x10\x02\x12\x10\n\x0cROLE_LEARNER\x10\x03\x12\x13\n\x0fROLE_PARAMETERS\x10\x04*~\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_WAITING\x10\x02\x12\x11\n\rSTATE_RUNNING\x10\x03\x12\x10\n\x0cSTATE_PAUSED\x10\x04\x12\x12\n\x0eSTATE_DRAINING\x10\x05\x32Z\n\rStatusService\x12I\n\x08\x44\x65scribe\x12\x1d.minefleet.v1.DescribeRequest\x1a\x1e.minefleet.v1.DescribeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_IDENTITY_CONTRACTENTRY']._loaded_options = None
   _globals['_IDENTITY_CONTRACTENTRY']._serialized_options = b'8\001'
-  _globals['_DESCRIBERESPONSE_FIGURESENTRY']._loaded_options = None
-  _globals['_DESCRIBERESPONSE_FIGURESENTRY']._serialized_options = b'8\001'
-  _globals['_ROLE']._serialized_start=643
-  _globals['_ROLE']._serialized_end=743
-  _globals['_STATE']._serialized_start=745
-  _globals['_STATE']._serialized_end=871
+  _globals['_DESCRIBERESPONSE_STATSENTRY']._loaded_options = None
+  _globals['_DESCRIBERESPONSE_STATSENTRY']._serialized_options = b'8\001'
+  _globals['_ROLE']._serialized_start=637
+  _globals['_ROLE']._serialized_end=737
+  _globals['_STATE']._serialized_start=739
+  _globals['_STATE']._serialized_end=865
   _globals['_IDENTITY']._serialized_start=84
   _globals['_IDENTITY']._serialized_end=298
   _globals['_IDENTITY_CONTRACTENTRY']._serialized_start=251
@@ -47,9 +47,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=300
   _globals['_DESCRIBEREQUEST']._serialized_end=357
   _globals['_DESCRIBERESPONSE']._serialized_start=360
-  _globals['_DESCRIBERESPONSE']._serialized_end=641
-  _globals['_DESCRIBERESPONSE_FIGURESENTRY']._serialized_start=595
-  _globals['_DESCRIBERESPONSE_FIGURESENTRY']._serialized_end=641
-  _globals['_STATUSSERVICE']._serialized_start=873
-  _globals['_STATUSSERVICE']._serialized_end=963
+  _globals['_DESCRIBERESPONSE']._serialized_end=635
+  _globals['_DESCRIBERESPONSE_STATSENTRY']._serialized_start=591
+  _globals['_DESCRIBERESPONSE_STATSENTRY']._serialized_end=635
+  _globals['_STATUSSERVICE']._serialized_start=867
+  _globals['_STATUSSERVICE']._serialized_end=957
 # @@protoc_insertion_point(module_scope)

@@ -181,7 +181,7 @@ class DescribeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
-    class FiguresEntry(_message.Message):
+    class StatsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
@@ -205,7 +205,7 @@ class DescribeResponse(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     UPTIME_FIELD_NUMBER: _builtins.int
-    FIGURES_FIELD_NUMBER: _builtins.int
+    STATS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run that the server works for; empty before it knows."""
     state: Global___State.ValueType
@@ -221,7 +221,7 @@ class DescribeResponse(_message.Message):
         """Time since the process started."""
 
     @_builtins.property
-    def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+    def stats(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Counters and gauges, named as in /metrics without the role's prefix."""
 
     def __init__(
@@ -232,11 +232,11 @@ class DescribeResponse(_message.Message):
         state: Global___State.ValueType = ...,
         detail: _builtins.str = ...,
         uptime: _duration_pb2.Duration | None = ...,
-        figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        stats: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "figures", b"figures", "identity", b"identity", "run_id", b"run_id", "state", b"state", "uptime", b"uptime"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "identity", b"identity", "run_id", b"run_id", "state", b"state", "stats", b"stats", "uptime", b"uptime"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

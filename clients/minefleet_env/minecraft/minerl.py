@@ -182,7 +182,7 @@ class MineRLEnv:
 
     def _obs(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         self._frame = raw[POV]
-        extras = {name: _as_said(space, raw[name]) for name, space in self._extras.items()}
+        extras = {name: _declared(space, raw[name]) for name, space in self._extras.items()}
         return {"image": self._resize(self._frame), **extras}
 
     def _last_info(self) -> dict[str, Any]:
@@ -201,8 +201,8 @@ class MineRLEnv:
             raise
 
 
-def _as_said(space: Any, value: Any) -> Any:
+def _declared(space: Any, value: Any) -> Any:
     """A value with the types that its space says, which those of MineRL do not always have."""
     if hasattr(space, "spaces"):
-        return {name: _as_said(child, value[name]) for name, child in space.spaces.items()}
+        return {name: _declared(child, value[name]) for name, child in space.spaces.items()}
     return np.asarray(value, space.dtype).reshape(space.shape) if type(space).__name__ == "Box" else value

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IMAGE, SPACE = "image", "observation_space"
-KEPT = ("metrics", "task")
+KEPT_INFO_KEYS = ("metrics", "task")
 """Keys of `info` that callbacks may set for the fleet. The rest is the engine's and outlives its step."""
 AGENT = (("buttons", NUM_BUTTONS), ("camera", NUM_CAMERA))
 """The action of an agent, and its categories."""
@@ -134,7 +134,7 @@ class Simulator(gymnasium.Env[Any, Any]):
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     if info.get("error"):
         raise EnvError(f"the engine has failed: {info['error']}", "error")
-    return {key: info[key] for key in KEPT if key in info}
+    return {key: info[key] for key in KEPT_INFO_KEYS if key in info}
 
 
 def _is_a(value: Any, name: str) -> bool:

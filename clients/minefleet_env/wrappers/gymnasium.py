@@ -18,7 +18,7 @@ from minefleet_env.wrappers.pixels import grey, resizer
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
-SOLE = "obs"
+SOLE_KEY = "obs"
 """Key of an observation that was none of a Dict before the mask came beside it."""
 
 
@@ -96,7 +96,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {**self._named(obs), MASK: _mask(self.env.action_space, mask)}
 
     def _named(self, tree: Any) -> dict[str, Any]:
-        return dict(tree.items()) if self._is_dict else {SOLE: tree}
+        return dict(tree.items()) if self._is_dict else {SOLE_KEY: tree}
 
 
 def _each_image(env: Env, function: Callable[[Any], Any], key: str) -> Env:

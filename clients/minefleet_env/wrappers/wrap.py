@@ -16,7 +16,7 @@ from minefleet_env.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OFF = {"time_limit": 0, "frame_skip": 1, "resize": [], "grey": False, "frame_stack": 1, "action_mask": ""}
+DEFAULTS = {"time_limit": 0, "frame_skip": 1, "resize": [], "grey": False, "frame_stack": 1, "action_mask": ""}
 """The keys that are applied here, and the values at which nothing is to be done."""
 
 
@@ -30,7 +30,7 @@ def wrap(env: Any, wrappers: Mapping[str, Any]) -> Any:
     Raises:
         RefusedError: If this interpreter lacks what a wrapper needs, or a wrapper does not fit the environment.
     """
-    if all(wrappers[key] == off for key, off in OFF.items()):
+    if all(wrappers[key] == off for key, off in DEFAULTS.items()):
         return env
     try:
         from minefleet_env.wrappers import gymnasium

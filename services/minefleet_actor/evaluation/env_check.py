@@ -54,8 +54,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("schema", help="the environment's spaces, JSON; null to look at them here")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--zeros", action="store_true")
-    parser.add_argument("--here", action="store_true")
+    parser.add_argument("--noop-actions", action="store_true")
+    parser.add_argument("--inline", action="store_true")
     return parser.parse_args(argv)
 
 
@@ -75,8 +75,8 @@ def read_schema(arguments: argparse.Namespace, config: FleetConfig) -> Schema:
 
 def make_pool(arguments: argparse.Namespace, config: FleetConfig, schema: Schema) -> Pool:
     """A pool of one environment, with the run's settings."""
-    worker = replace(config.rollout_config.worker_config, num_envs=1, envs_per_process=1, start_spread_s=0.0)
-    kind = InlinePool if arguments.here else EnvPool
+    worker = replace(config.rollout_config.worker_config, num_envs=1, envs_per_process=1, start_jitter_s=0.0)
+    kind = InlinePool if arguments.inline else EnvPool
     return kind(config.env, schema, worker, seed=arguments.seed, actor_index=0)
 
 
@@ -90,7 +90,7 @@ def play(pool: Pool, schema: Schema, arguments: argparse.Namespace) -> EnvCheckR
         pool.reset(SLOT)
         report.began()
         while report.steps < arguments.steps:
-            turn(pool, report, zeros(schema.action, 1) if arguments.zeros else random_action(schema, random))
+            turn(pool, report, zeros(schema.action, 1) if arguments.noop_actions else random_action(schema, random))
         report.rss_bytes.append(rss_bytes(pool))
     except KeyboardInterrupt:
         report.ended_by = "interrupted"

@@ -12,7 +12,7 @@ import numpy as np
 from minefleet.core.crafter_score import score
 from minefleet.core.errors import FleetError
 from minefleet.launch.preflight import describe_environment
-from minefleet.runs.policy_source import TrainedPolicy, look, read_weights
+from minefleet.runs.policy_source import TrainedPolicy, inspect_policy, read_weights
 from minefleet.runs.run import Run, read_run
 from minefleet_actor.evaluation.player import Played, make_player
 
@@ -24,7 +24,7 @@ def main() -> int:
     """Prints the statistics of some episodes; exit code 2 when the checkpoint cannot be evaluated."""
     arguments = parse(sys.argv[1:])
     try:
-        trained = look(arguments.checkpoint)
+        trained = inspect_policy(arguments.checkpoint)
         run = read_run(arguments.checkpoint, trained.run_file)
         if arguments.seed is None:
             arguments.seed = run.config.seed + SEED_OFFSET

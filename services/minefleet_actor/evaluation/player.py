@@ -22,7 +22,7 @@ from minefleet_actor.video.lens import Lens, make_lens
 from minefleet_actor.video.reel import Reel, caption_of
 
 WAIT_S = 1.0
-LARGEST_POOL = 8
+MAX_POOL_ENVS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,8 +151,8 @@ def make_player(
     """
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    slots = min(episodes, LARGEST_POOL)
-    worker = WorkerConfig(num_envs=slots, envs_per_process=LARGEST_POOL // 2)
+    slots = min(episodes, MAX_POOL_ENVS)
+    worker = WorkerConfig(num_envs=slots, envs_per_process=MAX_POOL_ENVS // 2)
     inference = PolicyRunner(
         build(run.config.policy, run.schema, run.config.path_map),
         run.schema,

@@ -47,18 +47,20 @@ class SlotTimeCollector(Collector):
 
 
 class ActorMetrics:
-    """The actor's metrics, and its progress as replay is told of it: each step on one lane."""
+    """The actor's metrics, and its progress as replay receives it: each step counted at one shard."""
 
-    def __init__(self, registry: CollectorRegistry, actor: str, lanes: int = 1, slots: int = 0) -> None:
+    def __init__(self, registry: CollectorRegistry, actor: str, shards: int = 1, slots: int = 0) -> None:
         self.version = Gauge("minefleet_actor_policy_version", "Version of the weights in use.", registry=registry)
         Gauge("minefleet_actor_slots", "Environments of this actor.", registry=registry).set(slots)
-        self._held = Gauge(
-            "minefleet_actor_held_slots", "Slots that wait, by what for.", ("reason",), registry=registry
+        self._blocked = Gauge(
+            "minefleet_actor_blocked_slots", "Slots that wait, by what for.", ("reason",), registry=registry
         )
         self._queued = Gauge("minefleet_actor_queued_fragments", "Fragments that wait to be sent.", registry=registry)
         self._resetting = Gauge("minefleet_actor_resetting_slots", "Slots whose environment resets.", registry=registry)
-        self._resting = Gauge(
-            "minefleet_actor_resting_slots", "Slots whose environment failed too often in a row.", registry=registry
+        self._cooling_down = Gauge(
+            "minefleet_actor_cooling_down_slots",
+            "Slots whose environment failed too often in a row.",
+            registry=registry,
         )
         self._steps = Counter("minefleet_actor_env_steps", "Environment steps taken.", registry=registry)
         self._failures = Counter(
@@ -70,7 +72,7 @@ class ActorMetrics:
         for kind in FAILURES:
             self._failures.labels(kind)
         for reason in REASONS:
-            self._held.labels(reason)
+            self._blocked.labels(reason)
         self._step_s = DurationHistogram(
             "minefleet_actor_env_step_seconds", "Time from a step's action until its answer was taken.", STEP_BOUNDS_S
         )
@@ -92,45 +94,50 @@ class ActorMetrics:
         )
         for outcome in ("written", "lost"):
             self.videos.labels(outcome)
-        self.frames_left_out = Counter(
-            "minefleet_actor_video_frames_left_out",
+        self.frames_dropped = Counter(
+            "minefleet_actor_video_frames_dropped",
             "Frames of filmed episodes that the encoder had no time for.",
             registry=registry,
         )
         self.actor = actor
         """This incarnation."""
         self._lock = threading.Lock()
-        self._env_steps = np.zeros(lanes, np.int64)
-        self._env_failures = np.zeros(lanes, np.int64)
+        self._env_steps = np.zeros(shards, np.int64)
+        self._env_failures = np.zeros(shards, np.int64)
         self._failures_by_kind: Counts[str] = Counts()
         self._pace = RateMeter()
         self.slot_time = SlotTimer()
         self._recent = Recent(self.slot_time.seconds)
         registry.register(SlotTimeCollector(self.slot_time))
 
-    def stepped(self, lanes: NDArray[np.intp], seconds: NDArray[np.float64]) -> None:
-        """Counts environment steps, by the lanes of the slots that took them, and how long each took."""
-        self._steps.inc(len(lanes))
+    def stepped(self, shards: NDArray[np.intp], seconds: NDArray[np.float64]) -> None:
+        """Counts environment steps, by the shards of the slots that took them, and how long each took."""
+        self._steps.inc(len(shards))
         self._step_s.observe(seconds)
         with self._lock:
-            np.add.at(self._env_steps, lanes, 1)
+            np.add.at(self._env_steps, shards, 1)
 
-    def failed(self, lane: int, kind: str) -> None:
+    def failed(self, shard: int, kind: str) -> None:
         """Counts a failure."""
         self._failures.labels(kind).inc()
         self._failures_by_kind[kind] += 1
         with self._lock:
-            self._env_failures[lane] += 1
+            self._env_failures[shard] += 1
 
-    def slots(self, *, held: Mapping[str, int], resetting: int, resting: int, queued: int) -> dict[str, float]:
+    def slots(self, *, blocked: Mapping[str, int], resetting: int, cooling_down: int, queued: int) -> dict[str, float]:
         """Takes how the slots fare, and returns it for the status: held slots by reason, queued fragments."""
         for reason in REASONS:
-            self._held.labels(reason).set(held.get(reason, 0))
+            self._blocked.labels(reason).set(blocked.get(reason, 0))
         self._resetting.set(resetting)
-        self._resting.set(resting)
+        self._cooling_down.set(cooling_down)
         self._queued.set(queued)
-        by_reason = {f"held_for_{reason}": held.get(reason, 0) for reason in REASONS}
-        return {**by_reason, "resetting_slots": resetting, "resting_slots": resting, "queued_fragments": queued}
+        by_reason = {f"blocked_for_{reason}": blocked.get(reason, 0) for reason in REASONS}
+        return {
+            **by_reason,
+            "resetting_slots": resetting,
+            "cooling_down_slots": cooling_down,
+            "queued_fragments": queued,
+        }
 
     @contextmanager
     def inferring(self, batch_size: int) -> Iterator[None]:
@@ -140,15 +147,15 @@ class ActorMetrics:
         self._seconds.observe(time.monotonic() - began)
         self._batch.observe(batch_size)
 
-    def progress(self, lane: int) -> replay_service_pb2.ActorProgress:
-        """The counts of one lane, cumulative over this incarnation."""
+    def progress(self, shard: int) -> replay_service_pb2.ActorProgress:
+        """The counts of one shard, cumulative over this incarnation."""
         with self._lock:
             return replay_service_pb2.ActorProgress(
-                actor=self.actor, env_steps=self._env_steps[lane], env_failures=self._env_failures[lane]
+                actor=self.actor, env_steps=self._env_steps[shard], env_failures=self._env_failures[shard]
             )
 
     def totals(self) -> dict[str, float]:
-        """Over all lanes; failures also by kind, for people."""
+        """Over all shards; failures also by kind, for people."""
         with self._lock:
             env_steps, env_failures = int(self._env_steps.sum()), int(self._env_failures.sum())
         by_kind = {f"failed_by_{kind}": count for kind, count in sorted(self._failures_by_kind.items())}

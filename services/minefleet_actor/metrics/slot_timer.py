@@ -16,7 +16,7 @@ from minefleet.monitoring.bottleneck import SLOTS
 ENVIRONMENT, INFERENCE = "environment", "inference"
 Waiting = Sequence[tuple[str, int]]
 """Names of `SLOTS`, with the number of slots that wait for it."""
-AT_ONCE_S = 1e-4
+NO_WAIT_S = 1e-4
 """Events found within so long were there before."""
 
 
@@ -30,7 +30,7 @@ class SlotTimer:
         self._acted = 0
         self._began = self._ended = clock()
 
-    def settle(self, answered: int, idle_s: float) -> None:
+    def end_wait(self, answered: int, idle_s: float) -> None:
         """A wait is over: its time, and that of the turn before it, go to what the slots waited for.
 
         Args:
@@ -43,7 +43,7 @@ class SlotTimer:
         for kind, slots in self._waiting:
             self._seconds[kind] += slots * elapsed_s
             if kind == ENVIRONMENT:
-                moved = min(self._acted + (answered if idle_s < AT_ONCE_S else 0), slots)
+                moved = min(self._acted + (answered if idle_s < NO_WAIT_S else 0), slots)
                 self._seconds[ENVIRONMENT] -= moved * worked_s
                 self._seconds[INFERENCE] += moved * worked_s
 

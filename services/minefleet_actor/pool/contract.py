@@ -65,7 +65,7 @@ class Pool(Protocol):
         """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
 
     @property
-    def resting(self) -> int:
+    def cooling_down(self) -> int:
         """Number of slots that failed so often that they are left alone for a while."""
 
     @property

@@ -106,7 +106,7 @@ class EnvPool(SlotTablePool):
         while not any(process.made for process in self._supervisor.processes):
             self._turn(np.inf)
         self._running = True
-        spread = np.arange(self.num_slots) / self.num_slots * self._config.start_spread_s
+        spread = np.arange(self.num_slots) / self.num_slots * self._config.start_jitter_s
         self._book.breaker.until_s[:] = time.monotonic() + spread
 
     def step(self, slots: Slots, action: Tree) -> None:
@@ -131,7 +131,7 @@ class EnvPool(SlotTablePool):
         while self._asked:
             self._pass_on(self._asked.pop())
         self._turn(until_s)
-        while not (self._book.has_news or self._supervisor.was_woken) and time.monotonic() < until_s:
+        while not (self._book.has_results or self._supervisor.was_woken) and time.monotonic() < until_s:
             self._turn(until_s)
         self._supervisor.was_woken = False
         return self._book.take(self._supervisor.idle_s - idle_s)
@@ -168,7 +168,7 @@ class EnvPool(SlotTablePool):
         self._book.record(reply, process.slots)
         for offset, failure in reply.failures.items():
             text = f"{named(process.slots[offset : offset + 1])}: {failure.text}"
-            self._log.note(Failure(failure.kind, text), time.monotonic())
+            self._log.record(Failure(failure.kind, text), time.monotonic())
         if longest >= Command.RESET:
             self._turnstile.leave(index, comes_back=longest == Command.MAKE)
             self._pass_on(index)
@@ -186,7 +186,7 @@ class EnvPool(SlotTablePool):
             self.close()
             raise EnvStartError(failure.text)
         else:
-            self._log.note(failure, time.monotonic())
+            self._log.record(failure, time.monotonic())
             slots = self._supervisor.processes[index].slots
             if was_made:
                 self._book.lose(slots, failure)
@@ -198,9 +198,9 @@ class EnvPool(SlotTablePool):
         limit = self._config.max_rss_bytes
         if rss_bytes > KILL_SHARE * limit:
             text = f"it takes {rss_bytes} bytes with what it has started, and may take {limit}"
-            self._supervisor.doom(index, Failure("memory", text))
+            self._supervisor.kill(index, Failure("memory", text))
         else:
-            self._wear.hurry(self._supervisor.processes[index].slots)
+            self._wear.expire(self._supervisor.processes[index].slots)
 
     def _begin(self, index: int) -> None:
         """Starts a process that is down, when the turnstile lets it."""
@@ -246,7 +246,7 @@ class EnvPool(SlotTablePool):
         if not is_ripe.any():
             self._supervisor.call_at(index, float(until_s[is_reset].min()))
         elif worn.any() and len(slots) == 1:
-            self._supervisor.dismiss(index)
+            self._supervisor.shut_down(index)
             return b""
         elif not self._turnstile.enter(index):
             is_ripe[:] = False

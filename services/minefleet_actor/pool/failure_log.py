@@ -7,9 +7,9 @@ from minefleet_actor.pool.contract import Failure
 
 logger = logging.getLogger(__name__)
 
-FULL = 10
-"""Failures of a kind that are logged one by one; after them one per `QUIET_S`."""
-QUIET_S = 60.0
+FULL_REPORTS = 10
+"""Failures of a kind that are logged one by one; after them one per `REPORT_INTERVAL_S`."""
+REPORT_INTERVAL_S = 60.0
 LINES = 12
 """Lines of a traceback that are logged, the last ones."""
 
@@ -27,10 +27,10 @@ class FailureLog:
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
 
-    def note(self, failure: Failure, now_s: float) -> None:
+    def record(self, failure: Failure, now_s: float) -> None:
         """Logs a failure, or counts it."""
         account = self._accounts.setdefault(failure.kind, _Account())
-        if account.logged >= FULL and now_s - account.logged_s < QUIET_S:
+        if account.logged >= FULL_REPORTS and now_s - account.logged_s < REPORT_INTERVAL_S:
             account.silent += 1
             return
         more = f" ({account.silent} more since the last such line)" if account.silent else ""

@@ -28,7 +28,7 @@ class Stage(IntEnum):
     UP = 1
     LEAVING = 2
     """Asked to close its environments and end."""
-    DOOMED = 3
+    KILLED = 3
     """To be killed. Nothing that it says counts any more."""
 
 
@@ -124,16 +124,16 @@ class EnvProcess:
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_WR)
 
-    def doom(self, failure: Failure | None) -> None:
+    def mark_killed(self, failure: Failure | None) -> None:
         """Hears no more of what the process says."""
-        self.stage, self.failure = Stage.DOOMED, failure
+        self.stage, self.failure = Stage.KILLED, failure
         if self._channel:
             self._channel.close()
             self._channel = None
 
     def ended(self) -> None:
         """Notes that the process is gone."""
-        self.doom(None)
+        self.mark_killed(None)
         if self._handle >= 0:
             os.close(self._handle)
         self._handle, self.pid = -1, 0

@@ -46,7 +46,11 @@ class SlotTable:
         """The pool's; none before it starts and after it has closed."""
         self.command = np.zeros(num_slots, np.uint8)
         """[N] uint8, each a `Command` that waits to be passed on."""
-        self.breaker = Breaker(num_slots, max_restarts=config.max_restarts, rest_s=config.rest_s)
+        self.breaker = Breaker(
+            num_slots,
+            max_consecutive_failures=config.max_consecutive_failures,
+            circuit_breaker_cooldown_s=config.circuit_breaker_cooldown_s,
+        )
         self._seed = seed
         self._actor_index = actor_index
         self._state = np.full(num_slots, SlotState.EMPTY, np.uint8)
@@ -87,7 +91,7 @@ class SlotTable:
                 self._unseeded[slot] = True
 
     @property
-    def has_news(self) -> bool:
+    def has_results(self) -> bool:
         """Whether `take` would return anything."""
         return bool(self._kind.any())
 
@@ -170,9 +174,9 @@ class SlotTablePool:
         return unflatten(self._book.arrays.obs)
 
     @property
-    def resting(self) -> int:
+    def cooling_down(self) -> int:
         """Number of slots that failed so often that they are left alone for a while."""
-        return self._book.breaker.resting(time.monotonic())
+        return self._book.breaker.cooling_down(time.monotonic())
 
     @property
     def frames(self) -> NDArray[np.uint8]:

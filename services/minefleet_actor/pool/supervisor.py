@@ -22,8 +22,8 @@ from minefleet_env.frames import Command, Reply, Setup
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SELECT_S = 3600.0
-LEAVE_S = 10.0
+MAX_SELECT_S = 3600.0
+CLOSE_TIMEOUT_S = 10.0
 """Longest that a process may take to close its environments before it is killed, seconds."""
 END_S = 10.0
 """Time after which a killed process that does not end is complained of, seconds."""
@@ -102,13 +102,13 @@ class ProcessSupervisor:
         """Waits for the next event, at most until `until_s`; yields what has happened."""
         began_s = time.monotonic()
         patience_s = min(until_s, self._due_s.min()) - began_s
-        found = self._selector.select(min(max(patience_s, 0.0), LONGEST_SELECT_S))
+        found = self._selector.select(min(max(patience_s, 0.0), MAX_SELECT_S))
         self.idle_s += time.monotonic() - began_s
         for key, _ in found:
             if key.data >= 0:
-                yield from self._hear(key.data)
+                yield from self._receive(key.data)
             elif key.data == _GUARD:
-                yield from self._hear_guard()
+                yield from self._receive_from_guard()
             else:
                 self.was_woken = os.eventfd_read(self._waker) > 0
         for index in np.flatnonzero(self._due_s <= time.monotonic()).tolist():
@@ -133,16 +133,16 @@ class ProcessSupervisor:
         """Has `turn` yield an `TimerFired` then, for a process that is idle or down. Only the last call counts."""
         self._due_s[index] = when_s
 
-    def dismiss(self, index: int) -> None:
+    def shut_down(self, index: int) -> None:
         """Asks an idle process to close its environments and end. `ProcessEnded` follows, without a failure."""
         self.processes[index].hang_up()
-        self._due_s[index] = time.monotonic() + LEAVE_S
+        self._due_s[index] = time.monotonic() + CLOSE_TIMEOUT_S
 
-    def doom(self, index: int, failure: Failure | None) -> None:
+    def kill(self, index: int, failure: Failure | None) -> None:
         """Kills a process without reading from it again. `ProcessEnded` follows, once it cannot write to its rows."""
         process = self.processes[index]
         self._selector.unregister(process)
-        process.doom(failure)
+        process.mark_killed(failure)
         self._guard.kill(index)
         self._due_s[index] = time.monotonic() + END_S
 
@@ -167,7 +167,7 @@ class ProcessSupervisor:
             process.ended()
         self._began_s = np.zeros(0)
 
-    def _hear(self, index: int) -> Iterator[Event]:
+    def _receive(self, index: int) -> Iterator[Event]:
         """Takes a process's reply. A lone environment's failure is its process's: children of it may be left over."""
         process = self.processes[index]
         if process.stage not in (Stage.UP, Stage.LEAVING):
@@ -177,25 +177,25 @@ class ProcessSupervisor:
         except BlockingIOError:
             return
         except GarbledError as error:
-            self.doom(index, Failure("contract", str(error)))
+            self.kill(index, Failure("contract", str(error)))
             return
         if reply is None:
-            self.doom(index, None if process.stage == Stage.LEAVING else _EXIT)
+            self.kill(index, None if process.stage == Stage.LEAVING else _EXIT)
         elif reply.failures and (len(process.slots) == 1 or not process.made):
-            self.doom(index, next(iter(reply.failures.values())))
+            self.kill(index, next(iter(reply.failures.values())))
         else:
             longest, process.under_way = process.under_way, Command.NONE
             self._due_s[index] = np.inf
             yield ProcessAnswer(index, reply, longest)
 
-    def _hear_guard(self) -> Iterator[Event]:
+    def _receive_from_guard(self) -> Iterator[Event]:
         try:
             for event in self._guard.events():
-                yield from self._note(event)
+                yield from self._handle_guard_event(event)
         except EOFError:
             yield from self._lose_guard()
 
-    def _note(self, event: dict[str, Any]) -> Iterator[Event]:
+    def _handle_guard_event(self, event: dict[str, Any]) -> Iterator[Event]:
         match event:
             case {"started": index, "pid": pid}:
                 self.processes[index].started(pid)
@@ -207,7 +207,7 @@ class ProcessSupervisor:
     def _end(self, index: int, how: str) -> ProcessEnded:
         """Notes that a process is gone, noticed or not."""
         process = self.processes[index]
-        if process.stage != Stage.DOOMED:
+        if process.stage != Stage.KILLED:
             self._selector.unregister(process)
         failure = _EXIT if process.stage == Stage.UP else process.failure
         if failure is not None:
@@ -233,10 +233,10 @@ class ProcessSupervisor:
         if process.stage == Stage.UP and process.under_way:
             self._check_deadline(index)
         elif process.stage == Stage.LEAVING:
-            self.doom(index, None)
+            self.kill(index, None)
         else:
             self._due_s[index] = np.inf
-            if process.stage == Stage.DOOMED:
+            if process.stage == Stage.KILLED:
                 logger.warning("environment process %s was killed %g s ago and does not end", process.pid, END_S)
             else:
                 yield TimerFired(index)
@@ -248,7 +248,7 @@ class ProcessSupervisor:
         self._due_s[index] = began_s + self._timeouts_s[command]
         if not self._due_s[index] > time.monotonic():
             reason = f"{command.name} took longer than {self._timeouts_s[command]:g} s"
-            self.doom(index, Failure("hang", reason))
+            self.kill(index, Failure("hang", reason))
 
     def _set_deadline(self, index: int) -> None:
         self._due_s[index] = time.monotonic() + self._timeouts_s[self.processes[index].under_way]

@@ -17,7 +17,7 @@ class RecycleSchedule:
         """The slots whose environments are to be made anew."""
         return self._due_s[slots.start : slots.stop] <= now_s
 
-    def hurry(self, slots: range) -> None:
+    def expire(self, slots: range) -> None:
         """Makes the slots due."""
         self._due_s[slots.start : slots.stop] = -np.inf
 

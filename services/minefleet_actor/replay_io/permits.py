@@ -1,16 +1,16 @@
-"""Asks replay for permission to make chunks.
+"""Requests permits from replay: an actor makes a chunk only once it is granted.
 
-    streams ── wish ──▶ wishes ── ask ──▶ replay
-       ▲                                    │
-       └────────── may_make ◀── grants ◀────┘
+    loop ── request ──▶ requests ── reserve ──▶ replay
+     ▲                                            │
+     └─────────── is_granted ◀── grants ◀─────────┘
 
-The actor's loop fills `wishes` and empties `grants`; this thread moves one to the other. It waits for a first wish, or
-for replay's hint when something was refused; a new wish, new weights and `close` wake it. Wishes are made ahead, so it
-then waits a moment for others, unless the loop waits for a grant. Granted chunks that are not done are asked for again
-every `renew_s`, which keeps a slow stream's grant alive.
+The actor's loop adds requests and reads grants; this thread exchanges them with replay. It sleeps until a first
+request, or for replay's hint after a refusal; a new request, new weights and `close` wake it. Requests are made ahead,
+so the thread then waits a moment for more of them, unless the loop needs a grant. It renews grants of open chunks every
+`renew_s`, which keeps a slow stream's grant alive.
 
-With each question goes what is new of the streams, and with each answer comes until when leases take what is made:
-`deadline` tells it. While a chunk is being made, that is asked for twice per lease.
+Each call reports what changed of the streams, and each answer forecasts when leases close: `deadline` returns it. While
+a chunk is being made, a new forecast is fetched twice per lease.
 """
 
 import math
@@ -37,13 +37,13 @@ class StreamVerdict(NamedTuple):
     """It is to wait until others have had as many steps."""
 
 
-SHORTEST_NEWS_S = 0.05
+MIN_FORECAST_INTERVAL_S = 0.05
 LINGER_S = 0.02
-"""Longest time that a wish waits for others to travel with."""
+"""Longest time that a request waits for others, to share a call."""
 
 
 class RolloutPermits:
-    """Wishes, and what was granted."""
+    """Requests and grants of one shard. Thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RolloutPermits:
     ) -> None:
         self._replay = replay
         self._version = version
-        self._granted_hook = granted
+        self._on_granted = granted
         self._renew_s = renew_s
         self._max_staleness = max_staleness
         self._newest_version = 0
@@ -67,17 +67,17 @@ class RolloutPermits:
         self._states: dict[str, StreamState] = {}
         self._open: set[str] = set()
         """The streams that have begun a chunk."""
-        self._unsaid: set[str] = set()
-        self._closing: tuple[LeaseForecast, float] | None = None
+        self._unreported: set[str] = set()
+        self._forecast: tuple[LeaseForecast, float] | None = None
         self.longest_chunk_s = math.inf
         """Longest duration of a chunk before it must be cut."""
         self.forecasts = 0
         """Number of changes of `deadline` and `longest_chunk_s`."""
         self._verdicts: dict[str, StreamVerdict] = {}
-        self._wishes: dict[Chunk, None] = {}
+        self._requests: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
-        self._news_due = -math.inf
-        self._news = False
+        self._forecast_due = -math.inf
+        self._is_notified = False
         self._urgent = False
         self._missed = False
         """Whether the loop was told of a chunk that it is not granted, and nothing since."""
@@ -87,20 +87,20 @@ class RolloutPermits:
         """Names the run that the grants are asked for."""
         self._replay.position = Position(run_id=run_id)
 
-    def wish(self, chunk: Chunk) -> None:
+    def request(self, chunk: Chunk) -> None:
         """Asks for a chunk; idempotent."""
         with self._changed:
-            if chunk not in self._grants and chunk not in self._wishes:
-                self._wishes[chunk] = None
+            if chunk not in self._grants and chunk not in self._requests:
+                self._requests[chunk] = None
                 self._wake(urgent=False)
 
-    def may_make(self, chunk: Chunk) -> bool:
+    def is_granted(self, chunk: Chunk) -> bool:
         """Whether the chunk is granted. Where not, `granted` is called when something is."""
         with self._changed:
             granted = chunk in self._grants
             if not granted:
                 self._missed = True
-                if self._news and not self._urgent:
+                if self._is_notified and not self._urgent:
                     self._wake()
         return granted
 
@@ -108,13 +108,13 @@ class RolloutPermits:
         """A chunk that is granted is being made from now on, by this version first."""
         with self._changed:
             self._open.add(chunk[0])
-            self._tell(chunk, oldest_version, step_s, task)
+            self._record_state(chunk, oldest_version, step_s, task)
 
-    def play(self, chunk: Chunk, step_s: float, task: str = "") -> None:
+    def report_pace(self, chunk: Chunk, step_s: float, task: str = "") -> None:
         """A stream plays on; its steps take so long now."""
         with self._changed:
             oldest_version = self._states[chunk[0]].oldest_version if chunk[0] in self._open else None
-            self._tell(chunk, oldest_version, step_s, task)
+            self._record_state(chunk, oldest_version, step_s, task)
 
     def deadline(self, oldest_version: int, *, at_most: bool = False) -> float:
         """Until when replay should have what such a version has begun, by this object's clock; infinite where unknown.
@@ -123,9 +123,9 @@ class RolloutPermits:
             oldest_version: The oldest that has acted in the chunk.
             at_most: Whether it is shorter than may be cut: then its lease waits a while longer.
         """
-        if self._closing is None:
+        if self._forecast is None:
             return math.inf
-        closing, at = self._closing
+        closing, at = self._forecast
         leases = oldest_version + self._max_staleness - closing.use_version
         if leases < 0:
             return -math.inf
@@ -138,67 +138,67 @@ class RolloutPermits:
     @property
     def interval_s(self) -> float:
         """Between two versions, as far as is known, seconds."""
-        return 0.0 if self._closing is None else self._closing[0].interval_s
+        return 0.0 if self._forecast is None else self._forecast[0].interval_s
 
     @property
-    def is_behind(self) -> bool:
+    def needs_newer_weights(self) -> bool:
         """Whether replay would grant chunks to newer weights, and does not grant them to those in use."""
         version = self._version()
         return version == self._outdated or self._newest_version - version > self._max_staleness
 
-    def done(self, chunk: Chunk) -> None:
+    def release(self, chunk: Chunk) -> None:
         """The chunk is complete: its grant need not be kept."""
         with self._changed:
             self._grants.pop(chunk, None)
-            self._wishes.pop(chunk, None)
+            self._requests.pop(chunk, None)
             stream, number = chunk
             if stream in self._open and self._states[stream].chunk == number:
                 self._open.remove(stream)
-                self._unsaid.discard(stream)
+                self._unreported.discard(stream)
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Something changed that may turn a refusal into a grant: ask at once."""
         with self._changed:
             self._wake()
 
-    def ask(self) -> float | None:
-        """Asks once for all wishes and for due renewals. Returns when to ask again, in seconds; None when a wish."""
+    def reserve(self) -> float | None:
+        """Calls replay once with all requests and due renewals. Returns when to call again, s; None at a request."""
         with self._changed:
-            self._news = self._urgent = False
+            self._is_notified = self._urgent = False
             renewed_s = self._clock() - self._renew_s
-            due = [chunk for chunk, since in self._grants.items() if since <= renewed_s or self._is_news(chunk)]
-            asked = [*self._wishes, *due]
+            due = [chunk for chunk, since in self._grants.items() if since <= renewed_s or self._is_unreported(chunk)]
+            requested = [*self._requests, *due]
             streams = [
-                self._states[stream] for stream in sorted(self._unsaid | {stream for stream, _ in due} & self._open)
+                self._states[stream] for stream in sorted(self._unreported | {stream for stream, _ in due} & self._open)
             ]
-            is_news_due = bool(self._open) and self._clock() >= self._news_due
-        if not asked and not streams and not is_news_due:
+            is_forecast_due = bool(self._open) and self._clock() >= self._forecast_due
+        if not requested and not streams and not is_forecast_due:
             return None
         version = self._version()
-        answer = self._replay.reserve(version, asked, streams)
+        answer = self._replay.reserve(version, requested, streams)
         with self._changed:
-            self._unsaid -= {state.stream for state in streams if state is self._states[state.stream]}
-            self._learn(answer.closing, answer.longest_chunk_s)
+            self._unreported -= {state.stream for state in streams if state is self._states[state.stream]}
+            self._set_forecast(answer.closing, answer.longest_chunk_s)
             self._outdated = version if answer.wants_newer_weights else None
             self._newest_version = answer.newest_version
-            for chunk, granted in zip(asked, answer.granted, strict=True):
-                self._take(chunk, granted)
+            for chunk, granted in zip(requested, answer.granted, strict=True):
+                self._record_answer(chunk, granted)
             verdicts = starmap(StreamVerdict, zip(answer.too_slow, answer.ahead, strict=True))
-            self._verdicts.update(zip((stream for stream, _ in asked), verdicts, strict=True))
-            told = self._missed and any(answer.granted)
-            self._missed = self._missed and not told
-        if told:
-            self._granted_hook()
+            self._verdicts.update(zip((stream for stream, _ in requested), verdicts, strict=True))
+            is_granted_now = self._missed and any(answer.granted)
+            self._missed = self._missed and not is_granted_now
+        if is_granted_now:
+            self._on_granted()
         return None if all(answer.granted) else answer.retry_after_s
 
     def run(self) -> None:
         """Asks until closed."""
         try:
             while not self._closed:
-                retry_after_s = self.ask()
+                retry_after_s = self.reserve()
                 with self._changed:
-                    wait_s = min(retry_after_s or self._renew_s, self._next_news_s())
-                    if self._changed.wait_for(lambda: self._news or self._closed, wait_s):
+                    wait_s = min(retry_after_s or self._renew_s, self._forecast_due_in_s())
+                    if self._changed.wait_for(lambda: self._is_notified or self._closed, wait_s):
                         self._changed.wait_for(lambda: self._urgent or self._closed, LINGER_S)
         except StoppedError:
             return
@@ -209,38 +209,38 @@ class RolloutPermits:
             self._closed = True
             self._wake()
 
-    def _is_news(self, chunk: Chunk) -> bool:
+    def _is_unreported(self, chunk: Chunk) -> bool:
         """Whether replay does not know yet how the chunk is being made."""
         stream, number = chunk
-        return stream in self._unsaid & self._open and self._states[stream].chunk == number
+        return stream in self._unreported & self._open and self._states[stream].chunk == number
 
-    def _tell(self, chunk: Chunk, oldest_version: int | None, step_s: float, task: str) -> None:
+    def _record_state(self, chunk: Chunk, oldest_version: int | None, step_s: float, task: str) -> None:
         stream, number = chunk
         self._states[stream] = StreamState(
             stream=stream, chunk=number, oldest_version=oldest_version, step_time=duration(step_s), task=task
         )
-        self._unsaid.add(stream)
+        self._unreported.add(stream)
         self._wake(urgent=False)
 
-    def _learn(self, closing: LeaseForecast | None, longest_chunk_s: float) -> None:
+    def _set_forecast(self, closing: LeaseForecast | None, longest_chunk_s: float) -> None:
         self.forecasts += closing is None and longest_chunk_s != self.longest_chunk_s
         self.longest_chunk_s = longest_chunk_s
         if closing is not None:
-            self._closing = closing, self._clock()
-            self._news_due = self._clock() + max(closing.interval_s / 2, SHORTEST_NEWS_S)
+            self._forecast = closing, self._clock()
+            self._forecast_due = self._clock() + max(closing.interval_s / 2, MIN_FORECAST_INTERVAL_S)
             self.forecasts += 1
 
-    def _next_news_s(self) -> float:
+    def _forecast_due_in_s(self) -> float:
         """When to ask for a new forecast, seconds."""
-        return max(self._news_due - self._clock(), 0.0) if self._open and self._closing else math.inf
+        return max(self._forecast_due - self._clock(), 0.0) if self._open and self._forecast else math.inf
 
-    def _take(self, chunk: Chunk, granted: bool) -> None:
+    def _record_answer(self, chunk: Chunk, granted: bool) -> None:
         """Files one answer. A renewal that is refused stays granted: its steps are being made."""
-        if granted and (chunk in self._wishes or chunk in self._grants):
-            self._wishes.pop(chunk, None)
+        if granted and (chunk in self._requests or chunk in self._grants):
+            self._requests.pop(chunk, None)
             self._grants[chunk] = self._clock()
 
     def _wake(self, *, urgent: bool = True) -> None:
-        if urgent or not self._news:
+        if urgent or not self._is_notified:
             self._changed.notify_all()
-        self._news, self._urgent = True, self._urgent or urgent
+        self._is_notified, self._urgent = True, self._urgent or urgent

@@ -28,26 +28,26 @@ class ShardConnection:
 
     name: str
     """The shard's."""
-    grants: RolloutPermits
-    shipper: FragmentUploader
+    permits: RolloutPermits
+    uploader: FragmentUploader
     coming: set[int] = field(default_factory=set)
     """Slots that may start a fragment, but have not yet sent the complete one before it."""
 
     def has_room(self) -> bool:
-        """Whether another fragment may be started, as far as the shipper's queue goes."""
-        return self.shipper.has_room(len(self.coming))
+        """Whether another fragment may be started, as far as the uploader's queue goes."""
+        return self.uploader.has_room(len(self.coming))
 
     @property
-    def lack(self) -> str:
+    def missing(self) -> str:
         """The reason for which a blocked slot waits: one of `metrics.REASONS`."""
         if not self.has_room():
             return "room"
-        return "weights" if self.grants.is_behind else "grant"
+        return "weights" if self.permits.needs_newer_weights else "grant"
 
 
-def lane_numbers(actor_index: int, slots: int, lanes: int) -> NDArray[np.intp]:
+def shard_numbers(actor_index: int, slots: int, shards: int) -> NDArray[np.intp]:
     """The shard that each slot's stream goes to."""
-    return (actor_index * slots + np.arange(slots)) % lanes
+    return (actor_index * slots + np.arange(slots)) % shards
 
 
 class ChunkForecast(NamedTuple):
@@ -68,37 +68,37 @@ class StreamRouter:
         self,
         actor: str,
         slots: int,
-        lanes: Sequence[ShardConnection],
+        shards: Sequence[ShardConnection],
         *,
         fragments_per_chunk: int,
         actor_index: int = 0,
     ) -> None:
         self._actor = actor
-        self._lanes = tuple(lanes)
+        self._shards = tuple(shards)
         self._fragments_per_chunk = fragments_per_chunk
         self._sequence, self._chunk, self._chunk_start = ([0] * slots for _ in range(3))
         self._oldest = [0] * slots
         """The version that began the chunk that each slot is making."""
-        self.numbers = lane_numbers(actor_index, slots, len(lanes))
-        """The lane of every slot."""
+        self.shard_of = shard_numbers(actor_index, slots, len(shards))
+        """The shard of every slot."""
 
     def __iter__(self) -> Iterator[ShardConnection]:
-        return iter(self._lanes)
+        return iter(self._shards)
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._shards)
 
     def stream(self, slot: int) -> str:
         """The name of the slot's stream."""
         return f"{self._actor}-{slot}"
 
-    def wish(self, slot: int, *, after_another: bool = False) -> None:
+    def request(self, slot: int, *, after_another: bool = False) -> None:
         """Asks for the chunk of the slot's next fragment, or of the one after it."""
-        self._lane(slot).grants.wish(self._chunk_of(slot, after_another=after_another))
+        self._shard(slot).permits.request(self._chunk_of(slot, after_another=after_another))
 
     def has_room(self, slot: int) -> bool:
         """Whether a fragment of the slot may be queued although the next one goes on already."""
-        return self._lane(slot).has_room()
+        return self._shard(slot).has_room()
 
     def may_start(self, slot: int, *, after_another: bool, closes_chunk: bool = False) -> bool:
         """Whether the slot may start its next fragment: its chunk is granted, and there is room to send it.
@@ -109,69 +109,69 @@ class StreamRouter:
                 kept for that one until it is.
             closes_chunk: Whether that one ends its chunk, however short it is.
         """
-        lane, (stream, chunk) = self._lane(slot), self._chunk_of(slot, after_another=after_another)
+        shard, (stream, chunk) = self._shard(slot), self._chunk_of(slot, after_another=after_another)
         if closes_chunk and not self._is_last(slot):
             chunk += 1
-            lane.grants.wish((stream, chunk))
-        may_start = lane.has_room() and lane.grants.may_make((stream, chunk))
+            shard.permits.request((stream, chunk))
+        may_start = shard.has_room() and shard.permits.is_granted((stream, chunk))
         if may_start and after_another:
-            lane.coming.add(slot)
+            shard.coming.add(slot)
         return may_start
 
     def begin(self, slot: int, version: int, step_s: float, task: str = "") -> None:
         """The slot starts its next fragment, by this version; asks ahead for the chunk of the one after it."""
         if self._sequence[slot] == self._chunk_start[slot]:
             self._oldest[slot] = version
-            self._lane(slot).grants.begin(self._chunk_of(slot, after_another=False), version, step_s, task)
-        self.wish(slot, after_another=True)
+            self._shard(slot).permits.begin(self._chunk_of(slot, after_another=False), version, step_s, task)
+        self.request(slot, after_another=True)
 
-    def play(self, slot: int, step_s: float, task: str = "") -> None:
+    def report_pace(self, slot: int, step_s: float, task: str = "") -> None:
         """The slot plays on; its steps take so long now."""
-        self._lane(slot).grants.play(self._chunk_of(slot, after_another=False), step_s, task)
+        self._shard(slot).permits.report_pace(self._chunk_of(slot, after_another=False), step_s, task)
 
     @property
     def forecasts(self) -> int:
         """Number of changes of deadlines."""
-        return sum(lane.grants.forecasts for lane in self._lanes)
+        return sum(shard.permits.forecasts for shard in self._shards)
 
-    def outlook(self, slot: int) -> ChunkForecast:
+    def forecast(self, slot: int) -> ChunkForecast:
         """The forecast for the chunk that the slot is making."""
-        grants = self._lane(slot).grants
+        grants = self._shard(slot).permits
         whole = self._sequence[slot] - self._chunk_start[slot]
         return ChunkForecast(grants.deadline(self._oldest[slot]), grants.longest_chunk_s, whole)
 
-    def left_s(self, slot: int, version: int, now: float) -> float:
+    def time_left_s(self, slot: int, version: int, now: float) -> float:
         """Longest duration of a chunk that this version begins now."""
-        return self._lane(slot).grants.deadline(version, at_most=True) - now
+        return self._shard(slot).permits.deadline(version, at_most=True) - now
 
     def interval_s(self, slot: int) -> float:
         """Between two versions, as far as the slot's shard knows, seconds."""
-        return self._lane(slot).grants.interval_s
+        return self._shard(slot).permits.interval_s
 
     def verdict(self, slot: int) -> StreamVerdict:
         """Replay's latest verdict on the slot's stream."""
-        return self._lane(slot).grants.verdict(self.stream(slot))
+        return self._shard(slot).permits.verdict(self.stream(slot))
 
-    def lacking(self, held: NDArray[np.bool_]) -> Counter[str]:
+    def count_blocked(self, blocked: NDArray[np.bool_]) -> Counter[str]:
         """The number of blocked slots, of [S] bool, for each reason."""
-        counts = np.bincount(self.numbers[held], minlength=len(self._lanes)).tolist()
+        counts = np.bincount(self.shard_of[blocked], minlength=len(self._shards)).tolist()
         lacking: Counter[str] = Counter()
-        for lane, slots in zip(self._lanes, counts, strict=True):
+        for shard, slots in zip(self._shards, counts, strict=True):
             if slots:
-                lacking[lane.lack] += slots
+                lacking[shard.missing] += slots
         return lacking
 
     @property
     def queued(self) -> int:
         """Fragments that wait to be sent."""
-        return sum(len(lane.shipper) for lane in self._lanes)
+        return sum(len(shard.uploader) for shard in self._shards)
 
     def send(self, slot: int, fragment: Fragment, *, task: str = "", closes_chunk: bool) -> None:
         """Queues the slot's next fragment. After a chunk's last one, its grant need not be kept."""
         closes_chunk = closes_chunk or self._is_last(slot)
-        lane, chunk, sequence = self._lane(slot), self._chunk_of(slot, after_another=False), self._sequence[slot]
-        lane.coming.discard(slot)
-        lane.shipper.send(
+        shard, chunk, sequence = self._shard(slot), self._chunk_of(slot, after_another=False), self._sequence[slot]
+        shard.coming.discard(slot)
+        shard.uploader.send(
             QueuedFragment(
                 stream=self.stream(slot),
                 sequence=sequence,
@@ -185,19 +185,19 @@ class StreamRouter:
         self._sequence[slot] += 1
         if closes_chunk:
             self._chunk[slot], self._chunk_start[slot] = self._chunk[slot] + 1, sequence + 1
-            lane.grants.done(chunk)
+            shard.permits.release(chunk)
 
-    def report(self, slot: int, episode: episode_pb2.EpisodeRecord) -> None:
+    def send_episode(self, slot: int, episode: episode_pb2.EpisodeRecord) -> None:
         """Queues an episode record of the slot's stream. Any thread's."""
-        self._lane(slot).shipper.report(episode)
+        self._shard(slot).uploader.report(episode)
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Something changed that may turn refusals into grants."""
-        for lane in self._lanes:
-            lane.grants.news()
+        for shard in self._shards:
+            shard.permits.notify()
 
-    def _lane(self, slot: int) -> ShardConnection:
-        return self._lanes[int(self.numbers[slot])]
+    def _shard(self, slot: int) -> ShardConnection:
+        return self._shards[int(self.shard_of[slot])]
 
     def _chunk_of(self, slot: int, *, after_another: bool) -> Chunk:
         """The chunk of the slot's next fragment, or of the one after it."""

@@ -66,7 +66,7 @@ class FragmentUploader:
         self._progress = progress
         self._sent = sent
         self._changed = threading.Condition()
-        self._parcels: deque[QueuedFragment] = deque()
+        self._queue: deque[QueuedFragment] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
         self._refused = False
         """Whether the loop was told that there is no room, and nothing since."""
@@ -77,7 +77,7 @@ class FragmentUploader:
         self._replay.position = Position(run_id=run_id)
 
     def __len__(self) -> int:
-        return len(self._parcels)
+        return len(self._queue)
 
     def has_room(self, coming: int = 0) -> bool:
         """Whether another fragment may be started. Where not, `sent` is called when one may.
@@ -86,15 +86,15 @@ class FragmentUploader:
             coming: Fragments that will be queued before it.
         """
         with self._changed:
-            has_room = len(self._parcels) + coming < self._capacity
+            has_room = len(self._queue) + coming < self._capacity
             self._refused = self._refused or not has_room
         return has_room
 
-    def send(self, parcel: QueuedFragment) -> None:
+    def send(self, queued: QueuedFragment) -> None:
         """Queues a fragment."""
         with self._changed:
-            self._parcels.append(parcel)
-            if len(self._parcels) == 1 or self._is_urgent():
+            self._queue.append(queued)
+            if len(self._queue) == 1 or self._is_urgent():
                 self._changed.notify_all()
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
@@ -135,21 +135,21 @@ class FragmentUploader:
 
     def _wait(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._parcels or self._closed, FLUSH_S)
-            return not self._closed or bool(self._parcels or self._episodes)
+            self._changed.wait_for(lambda: self._queue or self._closed, FLUSH_S)
+            return not self._closed or bool(self._queue or self._episodes)
 
     def _is_urgent(self) -> bool:
         """Whether to send at once: to end, or before the loop runs out of room."""
-        return self._closed or self._are_many(len(self._parcels))
+        return self._closed or self._are_many(len(self._queue))
 
-    def _are_many(self, parcels: int) -> bool:
-        return 2 * parcels >= self._capacity
+    def _are_many(self, queued_fragments: int) -> bool:
+        return 2 * queued_fragments >= self._capacity
 
     def _forget(self, count: int) -> None:
         """Drops the oldest fragments, which replay has; tells the loop if it waits for room."""
         with self._changed:
             for _ in range(count):
-                self._parcels.popleft()
+                self._queue.popleft()
             told, self._refused = self._refused, False
         if told:
             self._sent()
@@ -161,31 +161,31 @@ class FragmentUploader:
     def _queued(self, linger_s: float = 0.0) -> list[QueuedFragment]:
         """The queue, once it was not empty for so long or is urgent."""
         with self._changed:
-            if self._parcels and linger_s:
+            if self._queue and linger_s:
                 self._changed.wait_for(self._is_urgent, linger_s)
-            return list(self._parcels)
+            return list(self._queue)
 
-    def _pack(self, parcels: list[QueuedFragment]) -> list[Packed]:
+    def _pack(self, queued_fragments: list[QueuedFragment]) -> list[Packed]:
         """Packs as many as one call shall carry."""
         packed, packed_bytes = list[Packed](), 0
-        for parcel in parcels:
+        for queued in queued_fragments:
             if packed_bytes >= CALL_BYTES:
                 break
-            packed.append(self._encode(parcel))
+            packed.append(self._encode(queued))
             packed_bytes += packed[-1][0].payload_bytes
         return packed
 
-    def _encode(self, parcel: QueuedFragment) -> Packed:
+    def _encode(self, queued: QueuedFragment) -> Packed:
         return encode(
-            parcel.fragment,
+            queued.fragment,
             run_id=self._replay.position.run_id,
-            stream=parcel.stream,
-            sequence=parcel.sequence,
+            stream=queued.stream,
+            sequence=queued.sequence,
             schema_fingerprint=self._schema_fingerprint,
             compression=self._compression,
             state_dtype=self._state_dtype,
-            chunk=parcel.chunk,
-            chunk_start=parcel.chunk_start,
-            closes_chunk=parcel.closes_chunk,
-            task=parcel.task,
+            chunk=queued.chunk,
+            chunk_start=queued.chunk_start,
+            closes_chunk=queued.closes_chunk,
+            task=queued.task,
         )

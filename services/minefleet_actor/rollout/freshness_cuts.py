@@ -27,26 +27,26 @@ from minefleet_actor.rollout.recorder import Recorder
 
 MARGIN_S = 0.03
 """From when a fragment is cut until replay has it."""
-SHARE, OUTLIER = 0.25, 4.0
+EWMA_WEIGHT, MAX_OUTLIER_RATIO = 0.25, 4.0
 """Weight of a new step in the mean duration of steps; a longer one counts as at most so many times the mean."""
-PATIENCE = 2.0
+PATIENCE_ITERATIONS = 2.0
 """Iterations that a slot without time waits for newer weights."""
-MANY = 128
+USUAL_STEPS = 128
 """Steps in the longer mean."""
-TOLD = 2.0
+REPORT_RATIO = 2.0
 """Replay is told anew where steps take so many times as long as it was told, or the inverse."""
-ALIKE, HICCUP = 0.95, 4.0
+ALIKE_SHARE, HICCUP_RATIO = 0.95, 4.0
 """A slot whose chunks usually take less than such a share of their limit is like others, and the limit is little more
 than they all take. One of them may take so many times as long as usually."""
-TELL_S = 3.0
+REPORT_INTERVAL_S = 3.0
 """Interval between reports of every playing slot to replay, where slots wait for each other."""
-STUCK = 3.0
+STUCK_RATIO = 3.0
 """A slot plays no longer whose environment takes so many times as long as resets do, and steps."""
-RESETS = 64
+MAX_RESETS = 64
 """Of how long resets take, of which the median counts."""
 PACE, BALANCE = 1, 2
 """A slot that may not start lacks time, or waits for others to have as many steps."""
-SLACK = 1.2
+STEP_TIME_SLACK = 1.2
 """Steps are expected to take so much longer than they did."""
 
 Slots = NDArray[np.intp]
@@ -57,7 +57,7 @@ class FreshnessCuts:
 
     def __init__(
         self,
-        lanes: StreamRouter,
+        router: StreamRouter,
         slots: int,
         *,
         least_steps: int,
@@ -70,7 +70,7 @@ class FreshnessCuts:
         """Stores its arguments.
 
         Args:
-            lanes: Know what replay forecasts, by the same clock.
+            router: Know what replay forecasts, by the same clock.
             slots: How many there are.
             least_steps: In the shortest fragment that is cut.
             fragment_length: Steps in a full fragment.
@@ -79,23 +79,23 @@ class FreshnessCuts:
             balanced: Whether slots wait for each other, so that replay must know which play.
             clock: Seconds, monotonic.
         """
-        self._lanes = lanes
+        self._router = router
         self._least_steps = least_steps
         self._fragment_length = fragment_length
         self._chunk_steps = chunk_steps
         self._enabled = enabled
         self._balanced = balanced
         self._clock = clock
-        self._tell_at = -math.inf
-        self._resets = deque[float](maxlen=RESETS)
+        self._report_at = -math.inf
+        self._resets = deque[float](maxlen=MAX_RESETS)
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
         self._longest_s = np.full(slots, np.inf)
         self._began_at = np.zeros(slots)
         self._steps_before = np.zeros(slots, np.intp)
         """In the chunk that a slot is making, before the open fragment."""
-        self._asked_at = np.full(slots, np.inf)
-        self._step_s, self._usual_s, self._told_s = np.zeros(slots), np.zeros(slots), np.zeros(slots)
+        self._commanded_at = np.full(slots, np.inf)
+        self._step_s, self._usual_s, self._reported_s = np.zeros(slots), np.zeros(slots), np.zeros(slots)
         self._steps = np.zeros(slots, np.intp)
         self._waits_until = np.full(slots, np.inf)
         self._waits_with = np.zeros(slots, np.int64)
@@ -108,30 +108,30 @@ class FreshnessCuts:
         if not self._enabled:
             return
         known = self._step_s[slots]
-        seconds = np.where(known > 0, np.minimum(seconds, OUTLIER * known), seconds)
-        step_s = np.where(known > 0, known + SHARE * (seconds - known), seconds)
+        seconds = np.where(known > 0, np.minimum(seconds, MAX_OUTLIER_RATIO * known), seconds)
+        step_s = np.where(known > 0, known + EWMA_WEIGHT * (seconds - known), seconds)
         self._step_s[slots] = step_s
         self._steps[slots] += 1
         usual_s = self._usual_s[slots]
-        usual_s += (seconds - usual_s) / np.minimum(self._steps[slots], MANY)
+        usual_s += (seconds - usual_s) / np.minimum(self._steps[slots], USUAL_STEPS)
         self._usual_s[slots] = usual_s
-        for slot in slots[_apart(usual_s, self._told_s[slots])].tolist():
-            self._told_s[slot] = self._usual_s[slot]
-            self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
+        for slot in slots[_differ(usual_s, self._reported_s[slots])].tolist():
+            self._reported_s[slot] = self._usual_s[slot]
+            self._router.report_pace(slot, self.step_s(slot), recorder.plays(slot))
 
     def were_reset(self, slots: Slots) -> None:
         """The environments of slots have been reset."""
-        self._resets.extend((self._clock() - self._asked_at[slots]).tolist())
+        self._resets.extend((self._clock() - self._commanded_at[slots]).tolist())
 
-    def tell(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
+    def report(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
         """Tells replay every now and then which slots play; `working` [S]: whose environment is at work."""
-        if not self._balanced or (now := self._clock()) < self._tell_at:
+        if not self._balanced or (now := self._clock()) < self._report_at:
             return
-        self._tell_at = now + TELL_S
-        longest_s = STUCK * np.maximum(self._step_s, np.median(self._resets) if self._resets else 0.0)
-        plays = ~working | (now - self._asked_at <= longest_s)
+        self._report_at = now + REPORT_INTERVAL_S
+        longest_s = STUCK_RATIO * np.maximum(self._step_s, np.median(self._resets) if self._resets else 0.0)
+        plays = ~working | (now - self._commanded_at <= longest_s)
         for slot in np.flatnonzero(plays).tolist():
-            self._lanes.play(slot, self.step_s(slot), recorder.plays(slot))
+            self._router.report_pace(slot, self.step_s(slot), recorder.plays(slot))
 
     def step_s(self, slot: int) -> float:
         """The usual duration of the slot's step, seconds; 0 where it is not known yet."""
@@ -141,9 +141,9 @@ class FreshnessCuts:
         """The slot has begun a fragment."""
         self._is_open[slot] = self._enabled
         if self._enabled:
-            if not self._lanes.outlook(slot).whole_fragments:
+            if not self._router.forecast(slot).whole_fragments:
                 self._began_at[slot] = self._clock()
-            self._foresee(slot)
+            self._update_deadline(slot)
         self._waits_until[slot] = math.inf
         self.lacks[slot] = 0
 
@@ -153,12 +153,14 @@ class FreshnessCuts:
 
     def has_time(self, slot: int) -> bool:
         """Whether another fragment fits into the chunk that the slot is making."""
-        return bool(self._clock() + SLACK * self._least_steps * self._step_s[slot] + MARGIN_S <= self._deadline[slot])
+        return bool(
+            self._clock() + STEP_TIME_SLACK * self._least_steps * self._step_s[slot] + MARGIN_S <= self._deadline[slot]
+        )
 
     def due(self, slots: Slots, recorder: Recorder) -> NDArray[np.bool_]:
         """[n] bool: the open fragments of which slots are to end before the next step."""
         self._update()
-        after = self._clock() + SLACK * self._step_s[slots] + MARGIN_S
+        after = self._clock() + STEP_TIME_SLACK * self._step_s[slots] + MARGIN_S
         is_due: NDArray[np.bool_] = after > self._deadline[slots]
         if not is_due.any():
             return is_due
@@ -167,9 +169,9 @@ class FreshnessCuts:
             is_due[at] = self._may_be_cut(int(slots[at]), recorder)
         return is_due
 
-    def asked(self, slots: Slots) -> None:
+    def commands_sent(self, slots: Slots) -> None:
         """The environments of slots were given something to do."""
-        self._asked_at[slots] = self._clock()
+        self._commanded_at[slots] = self._clock()
 
     def overdue(self, working: NDArray[np.bool_], recorder: Recorder) -> list[int]:
         """The slots, among those that are `working` [S], whose open fragment cannot wait for their environment."""
@@ -178,23 +180,23 @@ class FreshnessCuts:
         is_due = working & (now + MARGIN_S > self._deadline)
         if not is_due.any():
             return []
-        is_late = now - self._asked_at > OUTLIER * np.maximum(self._step_s, MARGIN_S)
+        is_late = now - self._commanded_at > MAX_OUTLIER_RATIO * np.maximum(self._step_s, MARGIN_S)
         is_due &= is_late | self._takes_too_long(recorder)
         return [slot for slot in np.flatnonzero(is_due).tolist() if self._may_be_cut(slot, recorder)]
 
     def may_start(self, slot: int, version: int, *, is_granted: bool) -> bool:
         """Whether the slot may begin a fragment with this version; waits for a newer one where it has no time."""
-        verdict = self._lanes.verdict(slot)
+        verdict = self._router.verdict(slot)
         if not is_granted:
             self.lacks[slot] = PACE if verdict.too_slow else BALANCE if verdict.ahead else 0
         now, step_s = self._clock(), self.step_s(slot)
-        longest_s = self._lanes.outlook(slot).longest_s
+        longest_s = self._router.forecast(slot).longest_s
         if not is_granted or not self._enabled or self._chunk_steps * step_s <= longest_s:
             return is_granted
-        if SLACK * self._least_steps * step_s + MARGIN_S <= self._lanes.left_s(slot, version, now):
+        if STEP_TIME_SLACK * self._least_steps * step_s + MARGIN_S <= self._router.time_left_s(slot, version, now):
             return True
         if math.isinf(self._waits_until[slot]):
-            self._waits_until[slot] = now + PATIENCE * self._lanes.interval_s(slot)
+            self._waits_until[slot] = now + PATIENCE_ITERATIONS * self._router.interval_s(slot)
             self._waits_with[slot] = version
         may_start = bool(now >= self._waits_until[slot] or version > self._waits_with[slot])
         self.lacks[slot] = 0 if may_start else PACE
@@ -205,7 +207,7 @@ class FreshnessCuts:
         left = np.maximum(self._chunk_steps - self._steps_before - recorder.length, 0)
         expected_s: NDArray[np.float64] = self._clock() - self._began_at + left * self._step_s
         usual_s = self._chunk_steps * self._usual_s
-        hiccup_s = np.where(usual_s <= ALIKE * self._longest_s, HICCUP * usual_s, 0.0)
+        hiccup_s = np.where(usual_s <= ALIKE_SHARE * self._longest_s, HICCUP_RATIO * usual_s, 0.0)
         takes_too_long: NDArray[np.bool_] = expected_s > np.maximum(self._longest_s, hiccup_s)
         return takes_too_long
 
@@ -215,18 +217,18 @@ class FreshnessCuts:
 
     def _update(self) -> None:
         """Takes what replay has forecast since."""
-        forecasts = self._lanes.forecasts
+        forecasts = self._router.forecasts
         if forecasts != self._forecasts:
             self._forecasts = forecasts
             for slot in np.flatnonzero(self._is_open).tolist():
-                self._foresee(slot)
+                self._update_deadline(slot)
 
-    def _foresee(self, slot: int) -> None:
-        deadline, longest_s, whole = self._lanes.outlook(slot)
+    def _update_deadline(self, slot: int) -> None:
+        deadline, longest_s, whole = self._router.forecast(slot)
         self._deadline[slot] = deadline if deadline < math.inf else self._began_at[slot] + longest_s
         self._longest_s[slot], self._steps_before[slot] = longest_s, whole * self._fragment_length
 
 
-def _apart(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether one is more than `TOLD` times the other."""
-    return (one > TOLD * other) | (TOLD * one < other)
+def _differ(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether one is more than `REPORT_RATIO` times the other."""
+    return (one > REPORT_RATIO * other) | (REPORT_RATIO * one < other)

@@ -2,7 +2,7 @@
 
     loop ── shots ──▶ tape ── draw, encode ──▶ file
                        │                         │ written or lost
-                       └─ the episode's record ──┴──▶ lanes ──▶ replay
+                       └─ the episode's record ──┴──▶ uploader ──▶ replay
 
 One slot's episode is filmed from its reset to its end, whenever the version that the actor acts with has passed another
 multiple of `record_video_interval`. The loop fills the tape and waits for nothing: a frame for which the tape has no
@@ -31,7 +31,7 @@ from minefleet_actor.video.reel import Reel, caption_of, forget_oldest, video_na
 logger = logging.getLogger(__name__)
 
 TAPE_BYTES = 64 * 2**20
-LONGEST_TAPE = 256
+MAX_QUEUED_SHOTS = 256
 """Shots on the tape, and their bytes, beyond which frames are left out."""
 
 Array = NDArray[Any]
@@ -115,15 +115,15 @@ class Camera:
         self._slot, self._passed = slot, passed
         self._film(slot, True)
 
-    def look(self, slots: NDArray[np.intp], value: NDArray[np.float32], version: int) -> None:
+    def film(self, slots: NDArray[np.intp], value: NDArray[np.float32], version: int) -> None:
         """The slots see something and have decided what to do; their next commands are not given yet."""
         for place in np.flatnonzero(slots == self._slot):
             frame = self._lens(self._slot)
-            if self._tape.qsize() < min(LONGEST_TAPE, max(TAPE_BYTES // frame.nbytes, 4)):
+            if self._tape.qsize() < min(MAX_QUEUED_SHOTS, max(TAPE_BYTES // frame.nbytes, 4)):
                 caption = caption_of(self._episodes, self._slot, float(value[place]), version)
                 self._tape.put(Shot(frame.copy(), caption))
             else:
-                self._metrics.frames_left_out.inc()
+                self._metrics.frames_dropped.inc()
 
     def end(self, slot: int, record: episode_pb2.EpisodeRecord) -> bool:
         """A slot's episode has ended, or failed, and shows the last that there is to see.
@@ -152,7 +152,7 @@ class Camera:
 
     def give_up(self) -> None:
         """Reports what `run` has not come to report, without its video."""
-        self._settle(None)
+        self._report_waiting(None)
 
     def run(self) -> None:
         """Writes until closed."""
@@ -170,7 +170,7 @@ class Camera:
                 is_lost = False
             if isinstance(item, Last):
                 # Last of all: the loop may end another episode from now on.
-                self._settle(path)
+                self._report_waiting(path)
 
     def _turn_off(self, last: Last | Cut) -> None:
         slot, self._slot = self._slot, -1
@@ -190,7 +190,7 @@ class Camera:
         logger.info("filmed an episode of version %d: %s", record.policy_version, path)
         return path
 
-    def _settle(self, path: Path | None) -> None:
+    def _report_waiting(self, path: Path | None) -> None:
         """Reports the record that waits, if it still does."""
         with self._lock:
             waiting, self._waiting = self._waiting, None

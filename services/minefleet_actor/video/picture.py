@@ -12,9 +12,9 @@ from minefleet.core.tree import Tree, flatten
 
 Frame = NDArray[np.uint8]
 
-SMALLEST_EDGE = 256
+MIN_VIDEO_EDGE = 256
 """Frames are enlarged by whole factors until both edges have so many pixels, and the bar is readable."""
-SMALLEST_FRAME = 8
+MIN_FRAME_EDGE = 8
 """Height and width below which a leaf of bytes is taken for something else than a picture."""
 LINES = 3
 COLUMNS = 22
@@ -53,7 +53,7 @@ def is_picture(leaf: Leaf) -> bool:
     if leaf.kind != "box" or leaf.dtype != "uint8" or not 2 <= len(leaf.shape) <= 4:
         return False
     height, width, _ = to_rgb(np.zeros(leaf.shape, np.uint8)).shape
-    return bool(min(height, width) >= SMALLEST_FRAME)
+    return bool(min(height, width) >= MIN_FRAME_EDGE)
 
 
 def to_rgb(frame: NDArray[Any]) -> Frame:
@@ -82,7 +82,7 @@ def draw(frame: NDArray[Any], caption: Caption) -> Frame:
 
 def enlarged(frame: Frame) -> Frame:
     """The frame, each pixel a square."""
-    factor = max(1, -(-SMALLEST_EDGE // min(frame.shape[:2])))
+    factor = max(1, -(-MIN_VIDEO_EDGE // min(frame.shape[:2])))
     return np.repeat(np.repeat(frame, factor, 0), factor, 1)
 
 

@@ -16,13 +16,13 @@ from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.video.mp4 import Mp4
 from minefleet_actor.video.picture import Caption, draw
 
-LONGEST_S = 600
+MAX_VIDEO_S = 600
 """Playing time beyond which a video is cut."""
 HOLD_S = 1.0
 """Duration of the last picture."""
 VIDEOS_KEPT = 100
 """Videos that a directory keeps, the newest."""
-ASIDE = ".recording-"
+RECORDING_PREFIX = ".recording-"
 LEFT_BEHIND_S = 24 * 3600
 """A file under way that nobody has touched for so long was left behind by an actor that died."""
 
@@ -30,9 +30,9 @@ LEFT_BEHIND_S = 24 * 3600
 class Reel:
     """Takes an episode's frames in order, then `finish` or `discard`."""
 
-    def __init__(self, directory: Path, fps: int, *, longest_s: int = LONGEST_S) -> None:
+    def __init__(self, directory: Path, fps: int, *, longest_s: int = MAX_VIDEO_S) -> None:
         self._directory = directory
-        self._aside = directory / f"{ASIDE}{uuid.uuid4().hex}.mp4"
+        self._aside = directory / f"{RECORDING_PREFIX}{uuid.uuid4().hex}.mp4"
         self._fps = fps
         self._longest = longest_s * fps
         self._mp4: Mp4 | None = None
@@ -110,7 +110,7 @@ def video_name(version: int, stream: str, episode: int) -> str:
 def forget_oldest(directory: Path) -> None:
     """Removes the oldest videos beyond `VIDEOS_KEPT`, and what actors that died have left behind; no other files."""
     found = sorted(directory.glob("version-*.mp4"), key=lambda path: (_modified_s(path), path.name))
-    left = [path for path in directory.glob(f"{ASIDE}*") if _modified_s(path) < time.time() - LEFT_BEHIND_S]
+    left = [path for path in directory.glob(f"{RECORDING_PREFIX}*") if _modified_s(path) < time.time() - LEFT_BEHIND_S]
     for path in (*found[:-VIDEOS_KEPT], *left):
         path.unlink(missing_ok=True)
 

@@ -55,7 +55,7 @@ class Copier:
             self._layout, self._places, self._idle = layout, _places(tensors), []
         if not tensors:
             return {}
-        arrays = self._lend()
+        arrays = self._take_block()
         torch._foreach_copy_([torch.from_numpy(array) for array in arrays], [*tensors.values()], non_blocking=True)
         for device in self._gpus:
             torch.cuda.current_stream(device).synchronize()
@@ -65,7 +65,7 @@ class Copier:
     def _gpus(self) -> set[torch.device]:
         return {device for *_, device in self._layout if device.type == "cuda"}
 
-    def _lend(self) -> list[NDArray[Any]]:
+    def _take_block(self) -> list[NDArray[Any]]:
         """Arrays on a block that comes back when the last of them is gone: `whole` is the base of all."""
         block = self._idle.pop() if self._idle else self._allocate()
         whole: NDArray[np.uint8] = block.numpy()

@@ -4,7 +4,7 @@
 
 The loop claims the iterations that shall be written and copies what they need; the backlog submits them when they are
 acked. At most one is being written; the backlog waits for the last. A rolling one is left out while an earlier claim is
-not yet written or is younger than `latest_interval_s`; one that is to be kept never is.
+not yet written or is younger than `latest_min_interval_s`; one that is to be kept never is.
 """
 
 import math
@@ -26,7 +26,7 @@ class CheckpointWriter:
         *,
         save_interval: int,
         keep_interval: int,
-        latest_interval_s: float,
+        latest_min_interval_s: float,
         background: bool,
         clock: Callable[[], float] = time.monotonic,
         saved: Callable[[], None] = lambda: None,
@@ -34,7 +34,7 @@ class CheckpointWriter:
         self._directory = directory
         self._save_interval = save_interval
         self._keep_interval = keep_interval
-        self._latest_interval_s = latest_interval_s
+        self._latest_interval_s = latest_min_interval_s
         self._clock = clock
         self._saved = saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if background else None
@@ -57,9 +57,9 @@ class CheckpointWriter:
         """Writes a claimed checkpoint, in the background if so asked."""
         self.wait()
         if self._thread is None:
-            self._settle(checkpoint)
+            self._write_claimed(checkpoint)
         else:
-            self._writing = self._thread.submit(self._settle, checkpoint)
+            self._writing = self._thread.submit(self._write_claimed, checkpoint)
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Writes a checkpoint now and removes those that it replaces."""
@@ -80,7 +80,7 @@ class CheckpointWriter:
             self._thread.shutdown()
         self.wait()
 
-    def _settle(self, checkpoint: Checkpoint) -> None:
+    def _write_claimed(self, checkpoint: Checkpoint) -> None:
         self.write(checkpoint)
         with self._lock:
             self._claims -= 1

@@ -2,7 +2,7 @@
 
 half-packed fragments ─▶ what is small ──────────────────────────┐
           │                                                      ├─▶ batch, on the device
-          ├─ all of it fits in `decoded_bytes` ─▶ unpack, stack ─┤
+          ├─ all of it fits in `decode_cache_bytes` ─▶ unpack, stack ─┤
           └─ else ─▶ unpacker, of pools of fragments that fit ───┘
 """
 
@@ -28,22 +28,22 @@ POOLS = 2
 class Collator:
     """Makes batches, and has the threads that unpack for them."""
 
-    def __init__(self, device: torch.device, *, decoded_bytes: int, threads: int, least_rows: int = 1) -> None:
+    def __init__(self, device: torch.device, *, decode_cache_bytes: int, threads: int, least_rows: int = 1) -> None:
         """Starts nothing yet.
 
         Args:
             device: Where batches are used.
-            decoded_bytes: What a batch may keep of observations and recurrent states once they are unpacked.
+            decode_cache_bytes: What a batch may keep of observations and recurrent states once they are unpacked.
             threads: That unpack.
             least_rows: Fragments of a pool at least, whatever they take.
         """
         self._device = device
-        self._decoded_bytes = decoded_bytes
+        self._decoded_bytes = decode_cache_bytes
         self._uploader = Uploader(device)
         self._least_rows = least_rows
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="unpacker")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-pool")
-        self._has_said = False
+        self._has_logged = False
 
     def collate(self, named: Sequence[tuple[Name, HalfPacked]]) -> Batch:
         """Pads fragments to one length.
@@ -58,7 +58,7 @@ class Collator:
             large = stack(rows, width, pinned=self._uploader.wants_pinned, spread=self._threads.map)
             return filled(batch, large).sent(self._uploader.upload)
         rows_per_pool = max(self._least_rows, self._decoded_bytes // POOLS // max(row_bytes))
-        self._say(len(rows), rows_per_pool, sum(row_bytes))
+        self._log_unpacking(len(rows), rows_per_pool, sum(row_bytes))
         unpacker = DecodeAhead(
             rows,
             width=width,
@@ -70,17 +70,17 @@ class Collator:
         )
         return replace(batch.sent(self._uploader.upload), unpacker=unpacker)
 
-    def _say(self, rows: int, rows_per_pool: int, unpacked_bytes: int) -> None:
+    def _log_unpacking(self, rows: int, rows_per_pool: int, unpacked_bytes: int) -> None:
         """Says once what is traded for memory."""
-        if not self._has_said:
+        if not self._has_logged:
             logger.warning(
-                "the observations of an iteration take %.0f MB unpacked, more than train_config.decoded_bytes keeps: "
-                "minibatches are drawn from %d of its %d fragments at a time",
+                "the observations of an iteration take %.0f MB unpacked, more than train_config.decode_cache_bytes "
+                "keeps: minibatches are drawn from %d of its %d fragments at a time",
                 unpacked_bytes / 1e6,
                 min(rows, rows_per_pool),
                 rows,
             )
-        self._has_said = True
+        self._has_logged = True
 
     def close(self) -> None:
         """Ends the threads."""

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 LEASE_WAIT_S = 1.0
 """Duration of one Lease's wait; bounds how late a stop is noticed."""
-WAITING = "waiting for fragments"
+WAITING_FOR_FRAGMENTS = "waiting for fragments"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +166,7 @@ class Prefetcher:
             try:
                 leased = future.result(LEASE_WAIT_S)
             except TimeoutError:
-                self._report(WAITING)
+                self._report(WAITING_FOR_FRAGMENTS)
                 waiting = True
             else:
                 if waiting:
@@ -195,7 +195,7 @@ class Prefetcher:
                 if waiting:
                     report(None)
                 return self._numbers, chunks
-            report(WAITING)
+            report(WAITING_FOR_FRAGMENTS)
             waiting = True
         raise StoppedError("stopped while waiting for fragments")
 

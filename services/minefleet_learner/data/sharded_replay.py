@@ -56,7 +56,7 @@ class Shards:
         """The learner's position."""
         return self._parts[0].replay.position
 
-    def stand(self, position: Position) -> None:
+    def set_position(self, position: Position) -> None:
         """Says where the learner stands; goes along with every call from now on."""
         for part in self._parts:
             part.replay.position = position
@@ -64,10 +64,10 @@ class Shards:
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
         """Leases the chunks of one iteration; None when the wait ran out. Asking again adds what is missing."""
 
-        def ask(part: ShardPart) -> Lease:
+        def call_all(part: ShardPart) -> Lease:
             return part.replay.lease(number, steps=part.steps, use_version=use_version, wait_s=wait_s, order=order)
 
-        leases = list(map(ask, self._parts) if self._threads is None else self._threads.map(ask, self._parts))
+        leases = list(map(call_all, self._parts) if self._threads is None else self._threads.map(call_all, self._parts))
         self.latest = leases
         parts = [lease.chunks for lease in leases]
         if not all(parts):

@@ -25,10 +25,10 @@ class Uploader:
         with torch.cuda.stream(self._stream):
             copies = tree_map(lambda leaf: leaf.to(self._device, non_blocking=True), tree)
         self._stream.synchronize()
-        tree_map(self._lend, copies)
+        tree_map(self._hold, copies)
         return copies
 
-    def _lend(self, leaf: Tensor) -> None:
+    def _hold(self, leaf: Tensor) -> None:
         """Keeps the memory from being reused by the next copy while kernels may still read it."""
         leaf.record_stream(torch.cuda.default_stream(self._device))
 

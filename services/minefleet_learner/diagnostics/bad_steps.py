@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 BATCH_FILE = "batch.safetensors"
 STEP_FILE = "step.json"
-MOST_DUMPS = 5
+MAX_DUMPS = 5
 """Per run: the first ones tell most."""
-MOST_BYTES = 2**32
+MAX_DUMP_BYTES = 2**32
 """Of all dumps of a run; what would exceed it is not kept."""
 OF_PREPARED = ("start", "reference_start", "numbers")
 OF_PIECES = tuple(field.name for field in fields(Pieces))
@@ -45,7 +45,7 @@ OF_PIECES = tuple(field.name for field in fields(Pieces))
 class BadStepDumps:
     """Keeps the first bad steps of a run."""
 
-    def __init__(self, run: Run, *, rank: int = 0, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, run: Run, *, rank: int = 0, most_bytes: int = MAX_DUMP_BYTES) -> None:
         self._run = run
         self._rank = rank
         self._most_bytes = most_bytes
@@ -54,7 +54,7 @@ class BadStepDumps:
         """Keeps a step, if there is room. What keeps it from being written is logged: the training matters more."""
         directory = self._run.directory / BAD_STEPS
         number = len(list(directory.glob("[0-9]*")))
-        if number >= MOST_DUMPS:
+        if number >= MAX_DUMPS:
             return
         checkpoint = take_snapshot(updater, CheckpointState(run_id=""), (self._run.directory / RUN_FILE).read_text())
         arrays = _arrays(bad)

@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 FRAGMENTS = 2
 """Number of fragments compared per iteration: enough to notice, too few to cost."""
-MOST_VERSIONS = 8
+MAX_VERSIONS = 8
 """Versions that are remembered at most, whatever `max_staleness` allows: each is a copy of the weights."""
-MOST_UNPROBED = 10
+MAX_UNPROBED = 10
 """Iterations in a row without a step to compare, after which a log line says so."""
 BOUNDS = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.025}
 """Largest difference by the dtype that actors compute in below the heads, or in which the state before a fragment is
 stored; the learner's side is always float32. The latter rounds what V(sₜ₊₁) of the fragment before comes from."""
-ULPS = 4
+TOLERANCE_ULPS = 4
 """Roundings of float32 that a value goes through between normalised and reward units, both ways."""
 
 
@@ -74,7 +74,7 @@ class ParityProbe:
         self, policy: Policy, *, versions: int, context_length: int, rounded: Collection[str], bound: float
     ) -> None:
         self._policy = twin(policy).eval()
-        self.versions = min(versions, MOST_VERSIONS)
+        self.versions = min(versions, MAX_VERSIONS)
         """Number of remembered versions, at most."""
         self._context_length = context_length
         self._rounded = rounded
@@ -112,11 +112,11 @@ class ParityProbe:
 
     def _nothing(self) -> Parity:
         self._unprobed += 1
-        if self._unprobed == MOST_UNPROBED:
+        if self._unprobed == MAX_UNPROBED:
             logger.warning(
                 "nothing that actors recorded could be compared with its version's weights for %d iterations: "
                 "all fragments begin with versions that are no longer remembered",
-                MOST_UNPROBED,
+                MAX_UNPROBED,
             )
         return Parity(unprobed=self._unprobed)
 
@@ -162,7 +162,7 @@ class ParityProbe:
         """Compares in normalised units what lies recorded in reward units."""
         norm = self._policy.value_norm
         side = _side(norm.normalize(recorded), value, mask)
-        resolution = ULPS * torch.finfo(torch.float32).eps * (recorded.abs() + norm.mean.abs()) / norm.std
+        resolution = TOLERANCE_ULPS * torch.finfo(torch.float32).eps * (recorded.abs() + norm.mean.abs()) / norm.std
         return replace(side, recorded=recorded, recomputed=norm.denormalize(value), resolution=resolution)
 
 

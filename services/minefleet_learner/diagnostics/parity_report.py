@@ -13,8 +13,10 @@ from minefleet_learner.data.batch import Name
 LOGP, VALUE, NEXT_VALUE = "ln π(aₜ|sₜ)", "V(sₜ)", "V(sₜ₊₁)"
 
 AT_FIRST = "only steps from a `first` on differ: the actor does not reset the recurrent state there"
-UNTIL_FIRST = "steps agree from a `first` on: the fragment's recurrent state is not the one that the actor went on from"
-FOLLOWING = (
+STATE_DIFFERS = (
+    "steps agree from a `first` on: the fragment's recurrent state is not the one that the actor went on from"
+)
+NEXT_VALUES_DIFFER = (
     "only the values of what follows differ: they were computed from a stale recurrent state, or of the observation "
     "after the reset"
 )
@@ -25,7 +27,7 @@ EVERYWHERE = (
     "than `worker_config.dtype` says, or its statistics of observations are not those that were published"
 )
 SCATTERED = "single steps differ: what the policy saw or did there is not what was recorded"
-MANY = 0.25
+BROKEN_SHARE = 0.25
 """Share of the steps from which on a fault is not one of single steps."""
 
 
@@ -88,14 +90,14 @@ def suspect(comparison: Comparison, bound: float) -> str:
     """Common causes of such a pattern."""
     wrong = {name: side.excess > bound for name, side in comparison.sides.items()}
     if not (wrong[LOGP] | wrong[VALUE]).any():
-        return FOLLOWING
+        return NEXT_VALUES_DIFFER
     if place := _of_a_state(comparison, wrong[LOGP] | wrong[VALUE]):
         return place
     if not wrong[LOGP].any():
         return VALUES
     if not wrong[VALUE].any():
         return ACTIONS
-    many = MANY * int(comparison.mask.sum())
+    many = BROKEN_SHARE * int(comparison.mask.sum())
     return EVERYWHERE if int((wrong[LOGP] | wrong[VALUE]).sum()) > many else SCATTERED
 
 
@@ -109,4 +111,4 @@ def _of_a_state(comparison: Comparison, wrong: Tensor) -> str:
         return ""
     if not (wrong & before).any():
         return AT_FIRST
-    return "" if (wrong & after).any() else UNTIL_FIRST
+    return "" if (wrong & after).any() else STATE_DIFFERS

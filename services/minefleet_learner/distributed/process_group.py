@@ -104,7 +104,7 @@ class Ranks:
             dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
         return [json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)]
 
-    def tell(self, message_to: Callable[[int], Any]) -> None:
+    def broadcast(self, message_to: Callable[[int], Any]) -> None:
         """Sends plain data from rank 0 to every other rank."""
         if self._store is None:
             return
@@ -113,7 +113,7 @@ class Ranks:
             for rank in range(1, self.size):
                 self._store.set(f"{MESSAGES}/{rank}/{self._messages}", json.dumps(message_to(rank)))
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Waits for the next message of rank 0.
 
         Raises:
@@ -128,7 +128,7 @@ class Ranks:
             self._store.delete_key(key)
         return message
 
-    def leave(self) -> None:
+    def exit_barrier(self) -> None:
         """Ends it in good order: rank 0, which may hold the store, goes last."""
         if self._store is None:
             return
@@ -152,7 +152,7 @@ class Ranks:
             dist.all_reduce(tensor, operation, group=self._group(tensor))
 
 
-ALONE = Ranks()
+SINGLE_RANK = Ranks()
 
 
 def join(num_workers: int, timeout_s: float, device: torch.device) -> Ranks:
@@ -174,7 +174,7 @@ def join(num_workers: int, timeout_s: float, device: torch.device) -> Ranks:
             f"starts them, and so does `torchrun --nproc-per-node {num_workers} -m minefleet_learner --run-dir DIR`"
         )
     if size == 1:
-        return ALONE
+        return SINGLE_RANK
     with _lost():
         rank, store = rank_here(), _store(timedelta(seconds=timeout_s))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))

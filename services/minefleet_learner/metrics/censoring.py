@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-FEWEST = 10.0
+MIN_EPISODES = 10.0
 """Equally weighted episodes that an estimate must be worth."""
 
 
@@ -32,7 +32,7 @@ def uncut_mean(returns: Sequence[float], lengths: Sequence[int], hazard: float) 
         hazard: h, in [0, 1).
 
     Returns:
-        The mean; None where the weights are worth fewer than `FEWEST` equal ones, by Kish's (Σ w)² / Σ w².
+        The mean; None where the weights are worth fewer than `MIN_EPISODES` equal ones, by Kish's (Σ w)² / Σ w².
     """
     if len(returns) != len(lengths):
         raise ValueError(f"returns and lengths must be of the same episodes, got {len(returns)} and {len(lengths)}")
@@ -41,4 +41,4 @@ def uncut_mean(returns: Sequence[float], lengths: Sequence[int], hazard: float) 
     logs = -np.log1p(-hazard) * np.asarray(lengths, np.float64)
     weights = np.exp(logs - logs.max())
     worth = weights.sum() ** 2 / np.square(weights).sum()
-    return float(weights @ np.asarray(returns, np.float64) / weights.sum()) if worth >= FEWEST else None
+    return float(weights @ np.asarray(returns, np.float64) / weights.sum()) if worth >= MIN_EPISODES else None

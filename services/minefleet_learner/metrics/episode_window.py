@@ -7,9 +7,9 @@ from typing import Any
 from minefleet.v1 import episode_pb2
 from minefleet_learner.metrics.censoring import hazard, uncut_mean
 
-MOST_KINDS = 16
+MAX_KINDS = 16
 """Kinds of failures that are told apart."""
-OTHER = "other"
+OTHER_TASK = "other"
 """Name for what is beyond a bound."""
 WINDOWS = ("returns", "discounted_returns", "lengths", "outcomes", "cut_returns", "cut_lengths")
 
@@ -54,7 +54,7 @@ class EpisodeWindow:
 
     def _fail(self, record: episode_pb2.EpisodeRecord) -> None:
         self.failures += 1
-        kind = bounded(record.failure, self.kinds, MOST_KINDS)
+        kind = bounded(record.failure, self.kinds, MAX_KINDS)
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if record.length:
             self.outcomes.append((record.length, True))
@@ -85,8 +85,8 @@ class EpisodeWindow:
 
 
 def bounded(name: str, known: Mapping[str, Any], most: int) -> str:
-    """The name itself while it is known or there is room for it, else `OTHER`."""
-    return name if name in known or len(known) < most else OTHER
+    """The name itself while it is known or there is room for it, else `OTHER_TASK`."""
+    return name if name in known or len(known) < most else OTHER_TASK
 
 
 def mean(values: Iterable[float]) -> float | None:

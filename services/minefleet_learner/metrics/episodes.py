@@ -7,7 +7,7 @@ from typing import Any
 from minefleet.config import EpisodeStatisticsConfig
 from minefleet.core import crafter_score
 from minefleet.v1 import episode_pb2
-from minefleet_learner.metrics.episode_window import OTHER, EpisodeWindow, bounded, mean
+from minefleet_learner.metrics.episode_window import OTHER_TASK, EpisodeWindow, bounded, mean
 
 DEFAULT = EpisodeStatisticsConfig()
 
@@ -40,7 +40,7 @@ class EpisodeStatistics:
             self._metrics.append(dict(record.metrics))
 
     def _task(self, task: str) -> EpisodeWindow:
-        named = {name: tally for name, tally in self.tasks.items() if name != OTHER}
+        named = {name: tally for name, tally in self.tasks.items() if name != OTHER_TASK}
         name = bounded(task, named, self._config.max_tasks)
         if name not in self.tasks:
             self.tasks[name] = EpisodeWindow(self._config.window)

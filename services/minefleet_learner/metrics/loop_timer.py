@@ -20,7 +20,7 @@ from typing import Literal
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from minefleet.monitoring.bottleneck import LOOP, LOOP_PREFIX, shares
+from minefleet.monitoring.bottleneck import LOOP_PREFIX, LOOP_STAGES, shares
 from minefleet_runtime.recent import Recent
 
 Doing = Literal["nothing", "waits", "trains", "stands still"]
@@ -33,7 +33,7 @@ class LoopTimer(Collector):
         self._max_staleness = max_staleness
         self._clock = clock
         self._lock = threading.Lock()
-        self._seconds = dict.fromkeys(LOOP, 0.0)
+        self._seconds = dict.fromkeys(LOOP_STAGES, 0.0)
         self._since = clock()
         self._doing: Doing = "nothing"
         self._is_reading = False
@@ -50,7 +50,7 @@ class LoopTimer(Collector):
         self._do("trains")
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
+    def waiting_for_publish(self) -> Iterator[None]:
         """The loop stands still for weights that are copied or published; then it is at work again."""
         self._do("stands still")
         try:
@@ -70,26 +70,26 @@ class LoopTimer(Collector):
     def trained(self) -> None:
         """There is one more version that is not out."""
         with self._lock:
-            self._settle()
+            self._end_interval()
             self._unpublished += 1
 
     def published(self) -> None:
         """One of them is out."""
         with self._lock:
-            self._settle()
+            self._end_interval()
             self._unpublished -= 1
 
     def seconds(self) -> dict[str, float]:
-        """Up to now, by `LOOP`."""
+        """Up to now, by `LOOP_STAGES`."""
         with self._lock:
-            self._settle()
+            self._end_interval()
             return dict(self._seconds)
 
     def shares(self) -> dict[str, float]:
-        """Of the time of late, by `LOOP`; all 0 before the first wait is over."""
-        return shares(self._recent.grown(), LOOP)
+        """Of the time of late, by `LOOP_STAGES`; all 0 before the first wait is over."""
+        return shares(self._recent.grown(), LOOP_STAGES)
 
-    def figures(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """Seconds of late, as the learner's board says them."""
         return {f"{LOOP_PREFIX}{name}": seconds for name, seconds in self._recent.grown().items()}
 
@@ -104,15 +104,15 @@ class LoopTimer(Collector):
 
     def _do(self, doing: Doing) -> None:
         with self._lock:
-            self._settle()
+            self._end_interval()
             self._doing = doing
 
     def _read(self, is_reading: bool) -> None:
         with self._lock:
-            self._settle()
+            self._end_interval()
             self._is_reading = is_reading
 
-    def _settle(self) -> None:
+    def _end_interval(self) -> None:
         now = self._clock()
         elapsed_s, self._since = now - self._since, now
         if self._doing != "nothing":

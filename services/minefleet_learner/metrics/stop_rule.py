@@ -6,7 +6,7 @@ from minefleet.config import FleetConfig
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet_learner.metrics.episodes import EpisodeStatistics
 
-FEWEST_EPISODES = 20
+MIN_EPISODES = 20
 """Episodes without which no mean return is judged."""
 
 
@@ -22,7 +22,7 @@ def stop_reason(
     Args:
         config: The conditions.
         state: Where training stands.
-        episodes: Of the training; at least `FEWEST_EPISODES` are needed to judge the return.
+        episodes: Of the training; at least `MIN_EPISODES` are needed to judge the return.
         launch_s: Seconds since this launch.
         starved_for: Iterations in a row in which a task has starved.
     """
@@ -46,4 +46,4 @@ def with_best(state: CheckpointState, episodes: EpisodeStatistics) -> Checkpoint
 
 
 def _judged_return(episodes: EpisodeStatistics) -> float | None:
-    return episodes.return_mean if episodes.total.finished >= FEWEST_EPISODES else None
+    return episodes.return_mean if episodes.total.finished >= MIN_EPISODES else None

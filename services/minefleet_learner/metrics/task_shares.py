@@ -11,7 +11,7 @@ from minefleet_learner.metrics.episode_window import bounded
 
 WINDOW = 20
 """Iterations that shares are taken over."""
-FIRST = 10
+FIRST_ITERATIONS = 10
 """Iterations that no warning counts: what is lost before replay knows any pace says nothing of the run."""
 LET_OFF_SHARE = 0.05
 """Of the trained steps; where `balance` lets tasks off so many, it is said."""
@@ -48,8 +48,8 @@ class StepShares:
         shares = shares_of(_grown(self._marks[0], counts), too_slow)
         streams = [_described(account) for answer in answers for account in answer.starved_streams]
         warnings = {f"too slow: {task}": self._advice(task, needed, answers) for task, needed in sorted(slow.items())}
-        settled = list(self._marks)[max(0, FIRST + len(self._marks) - self._iterations - 1) :]
-        known = shares_of(_grown(settled[0], counts), too_slow) if len(settled) > WINDOW // 2 else {}
+        complete = list(self._marks)[max(0, FIRST_ITERATIONS + len(self._marks) - self._iterations - 1) :]
+        known = shares_of(_grown(complete[0], counts), too_slow) if len(complete) > WINDOW // 2 else {}
         warnings |= {f"starved: {task}": said for task, said in starved(known) if f"too slow: {task}" not in warnings}
         self.starved_for = self.starved_for + 1 if warnings else 0
         warnings |= self._unbalanced(known)

@@ -35,7 +35,7 @@ class BatchStats:
         return 1 - float(self.error.variance) / total if total > 0 else 0.0
 
 
-def look_at(part: RankBatch | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
+def measure_batch(part: RankBatch | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
     """Looks at what all ranks have; `part` is this one's, on its device. Every rank calls it."""
     rows, weights, burned_in = torch.zeros(0, 4, device=device), Weights(), 0
     if part is not None:

@@ -108,7 +108,7 @@ def recompute(policy: Policy, batch: Batch, config: TrainConfig) -> Recomputed:
         selection = select_seen(batch, rows, whole_rows=whole_rows)
         if len(parts) > 1:
             wayside = StartCollector(batch, rows, parts)
-            output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.look)
+            output = evaluate(policy, batch, selection, wayside.parts, compute_dtype(config), wayside.record)
             starts.append((rows, wayside.states()))
         else:
             output = evaluate(policy, batch, selection, [slice(0, value.shape[1])], compute_dtype(config))

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.policies.layers.encoders import AT_ONCE
+from minefleet.policies.layers.encoders import ENCODE_CHUNK_STEPS
 from minefleet.policies.precision import compute
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.pieces import evenly
 
-PASS_STEPS = AT_ONCE
+PASS_STEPS = ENCODE_CHUNK_STEPS
 """Steps that a pass on the CPU takes at most without memory."""
 
 
@@ -92,7 +92,7 @@ def evaluate(
     selection: Selection,
     parts: Sequence[slice],
     dtype: torch.dtype = torch.float32,
-    look: Callable[[int, Tree], None] = lambda _, __: None,
+    on_part: Callable[[int, Tree], None] = lambda _, __: None,
 ) -> PolicyOutput:
     """Runs the policy over all that was seen in some rows.
 
@@ -102,7 +102,7 @@ def evaluate(
         selection: Which of it.
         parts: Of S, those that a policy with memory runs over one after the other.
         dtype: What the layers below the heads compute in.
-        look: Called before each part with where it begins and the state there, a tree of [b, ...].
+        on_part: Called before each part with where it begins and the state there, a tree of [b, ...].
     """
     obs, first = observations(batch, selection.rows, selection.seen), gather(batch.seen_first, selection.seen)
     if not has_memory(policy):
@@ -110,7 +110,7 @@ def evaluate(
     state = stored_state(batch, selection.rows)
     outputs: list[PolicyOutput] = []
     for part in parts:
-        look(part.start, state)
+        on_part(part.start, state)
         seen = tree_map(lambda leaf, at=part: leaf[:, at], obs)
         output, state = compute(policy, seen, state, first[:, part], dtype)
         outputs.append(output)

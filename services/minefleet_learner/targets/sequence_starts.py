@@ -38,7 +38,7 @@ class StartCollector:
         """Of what was seen: each window begins where one of these does."""
         self._found: list[tuple[Tensor, Tree]] = []
 
-    def look(self, start: int, state: Tree) -> None:
+    def record(self, start: int, state: Tree) -> None:
         """Keeps what a window begins with; `state` is a tree of [b, ...] before the observation `start` of the rows."""
         row, window = (self._begins == start).nonzero().unbind(1)
         self._found.append((row * self._begins.shape[1] + window, tree_map(lambda leaf: _chosen(leaf, row), state)))

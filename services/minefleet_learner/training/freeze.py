@@ -16,10 +16,10 @@ def train_only(policy: Policy, *, heads: bool, warming_up: bool) -> bool:
         heads: Train both heads and nothing else.
         warming_up: Train the value head and nothing else.
     """
-    stands_still = heads or warming_up
-    policy.requires_grad_(not stands_still)
+    is_frozen = heads or warming_up
+    policy.requires_grad_(not is_frozen)
     policy.action_head.requires_grad_(not warming_up)
     policy.value_head.requires_grad_(True)
     for name in policy.frozen:
         policy.get_parameter(name).requires_grad_(False)
-    return stands_still
+    return is_frozen

@@ -29,8 +29,8 @@ from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.pieces import draw
-from minefleet_learner.distributed.process_group import ALONE, Ranks, RanksError
-from minefleet_learner.targets.batch_stats import BatchStats, UpdateTally, look_at
+from minefleet_learner.distributed.process_group import SINGLE_RANK, Ranks, RanksError
+from minefleet_learner.targets.batch_stats import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.targets.estimate import Estimates, RankBatch, estimate
 from minefleet_learner.targets.forward import acted_on, has_memory
 from minefleet_learner.targets.prepare import Prepared, Preparer
@@ -57,7 +57,7 @@ class Updater:
         config: TrainConfig,
         reference: Policy | None,
         *,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = SINGLE_RANK,
         compiled: Policy | None = None,
         dump: "Dump | None" = None,
     ) -> None:
@@ -102,16 +102,16 @@ class Updater:
         if bad:
             self._stepper.leave_out(bad)
             return UpdateReport(skipped_steps=1)
-        before = look_at(part, self._ranks, self.policy.value_norm.mean.device, self._config.log_ratio_range)
+        before = measure_batch(part, self._ranks, self.policy.value_norm.mean.device, self._config.log_ratio_range)
         if not before.target.count:
             return UpdateReport(burn_in_steps=before.burn_in_steps)
         self.policy.value_norm.absorb(before.target, self.policy.value_head)
         prepared = None if part is None else self._preparer.prepare(part, before)
-        stands_still = self._set_rates(rates)
-        self.policy.train(not stands_still)
+        is_frozen = self._set_rates(rates)
+        self.policy.train(not is_frozen)
         report = self._train(prepared, before, rates)
         self.policy.eval()
-        if self.policy.obs_norm is not None and not stands_still:
+        if self.policy.obs_norm is not None and not is_frozen:
             pieces = [] if batch is None else acted_on(batch, self._config.batch_size_per_gpu)
             self.policy.obs_norm.absorb([self._ranks.merge(one) for one in self.policy.obs_norm.moments_of(pieces)])
         return report
@@ -128,7 +128,7 @@ class Updater:
         rows = [] if part is None else not_finite(part.batch, part.estimates)
         bad = [] if part is None else [part.batch.names[row] for row in rows]
         if part is not None and rows:
-            self._tell(BadStep(batch=subset(part.batch, torch.tensor(rows)), rates=rates))
+            self._report_bad_step(BadStep(batch=subset(part.batch, torch.tensor(rows)), rates=rates))
         if self._ranks.is_alone:
             return bad
         mine = {"bad": bad, "digest": digest(self.policy.state_dict())}
@@ -153,7 +153,7 @@ class Updater:
         loss_of = auxiliary.added_to(main_loss_of)
         for group, count in self._groups(prepared, lengths):
             rng = rng_arrays() if self._dump else None
-            dump = partial(self._tell_of, prepared, rates, rng)
+            dump = partial(self._report_group, prepared, rates, rng)
             limit = self._kl_limit(rates)
             if not self._stepper.step(group, lengths, count, loss_of, names_of, tally, limit, dump):
                 break
@@ -184,12 +184,14 @@ class Updater:
         self._stepper.step(micro_batches, lengths, count, loss_of, prepared.names_of, tally)
         return tally
 
-    def _tell_of(self, prepared: Prepared | None, rates: Rates, rng: Arrays | None, group: Sequence[Tensor]) -> None:
+    def _report_group(
+        self, prepared: Prepared | None, rates: Rates, rng: Arrays | None, group: Sequence[Tensor]
+    ) -> None:
         if prepared is None or not group:
             return
         kept, chosen = prepared.subset(prepared.rows_of(torch.cat(list(group))))
         at = chosen.cpu()
-        self._tell(
+        self._report_bad_step(
             BadStep(
                 batch=kept.batch,
                 rates=rates,
@@ -199,7 +201,7 @@ class Updater:
             )
         )
 
-    def _tell(self, bad: "BadStep") -> None:
+    def _report_bad_step(self, bad: "BadStep") -> None:
         if self._dump is not None:
             self._dump(self, bad)
 

@@ -12,7 +12,7 @@ from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
 from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
-from minefleet_replay.state.index import NOWHERE, Chunk
+from minefleet_replay.state.index import NO_LOCATION, Chunk
 from minefleet_replay.state.lease_forecast import ForecastRow, needed_s
 from minefleet_replay.state.ledger import Reason, bucket_of
 from minefleet_replay.state.step_shares import PLAYED
@@ -52,13 +52,13 @@ REFUSED = Grant(granted=False)
 class AppendPath:
     """Takes in what actors send. Not thread-safe."""
 
-    def __init__(self, keeper: TransactionManager, clock: Callable[[], float]) -> None:
-        self._keeper = keeper
+    def __init__(self, transactions: TransactionManager, clock: Callable[[], float]) -> None:
+        self._transactions = transactions
         self._clock = clock
 
     @property
-    def _books(self) -> ReplayState:
-        return self._keeper.books
+    def _state(self) -> ReplayState:
+        return self._transactions.state
 
     def reserve(
         self, policy_version: int, names: Sequence[ChunkName], closing: ForecastRow | None, longest_s: float
@@ -73,14 +73,14 @@ class AppendPath:
         """
         if self._is_too_old(policy_version):
             for name in names:
-                self._keeper.pacing.revoke(name)
-            return [REFUSED] * len(names), 0, self._keeper.pacing.free_steps(self._books.index.usable_steps)
-        lag = max(0, self._books.standing.newest_version - policy_version)
-        fresh_steps = self._books.limits.fresh_steps(lag)
-        if self._keeper.balance is not None:
-            self._keeper.balance.update(self._clock())
+                self._transactions.pacing.revoke(name)
+            return [REFUSED] * len(names), 0, self._transactions.pacing.free_steps(self._state.index.usable_steps)
+        lag = max(0, self._state.run_state.newest_version - policy_version)
+        fresh_steps = self._state.limits.fresh_steps(lag)
+        if self._transactions.balance is not None:
+            self._transactions.balance.update(self._clock())
         grants = [self._reserve(name, fresh_steps, closing, longest_s) for name in names]
-        free, held_steps = self._keeper.pacing.free_steps, self._books.index.usable_steps
+        free, held_steps = self._transactions.pacing.free_steps, self._state.index.usable_steps
         return grants, free(held_steps, fresh_steps), free(held_steps)
 
     def append(self, upload: FragmentUpload) -> Outcome | None:
@@ -92,40 +92,40 @@ class AppendPath:
             OverloadedError: If there is no room, or the store would stall.
         """
         outcome, reason = self._judge(upload.header) if upload.header is not None else (None, None)
-        change, names = self._keeper.change(), dict[str, StreamNames]()
+        change, names = self._transactions.change(), dict[str, StreamNames]()
         if upload.header is not None and outcome != "duplicate":
             self._take_fragment(change, names, upload.header, upload.pieces, reason)
         self._take_episodes(change, names, upload.episodes)
         self._take_progress(change, upload.actor, upload.progress)
         self._take_names(change, names)
         if change.effects:
-            self._keeper.commit(change)
+            self._transactions.commit(change)
         if upload.header is not None and outcome is not None:
             self._count(outcome, upload.header)
         return outcome
 
     def _is_too_old(self, policy_version: int) -> bool:
-        books = self._books
-        return books.is_stale(policy_version) or books.standing.is_abandoned(policy_version, policy_version)
+        state = self._state
+        return state.is_stale(policy_version) or state.run_state.is_abandoned(policy_version, policy_version)
 
     def _reserve(self, name: ChunkName, fresh_steps: int, closing: ForecastRow | None, longest_s: float) -> Grant:
-        pacing, now = self._keeper.pacing, self._clock()
+        pacing, now = self._transactions.pacing, self._clock()
         steps = self._can_make(name.stream, closing, longest_s, now)
-        if self._books.is_begun(name):
+        if self._state.is_begun(name):
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
             return Grant(granted=True)
         if not pacing.has_granted(name):
             if not steps:
                 return Grant(granted=False, too_slow=True)
-            self._keeper.streams.wait(name.stream, now)
-            if self._keeper.balance is not None and self._keeper.balance.is_ahead(name.stream):
+            self._transactions.streams.wait(name.stream, now)
+            if self._transactions.balance is not None and self._transactions.balance.is_ahead(name.stream):
                 return Grant(granted=False, ahead=True)
-        return Grant(pacing.reserve(name, steps, self._books.index.usable_steps, now, fresh_steps))
+        return Grant(pacing.reserve(name, steps, self._state.index.usable_steps, now, fresh_steps))
 
     def _can_make(self, stream: str, closing: ForecastRow | None, longest_s: float, now: float) -> int:
         """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
-        limits, streams = self._books.limits, self._keeper.streams
+        limits, streams = self._state.limits, self._transactions.streams
         step_s = streams.step_s(stream)
         if closing is None or limits.chunk_steps * step_s <= longest_s:
             streams.fast_enough(stream)
@@ -138,27 +138,27 @@ class AppendPath:
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
         """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""
         name = ChunkName(header.name.stream, header.chunk)
-        if self._books.names[name.stream].knows_fragment(header.name.sequence, header.checksum):
+        if self._state.names[name.stream].knows_fragment(header.name.sequence, header.checksum):
             return "duplicate", None
         reason = self._reason_to_refuse(name, header)
         if reason is not None:
             return "expired", reason
-        chunk = self._books.index.find(name)
-        self._keeper.make_room(header.length, header.payload_bytes, header.ByteSize(), chunk)
+        chunk = self._state.index.find(name)
+        self._transactions.make_room(header.length, header.payload_bytes, header.ByteSize(), chunk)
         return "stored", None
 
     def _reason_to_refuse(self, name: ChunkName, header: fragment_pb2.FragmentHeader) -> Reason | None:
         """Why a fragment could not be used, if it could not."""
-        chunk = self._books.index.find(name)
+        chunk = self._state.index.find(name)
         if chunk is not None and chunk.whole:
             raise RejectedError(
                 f"chunk {name.number} of stream {name.stream} was closed before fragment {header.name.sequence}"
             )
-        if self._books.is_stale(header.oldest_version):
+        if self._state.is_stale(header.oldest_version):
             return "stale"
-        if self._books.standing.is_abandoned(header.oldest_version, header.newest_version):
+        if self._state.run_state.is_abandoned(header.oldest_version, header.newest_version):
             return "abandoned"
-        return "late" if chunk is None and self._books.is_begun(name) else None
+        return "late" if chunk is None and self._state.is_begun(name) else None
 
     def _take_fragment(
         self,
@@ -168,11 +168,13 @@ class AppendPath:
         pieces: list[bytes],
         reason: Reason | None,
     ) -> None:
-        stream, sequence, number = header.name.stream, header.name.sequence, self._books.ledger.appended
-        names[stream] = self._books.names[stream].with_fragment(sequence, header.chunk, header.checksum, number)
+        stream, sequence, number = header.name.stream, header.name.sequence, self._state.ledger.appended
+        names[stream] = self._state.names[stream].with_fragment(sequence, header.chunk, header.checksum, number)
         name = ChunkName(stream, header.chunk)
-        meta = FragmentRow.of(number, header, NOWHERE if reason is not None else self._keeper.payloads.write(pieces))
-        change.then(partial(self._keeper.count, stream, [meta.fragment], PLAYED))
+        meta = FragmentRow.of(
+            number, header, NO_LOCATION if reason is not None else self._transactions.payloads.write(pieces)
+        )
+        change.then(partial(self._transactions.count, stream, [meta.fragment], PLAYED))
         if reason is None:
             self._store(change, name, meta)
         else:
@@ -184,67 +186,67 @@ class AppendPath:
         change.then(partial(self._add, name, meta))
 
     def _add(self, name: ChunkName, meta: FragmentRow) -> None:
-        self._keeper.payloads.hold(meta.fragment.place.file)
-        chunk = self._books.index.add(name, meta.fragment)
-        chunk.began_at = chunk.began_at or self._keeper.streams.began_at(name, self._clock())
+        self._transactions.payloads.hold(meta.fragment.place.file)
+        chunk = self._state.index.add(name, meta.fragment)
+        chunk.began_at = chunk.began_at or self._transactions.streams.began_at(name, self._clock())
         if chunk.whole:
-            self._keeper.settle(name)
+            self._transactions.end_chunk(name)
         else:
-            self._keeper.pacing.begin(name, max(0, self._books.limits.chunk_steps - chunk.steps), self._clock())
+            self._transactions.pacing.begin(name, max(0, self._state.limits.chunk_steps - chunk.steps), self._clock())
 
     def _expire(self, change: Transaction, name: ChunkName, meta: FragmentRow, reason: Reason) -> None:
         """Drops a fragment on arrival, and with it what there is of its chunk, which can never be whole now."""
         change.ledger = change.ledger.added(bucket_of(reason, 0), meta.fragment.steps)
-        self._keeper.explain(change, name, [meta.fragment], reason)
-        chunk: Chunk | None = self._books.index.find(name)
+        self._transactions.explain(change, name, [meta.fragment], reason)
+        chunk: Chunk | None = self._state.index.find(name)
         if chunk is not None:
-            self._keeper.drop(change, chunk, reason, chunk.uses)
-        change.then(partial(self._keeper.settle, name))
+            self._transactions.drop(change, chunk, reason, chunk.uses)
+        change.then(partial(self._transactions.end_chunk, name))
 
     def _take_episodes(
         self, change: Transaction, names: dict[str, StreamNames], episodes: list[episode_pb2.EpisodeRecord]
     ) -> None:
-        number = self._books.next_episode
+        number = self._state.next_episode
         for record in episodes:
-            known = names.get(record.stream, self._books.names[record.stream])
+            known = names.get(record.stream, self._state.names[record.stream])
             if not known.knows_episode(record.episode):
                 names[record.stream] = known.with_episode(record.episode, change.ledger.appended)
                 change.put("episodes", number_key(number), record.SerializeToString())
                 number += 1
-        if number > self._books.next_episode:
-            change.then(partial(self._keeper.metrics.episodes.inc, number - self._books.next_episode))
-            change.then(partial(setattr, self._books, "next_episode", number))
+        if number > self._state.next_episode:
+            change.then(partial(self._transactions.metrics.episodes.inc, number - self._state.next_episode))
+            change.then(partial(setattr, self._state, "next_episode", number))
 
     def _take_progress(self, change: Transaction, actor: str, progress: ActorCounts) -> None:
-        known = self._books.progress[actor]
+        known = self._state.progress[actor]
         joined = known.joined(progress)
         if not actor or joined == known:
             return
-        gone = self._books.progress.surplus(actor)
+        gone = self._state.progress.surplus(actor)
         if gone is not None:
             change.delete("system", ACTOR + gone.encode())
-            change.put("system", GONE_ACTORS, self._books.progress.gone.plus(self._books.progress[gone]).to_row())
-            change.then(partial(self._books.progress.fold, gone))
+            change.put("system", GONE_ACTORS, self._state.progress.gone.plus(self._state.progress[gone]).to_row())
+            change.then(partial(self._state.progress.fold, gone))
         change.put("system", ACTOR + actor.encode(), joined.to_row())
-        change.then(partial(self._books.progress.take, actor, joined))
+        change.then(partial(self._state.progress.take, actor, joined))
 
     def _take_names(self, change: Transaction, names: dict[str, StreamNames]) -> None:
-        newcomers = sum(stream not in self._books.names for stream in names)
-        for stream in list(self._books.names.surplus(newcomers)):
+        newcomers = sum(stream not in self._state.names for stream in names)
+        for stream in list(self._state.names.surplus(newcomers)):
             change.delete("names", stream.encode())
-            change.then(partial(self._books.names.forget, stream))
+            change.then(partial(self._state.names.forget, stream))
         for stream, known in names.items():
             change.put("names", stream.encode(), names_row(known))
-            change.then(partial(self._books.names.remember, stream, known))
+            change.then(partial(self._state.names.remember, stream, known))
 
     def _count(self, outcome: Outcome, header: fragment_pb2.FragmentHeader) -> None:
-        metrics, every = self._keeper.metrics, self._books.limits.steps_per_report
+        metrics, every = self._transactions.metrics, self._state.limits.steps_per_report
         metrics.appended.labels(outcome).inc()
         if outcome == "stored":
             metrics.payload_bytes.inc(header.payload_bytes)
             metrics.raw_bytes.inc(header.raw_bytes)
-            self._keeper.stored_bytes += header.payload_bytes
-            self._keeper.stored_raw_bytes += header.raw_bytes
-        appended = self._books.ledger.steps.appended
+            self._transactions.stored_bytes += header.payload_bytes
+            self._transactions.stored_raw_bytes += header.raw_bytes
+        appended = self._state.ledger.steps.appended
         if every and outcome != "duplicate" and appended % every < header.length:
-            logger.info("%s", self._books.ledger)
+            logger.info("%s", self._state.ledger)

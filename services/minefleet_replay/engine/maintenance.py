@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from minefleet.core.errors import OverloadedError
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.replay import Replay
-from minefleet_runtime.context import StatusBoard
+from minefleet_runtime.context import StatusTracker
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,12 @@ STORAGE_PROPERTIES = (
 class Maintenance:
     """The thread."""
 
-    def __init__(self, replay: Replay, metrics: ReplayMetrics, board: StatusBoard, stopping: threading.Event) -> None:
+    def __init__(
+        self, replay: Replay, metrics: ReplayMetrics, status: StatusTracker, stopping: threading.Event
+    ) -> None:
         self._replay = replay
         self._metrics = metrics
-        self._board = board
+        self._status = status
         self._stopping = stopping
         self._pool = ThreadPoolExecutor(1, "replay-ticker")
         self._done: Future[None] | None = None
@@ -66,24 +68,24 @@ class Maintenance:
         try:
             self._replay.tick()
         except OverloadedError as error:
-            self._say(str(error))
+            self._log_failure(str(error))
         else:
             self._put_off = ""
         self._report(self._replay.shortage())
 
-    def _say(self, why: str) -> None:
+    def _log_failure(self, why: str) -> None:
         if why != self._put_off:
             logger.warning("put off: %s", why)
         self._put_off = why
 
     def _report(self, shortage: str | None) -> None:
         if shortage is not None or self._short:
-            self._board.waiting(shortage)
+            self._status.set_waiting(shortage)
         self._short = shortage is not None
 
     def _show(self) -> None:
-        figures = self._replay.figures()
-        self._board.figures(figures)
-        self._metrics.show(figures)
+        stats = self._replay.stats()
+        self._status.set_stats(stats)
+        self._metrics.show(stats)
         for name in STORAGE_PROPERTIES:
-            self._metrics.storage.labels(name).set(self._replay.storage_figure(name))
+            self._metrics.storage.labels(name).set(self._replay.rocksdb_property(name))

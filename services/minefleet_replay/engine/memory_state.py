@@ -16,10 +16,10 @@ from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.rocksdb import Store
 from minefleet_replay.storage.rows import (
     ACTOR,
-    AFTER_ACTORS,
+    END_OF_ACTORS,
     GONE_ACTORS,
     LEDGER,
-    STANDING,
+    RUN_STATE,
     number_of,
     read_fragment,
     read_names,
@@ -36,7 +36,7 @@ class ReplayState:
     names: ChunkNames
     leases: LeaseTable
     progress: ActorProgress
-    standing: RunState
+    run_state: RunState
     ledger: Ledger
     next_episode: int
     horizon: int
@@ -57,7 +57,7 @@ class ReplayState:
 
     def is_abandoned(self, chunk: Chunk) -> bool:
         """Whether versions of an abandoned lineage may have acted in it."""
-        return self.standing.is_abandoned(chunk.oldest_version, chunk.newest_version)
+        return self.run_state.is_abandoned(chunk.oldest_version, chunk.newest_version)
 
     def held_files(self) -> set[int]:
         """Files in which payloads of leased chunks lie."""
@@ -69,21 +69,21 @@ class ReplayState:
         return [chunk for chunk in self.index.unleased() if self.is_abandoned(chunk)]
 
 
-def read_books(store: Store, limits: Limits) -> ReplayState:
+def read_state(store: Store, limits: Limits) -> ReplayState:
     """Rebuilds the memory from the store.
 
     Raises:
         CorruptError: If rows contradict each other.
     """
     try:
-        return _read_books(store, limits)
+        return _read_state(store, limits)
     except (KeyError, ValueError, StructError) as error:
         raise CorruptError(f"the store's rows contradict each other: {error!r}") from error
 
 
-def _read_books(store: Store, limits: Limits) -> ReplayState:
-    standing_row, ledger_row = store.get("system", STANDING), store.get("system", LEDGER)
-    standing = RunState.from_row(standing_row) if standing_row else RunState()
+def _read_state(store: Store, limits: Limits) -> ReplayState:
+    run_state_row, ledger_row = store.get("system", RUN_STATE), store.get("system", LEDGER)
+    run_state = RunState.from_row(run_state_row) if run_state_row else RunState()
     leases = read_rows({number_of(key): row for key, row in store.scan("leases")})
     last_episode = store.last_key("episodes")
     return ReplayState(
@@ -92,10 +92,10 @@ def _read_books(store: Store, limits: Limits) -> ReplayState:
         names=ChunkNames({key.decode(): read_names(row) for key, row in store.scan("names")}, limits.streams_kept),
         leases=leases,
         progress=_read_progress(store),
-        standing=standing,
+        run_state=run_state,
         ledger=Ledger.from_row(ledger_row) if ledger_row else Ledger(),
         next_episode=number_of(last_episode) + 1 if last_episode else 0,
-        horizon=max([standing.newest_version, *(lease.use_version for lease in leases.open.values())]),
+        horizon=max([run_state.newest_version, *(lease.use_version for lease in leases.open.values())]),
     )
 
 
@@ -117,7 +117,7 @@ def _fragments(store: Store) -> Iterator[tuple[ChunkName, FragmentEntry]]:
 
 
 def _read_progress(store: Store) -> ActorProgress:
-    actors = {key.removeprefix(ACTOR).decode(): row for key, row in store.scan("system", ACTOR, AFTER_ACTORS)}
+    actors = {key.removeprefix(ACTOR).decode(): row for key, row in store.scan("system", ACTOR, END_OF_ACTORS)}
     gone = store.get("system", GONE_ACTORS)
     return ActorProgress(
         {actor: ActorCounts.from_row(row) for actor, row in actors.items()},

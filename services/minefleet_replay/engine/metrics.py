@@ -38,11 +38,11 @@ REFUSALS = (
 )
 """Status codes of refused calls."""
 
-FIGURES = {
+GAUGES = {
     "unaccounted_fragments": "Fragments in no bucket of the ledger; below 0 when some are in two.",
     "unaccounted_steps": "Steps in no bucket of the ledger; below 0 when some are in two.",
     "coming_steps": "Steps that are granted and not stored yet.",
-    "room_steps": "Steps that may be in the store or granted.",
+    "capacity_steps": "Steps that may be in the store or granted.",
     "held_steps": "Steps in the store.",
     "held_payload_bytes": "Payload bytes in the store that can still be used.",
     "payload_disk_bytes": "Bytes of the files of payloads.",
@@ -71,14 +71,14 @@ class ReplayMetrics:
     lease_wait: Histogram
     lease_open: Histogram
     lease_staleness: Histogram
-    lease_uses: Histogram
+    lease_reuse: Histogram
     ledger: Gauge
-    figures: Mapping[str, Gauge]
+    gauges: Mapping[str, Gauge]
     storage: Gauge
 
     def show(self, figures: Mapping[str, float]) -> None:
         """Sets the gauges that the board says too."""
-        for name, gauge in self.figures.items():
+        for name, gauge in self.gauges.items():
             gauge.set(figures[name])
         for bucket in BUCKETS:
             self.ledger.labels(bucket).set(figures[f"{bucket}_fragments"])
@@ -122,9 +122,9 @@ def make_metrics(registry: CollectorRegistry) -> ReplayMetrics:
         lease_staleness=histogram(
             "lease_staleness_versions", "Staleness of leased chunks at their use.", STALENESS_BUCKETS
         ),
-        lease_uses=histogram("lease_uses_uses", "Uses of leased chunks before.", USES_BUCKETS),
+        lease_reuse=histogram("lease_reuse", "Uses of leased chunks before.", USES_BUCKETS),
         ledger=gauge("ledger_fragments", "Fragments by the ledger's bucket.", "bucket"),
-        figures={name: gauge(name, text) for name, text in FIGURES.items()},
+        gauges={name: gauge(name, text) for name, text in GAUGES.items()},
         storage=gauge("rocksdb_properties", "RocksDB's own figures.", "property"),
     )
 

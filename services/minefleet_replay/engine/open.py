@@ -18,7 +18,7 @@ from random import Random
 from minefleet.core.errors import ConfigError, ContractError, CorruptError
 from minefleet.core.files import sync
 from minefleet_replay.engine.counters import begin_from, read_counters
-from minefleet_replay.engine.memory_state import ReplayState, read_books
+from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.transaction import TransactionManager
@@ -118,21 +118,21 @@ def _open(
     try:
         if identity is None and store.get("system", LEDGER) is None:
             begin_from(counters, store)
-        books = read_books(store, limits)
-        books.next_episode = max(books.next_episode, counters.next_episode)
+        state = read_state(store, limits)
+        state.next_episode = max(state.next_episode, counters.next_episode)
         known = identity or identity_of(limits)
-        check(directory, known, books)
-        payloads = find_payloads(directory, known, books)
-        keeper = TransactionManager(store, payloads, books, begin_pacing(books, clock()), metrics, wall_clock)
-        keeper.condemn_unusable()
-        replay = Replay(directory, keeper, clock=clock, rng=rng, bound=bound)
-        settle_identity(directory, identity, store, books)
+        check(directory, known, state)
+        payloads = find_payloads(directory, known, state)
+        transactions = TransactionManager(store, payloads, state, begin_pacing(state, clock()), metrics, wall_clock)
+        transactions.mark_unusable_dead()
+        replay = Replay(directory, transactions, clock=clock, rng=rng, bound=bound)
+        record_identity(directory, identity, store, state)
     except BaseException:
         store.close()
         raise
-    if books.standing.run_id:
-        bound(books.standing.run_id)
-    logger.info("opened %s with %d chunks; %s", directory, len(books.index), books.ledger)
+    if state.run_state.run_id:
+        bound(state.run_state.run_id)
+    logger.info("opened %s with %d chunks; %s", directory, len(state.index), state.ledger)
     return replay
 
 
@@ -141,12 +141,12 @@ def identity_of(limits: Limits) -> ShardIdentity:
     return ShardIdentity(shard=limits.shard, shards=limits.shards)
 
 
-def check(directory: Path, identity: ShardIdentity, books: ReplayState) -> None:
+def check(directory: Path, identity: ShardIdentity, state: ReplayState) -> None:
     """Refuses a store that does not fit its identity or the configuration."""
-    standing, limits = books.standing, books.limits
-    if books.ledger.appended < identity.appended or (identity.run_id and not standing.run_id):
+    standing, limits = state.run_state, state.limits
+    if state.ledger.appended < identity.appended or (identity.run_id and not standing.run_id):
         raise CorruptError(
-            f"{directory} has lost fragments: it knows of {books.ledger.appended}, {identity.appended} had been synced "
+            f"{directory} has lost fragments: it knows of {state.ledger.appended}, {identity.appended} had been synced "
             "to disk"
         )
     if (identity.shard, identity.shards) != (limits.shard, limits.shards):
@@ -161,7 +161,7 @@ def check(directory: Path, identity: ShardIdentity, books: ReplayState) -> None:
         )
 
 
-def find_payloads(directory: Path, identity: ShardIdentity, books: ReplayState) -> PayloadLog:
+def find_payloads(directory: Path, identity: ShardIdentity, state: ReplayState) -> PayloadLog:
     """Finds the payloads of all fragments.
 
     Those that power loss took, in its window, are found missing when they are read, and counted as corrupt.
@@ -169,8 +169,8 @@ def find_payloads(directory: Path, identity: ShardIdentity, books: ReplayState) 
     Raises:
         CorruptError: If payloads are missing that had been synced.
     """
-    payloads = open_payloads(directory / PAYLOADS, file_bytes=books.limits.budget.file_bytes)
-    for chunk in books.index:
+    payloads = open_payloads(directory / PAYLOADS, file_bytes=state.limits.budget.file_bytes)
+    for chunk in state.index:
         for fragment in chunk.fragments:
             is_there = fragment.corrupt or payloads.holds(fragment.place, fragment.payload_bytes)
             if fragment.number < identity.appended and not is_there:
@@ -182,19 +182,21 @@ def find_payloads(directory: Path, identity: ShardIdentity, books: ReplayState) 
     return payloads
 
 
-def begin_pacing(books: ReplayState, now: float) -> RateLimiter:
+def begin_pacing(state: ReplayState, now: float) -> RateLimiter:
     """Incomplete chunks get the time of a grant to go on; grants themselves are asked for again by their streams."""
-    limits = books.limits
-    pacing = RateLimiter(room_steps=limits.room_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced)
-    for chunk in books.index:
+    limits = state.limits
+    pacing = RateLimiter(
+        capacity_steps=limits.capacity_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced
+    )
+    for chunk in state.index:
         chunk.began_at = now
         if not chunk.whole:
             pacing.begin(chunk.name, max(0, limits.chunk_steps - chunk.steps), now)
     return pacing
 
 
-def settle_identity(directory: Path, identity: ShardIdentity | None, store: Store, books: ReplayState) -> None:
+def record_identity(directory: Path, identity: ShardIdentity | None, store: Store, state: ReplayState) -> None:
     """Says outside RocksDB whose store it is, once that is durable inside."""
-    if identity is None or identity.run_id != books.standing.run_id:
+    if identity is None or identity.run_id != state.run_state.run_id:
         store.sync(store.written)
-        write_identity(directory, replace(identity or identity_of(books.limits), run_id=books.standing.run_id))
+        write_identity(directory, replace(identity or identity_of(state.limits), run_id=state.run_state.run_id))

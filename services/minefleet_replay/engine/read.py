@@ -35,11 +35,11 @@ class Stored(NamedTuple):
     pieces: list[bytes]
 
 
-def grouped(lent: Iterable[ChunkInLease]) -> Iterator[list[ReadItem]]:
+def grouped(leased: Iterable[ChunkInLease]) -> Iterator[list[ReadItem]]:
     """Yields the fragments of chunks, in order, in groups that are worth one read."""
     group: list[ReadItem] = []
     group_bytes = 0
-    for chunk in lent:
+    for chunk in leased:
         for fragment in chunk.fragments:
             if group and group_bytes + fragment.payload_bytes > GROUP_BYTES:
                 yield group
@@ -50,15 +50,15 @@ def grouped(lent: Iterable[ChunkInLease]) -> Iterator[list[ReadItem]]:
         yield group
 
 
-def read(store: Store, payloads: PayloadLog, wishes: Sequence[ReadItem]) -> list[Stored | None]:
+def read(store: Store, payloads: PayloadLog, items: Sequence[ReadItem]) -> list[Stored | None]:
     """Reads fragments; None for those whose bytes are not what was appended."""
-    keys = [number_key(wish.fragment.number) for wish in wishes]
+    keys = [number_key(item.fragment.number) for item in items]
     rows = store.get_many("meta", keys)
-    return [_read(payloads, wish, row) for wish, row in zip(wishes, rows, strict=True)]
+    return [_read(payloads, item, row) for item, row in zip(items, rows, strict=True)]
 
 
-def _read(payloads: PayloadLog, wish: ReadItem, row: bytes | None) -> Stored | None:
-    name, fragment = wish
+def _read(payloads: PayloadLog, item: ReadItem, row: bytes | None) -> Stored | None:
+    name, fragment = item
     try:
         if row is None:
             raise CorruptError("its row is missing")

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 TRIM_SHARE = 100
 """Old records are forgotten when they are more than one in so many of those kept."""
 
-BREATH_S = 0.001
+YIELD_S = 0.001
 """Pause between two slices of long work, for others."""
 
 PAGE_BYTES = 4 * 2**20
@@ -70,7 +70,7 @@ class Replay:
     def __init__(
         self,
         directory: Path,
-        keeper: TransactionManager,
+        transactions: TransactionManager,
         *,
         clock: Callable[[], float],
         rng: Random,
@@ -80,23 +80,23 @@ class Replay:
 
         Args:
             directory: Of the store.
-            keeper: The store, the books and the pacing.
+            transactions: The store, the books and the pacing.
             clock: Seconds, monotonic.
             rng: Chooses among chunks.
             bound: Told the run once a first call has named it.
         """
         self._directory = directory
-        self.keeper = keeper
+        self.transactions = transactions
         self._clock = clock
         self._bound = bound
-        self._intake = AppendPath(keeper, clock)
-        self._lending = LeasePath(keeper, clock, rng)
+        self._intake = AppendPath(transactions, clock)
+        self._leases = LeasePath(transactions, clock, rng)
         self._hint = RetryAfter()
         self._changed = threading.Condition()
         self._stopped = False
         self._synced_at = clock()
-        self._noting = threading.Lock()
-        self._noted: tuple[ShardIdentity, Counters] | None = None
+        self._persisting = threading.Lock()
+        self._persisted: tuple[ShardIdentity, Counters] | None = None
         self._trimmed: dict[Family, int] = {"episodes": 0, "drops": 0}
 
     def bind(self, run_id: str, schema_fingerprint: str | None = None) -> None:
@@ -106,9 +106,9 @@ class Replay:
             RunMismatchError: If the store holds another run.
             ContractError: If the caller's schema is not the run's.
         """
-        limits = self.keeper.books.limits
+        limits = self.transactions.state.limits
         with self._changed:
-            known = self.keeper.books.standing.run_id
+            known = self.transactions.state.run_state.run_id
             if not known and run_id:
                 self._take_run(run_id)
             elif run_id != known or not run_id:
@@ -127,11 +127,11 @@ class Replay:
         """Says which chunks may be made with these weights; renews grants."""
         with self._changed:
             for stream in streams:
-                self.keeper.streams.hear(stream, self._clock())
-            closing = self.keeper.lease_clock.forecast(self._clock())
-            longest_s = self.keeper.streams.longest_chunk_s(closing)
+                self.transactions.streams.update(stream, self._clock())
+            closing = self.transactions.lease_clock.forecast(self._clock())
+            longest_s = self.transactions.streams.longest_chunk_s(closing)
             grants, free_steps, free_to_newest = self._intake.reserve(policy_version, names, closing, longest_s)
-            newest_version = self.keeper.books.standing.newest_version
+            newest_version = self.transactions.state.run_state.newest_version
             wants_newer = policy_version < newest_version and not free_steps and free_to_newest > 0
             return LeaseAnswer(grants, self._hint.retry_after_s, newest_version, wants_newer, closing, longest_s)
 
@@ -142,12 +142,12 @@ class Replay:
             self._changed.notify_all()
         return outcome
 
-    def settle(self) -> int:
+    def sync_appends(self) -> int:
         """Returns once what was appended survives what it shall. Returns the newest version, for the answer."""
         with self._changed:
-            newest_version, written = self.keeper.books.standing.newest_version, self.keeper.store.written
-        if self.keeper.books.limits.syncs_appends:
-            self.keeper.sync(written)
+            newest_version, written = self.transactions.state.run_state.newest_version, self.transactions.store.written
+        if self.transactions.state.limits.syncs_appends:
+            self.transactions.sync(written)
         return newest_version
 
     def lease(
@@ -158,78 +158,78 @@ class Replay:
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[ChunkInLease]:
         """Leases chunks, durably; waits until there are enough. Empty when the wait ran out."""
-        lent: list[ChunkInLease] | None = None
+        leased: list[ChunkInLease] | None = None
 
         def is_over() -> bool:
-            nonlocal lent
+            nonlocal leased
             if self._stopped or not is_wanted():
                 return True
-            self._lending.admit(learner)
-            lent = self._lending.lease(wanted)
-            return lent is not None
+            self._leases.admit(learner)
+            leased = self._leases.lease(wanted)
+            return leased is not None
 
         began = self._clock()
         ends_at = time.monotonic() + wait_s
         with self._changed:
             while not is_over() and (left_s := ends_at - time.monotonic()) > 0:
-                self._changed.wait(min(left_s, self._lending.patience_s))
-            written = self.keeper.store.written
-        if lent is not None:
+                self._changed.wait(min(left_s, self._leases.patience_s))
+            written = self.transactions.store.written
+        if leased is not None:
             # Synced whatever the durability of appends: a charge that power loss took back could be spent twice.
-            self.keeper.store.sync(written)
-            self.keeper.metrics.lease_wait.observe(self._clock() - began)
-        return lent or []
+            self.transactions.store.sync(written)
+            self.transactions.metrics.lease_wait.observe(self._clock() - began)
+        return leased or []
 
-    def lent(self, learner: LearnerPosition, number: int, names: Sequence[ChunkName]) -> list[ChunkInLease]:
+    def chunks_in_lease(self, learner: LearnerPosition, number: int, names: Sequence[ChunkName]) -> list[ChunkInLease]:
         """The chunks of an open lease, or those named.
 
         Raises:
             NotFoundError: If no such lease is open, or it does not hold one of them.
         """
         with self._changed:
-            self._lending.admit(learner)
-            lent = {chunk.name: chunk for chunk in self._lending.lent(number)}
-        missing = [name for name in names if name not in lent]
+            self._leases.admit(learner)
+            leased = {chunk.name: chunk for chunk in self._leases.chunks_in_lease(number)}
+        missing = [name for name in names if name not in leased]
         if missing:
             raise NotFoundError(f"lease {number} does not hold chunk {missing[0].stream}/{missing[0].number}")
-        return [lent[name] for name in names or lent]
+        return [leased[name] for name in names or leased]
 
     def refuse_fenced(self, learner: LearnerPosition) -> None:
         """Raises FencedError if a newer epoch has taken over. Takes no lock, for it reads a single number."""
-        self._lending.refuse_fenced(learner)
+        self._leases.refuse_fenced(learner)
 
-    def fetch(self, wishes: Sequence[ReadItem]) -> list[Stored | None]:
+    def fetch(self, items: Sequence[ReadItem]) -> list[Stored | None]:
         """Reads leased fragments; None for those that are corrupt, which quarantines them.
 
         Raises:
             NotFoundError: If the lease of a corrupt one was closed meanwhile.
         """
-        found = read(self.keeper.store, self.keeper.payloads, wishes)
-        for wish, stored in zip(wishes, found, strict=True):
+        found = read(self.transactions.store, self.transactions.payloads, items)
+        for item, stored in zip(items, found, strict=True):
             if stored is None:
                 with self._changed:
-                    self._lending.quarantine(*wish)
+                    self._leases.quarantine(*item)
         return found
 
     def close_lease(self, learner: LearnerPosition, number: int, ending: Ending) -> None:
         """Acks or releases a lease."""
         with self._changed:
-            self._lending.admit(learner)
-            self._lending.close(number, ending)
+            self._leases.admit(learner)
+            self._leases.close(number, ending)
             self._hint.room_was_made(self._clock())
-            written = self.keeper.store.written
+            written = self.transactions.store.written
             self._changed.notify_all()
-        if self.keeper.books.limits.syncs_appends:
-            self.keeper.sync(written)
+        if self.transactions.state.limits.syncs_appends:
+            self.transactions.sync(written)
 
     def read_episodes(self, learner: LearnerPosition, cursor: int, limit: int) -> Page:
         """Returns at most `limit` records from a cursor on, and where to go on."""
         with self._changed:
-            self._lending.admit(learner)
-            stop = self.keeper.books.next_episode
+            self._leases.admit(learner)
+            stop = self.transactions.state.next_episode
         cursor = max(min(cursor, stop), self._trimmed["episodes"])
         records, page_bytes = list[episode_pb2.EpisodeRecord](), 0
-        for key, row in self.keeper.store.scan("episodes", number_key(cursor), number_key(stop)):
+        for key, row in self.transactions.store.scan("episodes", number_key(cursor), number_key(stop)):
             page_bytes += len(row)
             if len(records) == limit or (page_bytes > PAGE_BYTES and records):
                 break
@@ -240,14 +240,14 @@ class Replay:
     def progress(self) -> ActorCounts:
         """The sums of the actors' reports."""
         with self._changed:
-            return self.keeper.books.progress.total
+            return self.transactions.state.progress.total
 
     def shares(self) -> tuple[list[TaskSteps], list[TaskSteps], ForecastRow | None]:
         """The fate of each task's steps, and of those of the streams with the smallest trained shares."""
         with self._changed:
-            slow, closing = self.keeper.streams.too_slow, self.keeper.lease_clock.forecast(self._clock())
-            let_off = {} if self.keeper.balance is None else self.keeper.balance.let_off
-            return self.keeper.shares.tasks(slow, let_off), self.keeper.shares.starved(slow), closing
+            slow, closing = self.transactions.streams.too_slow, self.transactions.lease_clock.forecast(self._clock())
+            let_off = {} if self.transactions.balance is None else self.transactions.balance.let_off
+            return self.transactions.shares.tasks(slow, let_off), self.transactions.shares.starved(slow), closing
 
     def wake(self) -> None:
         """Lets waiting leases look again."""
@@ -263,8 +263,8 @@ class Replay:
     def close(self) -> None:
         """Closes the store. No verb may be called any more."""
         self.stop_waiting()
-        self.keeper.payloads.close()
-        self.keeper.store.close()
+        self.transactions.payloads.close()
+        self.transactions.store.close()
 
     def tick(self) -> None:
         """Does what time brings: silent streams, power-loss safety, old records, disk space.
@@ -273,113 +273,113 @@ class Replay:
             OverloadedError: If the store is too busy now; nothing is lost by trying later.
             StorageError: If the store must be opened again.
         """
-        self._sweep()
+        self._purge()
         with self._changed:
-            if self.keeper.store.failure:
-                raise StorageError(self.keeper.store.failure)
-            if self.keeper.store.is_refusing:
-                self.keeper.commit(self.keeper.change())
+            if self.transactions.store.failure:
+                raise StorageError(self.transactions.store.failure)
+            if self.transactions.store.is_refusing:
+                self.transactions.commit(self.transactions.change())
             self._drop_silent()
-            books = self.keeper.books
-            self._trim("episodes", books.next_episode, books.limits.episodes_kept)
-            self._trim("drops", books.ledger.appended, books.limits.drops_kept)
-            written, appended, began = self.keeper.store.written, books.ledger.appended, self._clock()
-            dead = self.keeper.payloads.dead()
-        self.keeper.sync(written)
+            state = self.transactions.state
+            self._trim("episodes", state.next_episode, state.limits.episodes_kept)
+            self._trim("drops", state.ledger.appended, state.limits.drops_kept)
+            written, appended, began = self.transactions.store.written, state.ledger.appended, self._clock()
+            dead = self.transactions.payloads.dead()
+        self.transactions.sync(written)
         self._synced_at = began
-        self._note(appended)
+        self._persist_counters(appended)
         with self._changed:
-            self.keeper.payloads.remove(dead)
+            self.transactions.payloads.remove(dead)
 
-    def figures(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """Figures for the status."""
         with self._changed:
-            books, pacing, now = self.keeper.books, self.keeper.pacing, self._clock()
-            unsynced_writes = self.keeper.store.written - self.keeper.synced
+            state, pacing, now = self.transactions.state, self.transactions.pacing, self._clock()
+            unsynced_writes = self.transactions.store.written - self.transactions.synced
             return {
-                **books.ledger.figures(),
-                "unaccounted_fragments": books.ledger.fragments.unaccounted,
-                "unaccounted_steps": books.ledger.steps.unaccounted,
+                **state.ledger.stats(),
+                "unaccounted_fragments": state.ledger.fragments.unaccounted,
+                "unaccounted_steps": state.ledger.steps.unaccounted,
                 "granted_chunks": pacing.granted_chunks,
                 "coming_steps": pacing.coming_steps,
-                "room_steps": books.limits.room_steps,
-                "held_chunks": len(books.index),
-                "held_steps": books.index.steps,
-                "held_payload_bytes": books.index.payload_bytes,
-                "payload_disk_bytes": self.keeper.payloads.disk_bytes,
-                "stored_bytes": self.keeper.stored_bytes,
-                "stored_raw_bytes": self.keeper.stored_raw_bytes,
-                "open_leases": len(books.leases.open),
-                "oldest_lease_seconds": now - min(books.leases.since.values(), default=now),
-                "known_streams": len(books.names),
-                **books.index.figures(),
-                "newest_version": books.standing.newest_version,
-                "epoch": books.standing.epoch,
-                "env_steps": books.progress.total.env_steps,
-                "env_failures": books.progress.total.env_failures,
+                "capacity_steps": state.limits.capacity_steps,
+                "held_chunks": len(state.index),
+                "held_steps": state.index.steps,
+                "held_payload_bytes": state.index.payload_bytes,
+                "payload_disk_bytes": self.transactions.payloads.disk_bytes,
+                "stored_bytes": self.transactions.stored_bytes,
+                "stored_raw_bytes": self.transactions.stored_raw_bytes,
+                "open_leases": len(state.leases.open),
+                "oldest_lease_seconds": now - min(state.leases.since.values(), default=now),
+                "known_streams": len(state.names),
+                **state.index.stats(),
+                "newest_version": state.run_state.newest_version,
+                "epoch": state.run_state.epoch,
+                "env_steps": state.progress.total.env_steps,
+                "env_failures": state.progress.total.env_failures,
                 "unsynced_writes": unsynced_writes,
                 "unsynced_seconds": now - self._synced_at if unsynced_writes else 0.0,
             }
 
     def shortage(self) -> str | None:
         """The shortage that keeps replay from taking fragments in, if any."""
-        return self.keeper.store.shortage()
+        return self.transactions.store.shortage()
 
-    def storage_figure(self, name: str) -> int:
+    def rocksdb_property(self, name: str) -> int:
         """One of RocksDB's own figures of the largest family."""
-        return self.keeper.store.property("meta", name)
+        return self.transactions.store.property("meta", name)
 
     def _take_run(self, run_id: str) -> None:
-        limits, change = self.keeper.books.limits, self.keeper.change()
-        self.keeper.stand(
+        limits, change = self.transactions.state.limits, self.transactions.change()
+        self.transactions.set_run_state(
             change,
             replace(
-                self.keeper.books.standing,
+                self.transactions.state.run_state,
                 run_id=run_id,
                 schema=limits.schema_fingerprint,
             ),
         )
-        self.keeper.commit(change)
-        self.keeper.sync(self.keeper.store.written)
-        self._note(self.keeper.books.ledger.appended)
+        self.transactions.commit(change)
+        self.transactions.sync(self.transactions.store.written)
+        self._persist_counters(self.transactions.state.ledger.appended)
         self._bound(run_id)
         logger.info("the store holds run %s from now on", run_id)
 
-    def _sweep(self) -> None:
+    def _purge(self) -> None:
         """Drops what is condemned, slice by slice; other calls get the lock in between."""
         with self._changed:
-            while self.keeper.sweep():
-                self._changed.wait(BREATH_S)
+            while self.transactions.purge():
+                self._changed.wait(YIELD_S)
 
     def _drop_silent(self) -> None:
         """Drops incomplete chunks whose streams fell silent: they would hold room for ever."""
-        self.keeper.streams.expire(self._clock() - self.keeper.books.limits.grant_timeout_s)
-        for name in self.keeper.pacing.expire(self._clock()):
-            chunk = self.keeper.books.index.find(name)
+        self.transactions.streams.expire(self._clock() - self.transactions.state.limits.grant_timeout_s)
+        for name in self.transactions.pacing.expire(self._clock()):
+            chunk = self.transactions.state.index.find(name)
             if chunk is None:
-                self.keeper.settle(name)
+                self.transactions.end_chunk(name)
             else:
-                self.keeper.drop_all([chunk], "incomplete")
+                self.transactions.drop_all([chunk], "incomplete")
 
     def _trim(self, family: Family, newest: int, kept: int) -> None:
         """Forgets the oldest records of a family, many at once."""
         start, stop = self._trimmed[family], newest - kept
         if stop <= start + kept // TRIM_SHARE:
             return
-        change = self.keeper.change()
+        change = self.transactions.change()
         change.batch.delete_range(family, number_key(start), number_key(stop))
-        self.keeper.commit(change)
+        self.transactions.commit(change)
         self._trimmed[family] = stop
 
-    def _note(self, appended: int) -> None:
+    def _persist_counters(self, appended: int) -> None:
         """Writes the store's identity and counters, if they changed, with so many fragments known to be synced."""
-        books = self.keeper.books
+        state = self.transactions.state
         with self._changed:
-            counters = counters_of(self.keeper.store, books.next_episode)
-        with self._noting:
-            shard, shards = books.limits.shard, books.limits.shards
-            identity = ShardIdentity(run_id=books.standing.run_id, appended=appended, shard=shard, shards=shards)
-            if (identity, counters) != self._noted:
+            counters = counters_of(self.transactions.store, state.next_episode)
+        with self._persisting:
+            shard, shards = state.limits.shard, state.limits.shards
+            identity = ShardIdentity(run_id=state.run_state.run_id, appended=appended, shard=shard, shards=shards)
+            if (identity, counters) != self._persisted:
                 write_counters(self._directory, counters)
                 write_identity(self._directory, identity)
-                self._noted = identity, counters
+                self._persisted = identity, counters

@@ -23,7 +23,7 @@ from minefleet_replay.state.step_shares import PLAYED, TRAINED, StepCounter
 from minefleet_replay.state.streams import Streams
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb import Family, Store, StoreBatch
-from minefleet_replay.storage.rows import LEDGER, STANDING, drop_row, number_key
+from minefleet_replay.storage.rows import LEDGER, RUN_STATE, drop_row, number_key
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +65,14 @@ class TransactionManager:
         self,
         store: Store,
         payloads: PayloadLog,
-        books: ReplayState,
+        state: ReplayState,
         pacing: RateLimiter,
         metrics: ReplayMetrics,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.payloads = payloads
-        self.books = books
+        self.state = state
         self.pacing = pacing
         self.metrics = metrics
         self.synced = 0
@@ -82,17 +82,17 @@ class TransactionManager:
         """Payload bytes stored since it was opened."""
         self.stored_raw_bytes = 0
         """Size before packing."""
-        self.lease_clock = LeaseClock(books.limits.max_staleness)
-        self.streams = Streams(books.limits)
+        self.lease_clock = LeaseClock(state.limits.max_staleness)
+        self.streams = Streams(state.limits)
         self.shares = StepCounter()
-        self.balance = None if books.limits.balance == "speed" else Balance(books.limits, self.streams)
+        self.balance = None if state.limits.balance == "speed" else Balance(state.limits, self.streams)
         self._wall_clock = wall_clock
         self._leaving: deque[tuple[Chunk, Reason]] = deque()
         self._warned = False
 
     def change(self) -> Transaction:
         """Begins a change."""
-        return Transaction(self.store, self.books.ledger)
+        return Transaction(self.store, self.state.ledger)
 
     def commit(self, change: Transaction) -> None:
         """Writes a change and follows it in memory; neither when the store refuses.
@@ -102,7 +102,7 @@ class TransactionManager:
         """
         change.put("system", LEDGER, change.ledger.to_row())
         self.store.write(change.batch)
-        self.books.ledger = change.ledger
+        self.state.ledger = change.ledger
         for effect in change.effects:
             effect()
 
@@ -123,25 +123,25 @@ class TransactionManager:
             self.payloads.remove(dead)
         return bool(dead)
 
-    def stand(self, change: Transaction, standing: RunState) -> None:
+    def set_run_state(self, change: Transaction, run_state: RunState) -> None:
         """Changes where the run stands."""
-        change.put("system", STANDING, standing.to_row())
-        change.then(partial(setattr, self.books, "standing", standing))
+        change.put("system", RUN_STATE, run_state.to_row())
+        change.then(partial(setattr, self.state, "run_state", run_state))
 
-    def settle(self, name: ChunkName) -> None:
+    def end_chunk(self, name: ChunkName) -> None:
         """A chunk is whole, or gone."""
-        self.pacing.settle(name)
+        self.pacing.end_chunk(name)
         self.streams.whole(name)
 
-    def reason_to_leave(self, chunk: Chunk, uses: int) -> Reason | None:
+    def drop_reason(self, chunk: Chunk, uses: int) -> Reason | None:
         """Why a chunk that no lease holds must leave, if it must."""
-        if uses >= self.books.limits.max_reuse:
+        if uses >= self.state.limits.max_reuse:
             return "trained"
         if chunk.broken:
             return "corrupt"
-        if self.books.is_stale(chunk.oldest_version):
+        if self.state.is_stale(chunk.oldest_version):
             return "stale"
-        return "abandoned" if self.books.is_abandoned(chunk) else None
+        return "abandoned" if self.state.is_abandoned(chunk) else None
 
     def drop(self, change: Transaction, chunk: Chunk, reason: Reason, uses: int) -> None:
         """Drops a chunk that no lease holds after so many acked uses."""
@@ -177,20 +177,20 @@ class TransactionManager:
         if change.effects:
             self.commit(change)
 
-    def condemn(self, chunks: Iterable[Chunk], reason: Reason) -> None:
+    def mark_dead(self, chunks: Iterable[Chunk], reason: Reason) -> None:
         """Takes unleased chunks out of use at once, however many they are; `sweep` drops them."""
         for chunk in chunks:
-            self.books.index.condemn(chunk)
-            self.settle(chunk.name)
+            self.state.index.mark_dead(chunk)
+            self.end_chunk(chunk.name)
             self._leaving.append((chunk, reason))
 
-    def condemn_unusable(self) -> None:
+    def mark_unusable_dead(self) -> None:
         """Condemns what had become unusable and was not dropped yet when the store was closed."""
-        self.condemn(self.books.index.older_than(self.books.oldest_version), "stale")
-        if self.books.standing.abandoned:
-            self.condemn(self.books.abandoned(), "abandoned")
+        self.mark_dead(self.state.index.older_than(self.state.oldest_version), "stale")
+        if self.state.run_state.abandoned:
+            self.mark_dead(self.state.abandoned(), "abandoned")
 
-    def sweep(self) -> bool:
+    def purge(self) -> bool:
         """Drops some of the condemned chunks. Returns whether there were any."""
         change, leaving = self.change(), list(islice(self._leaving, SLICE_CHUNKS))
         if not leaving:
@@ -218,37 +218,37 @@ class TransactionManager:
         shortage = self.store.shortage(payload_bytes)
         if shortage is not None:
             raise OverloadedError(shortage, FULL_RETRY_S)
-        limits = self.books.limits
+        limits = self.state.limits
         kept_bytes = limits.budget.kept_bytes - payload_bytes - row_weight(row_bytes)
         if kept_bytes < 0:
             raise RejectedError(
                 f"a fragment of {payload_bytes} bytes exceeds the {limits.budget.kept_bytes} that max_bytes leaves for "
                 "all"
             )
-        while self.books.index.steps + steps > limits.max_steps:
-            if not self.sweep():
+        while self.state.index.steps + steps > limits.max_steps:
+            if not self.purge():
                 self._evict_oldest(growing)
-        while self.payloads.disk_bytes + self.books.index.row_weight > kept_bytes:
-            if not self.sweep() and not self.remove_dead():
+        while self.payloads.disk_bytes + self.state.index.row_weight > kept_bytes:
+            if not self.purge() and not self.remove_dead():
                 self._evict_files(growing)
 
     def _evict_oldest(self, growing: Chunk | None) -> None:
-        victim = self.books.index.oldest_unleased(growing)
+        victim = self.state.index.oldest_unleased(growing)
         if victim is None:
             raise OverloadedError("replay is full, and all of it is leased", FULL_RETRY_S)
         self.drop_all([victim], "evicted")
 
     def _evict_files(self, growing: Chunk | None) -> None:
         """Evicts all that lies in the oldest files in which nothing is leased, so that the files can be removed."""
-        held = self.books.held_files() | {one.place.file for one in (growing.fragments if growing else ())}
-        free = [file for file in self.books.index.files() if file not in held]
+        held = self.state.held_files() | {one.place.file for one in (growing.fragments if growing else ())}
+        free = [file for file in self.state.index.files() if file not in held]
         evicted_bytes = 0
         for file in free:
-            if evicted_bytes >= self.books.limits.budget.evicted_bytes:
+            if evicted_bytes >= self.state.limits.budget.evicted_bytes:
                 return
             self._warn_if_too_small()
             evicted_bytes += self.payloads.size(file)
-            chunks = iter(self.books.index.in_file(file))
+            chunks = iter(self.state.index.in_file(file))
             while some := list(islice(chunks, SLICE_CHUNKS)):
                 self.drop_all(some, "evicted")
         if not free:
@@ -256,13 +256,13 @@ class TransactionManager:
 
     def _warn_if_too_small(self) -> None:
         """Says once when what fits is less than an iteration needs: no lease could ever be granted then."""
-        held, needed = self.books.index.steps, self.books.limits.steps_per_iteration
+        held, needed = self.state.index.steps, self.state.limits.steps_per_iteration
         if held < needed and not self._warned:
             self._warned = True
             logger.warning("only %d steps fit, an iteration needs %d: raise max_bytes", held, needed)
 
     def _forget(self, chunk: Chunk) -> None:
-        self.books.index.remove(chunk)
-        self.settle(chunk.name)
+        self.state.index.remove(chunk)
+        self.end_chunk(chunk.name)
         for fragment in chunk.fragments:
             self.payloads.release(fragment.place.file)

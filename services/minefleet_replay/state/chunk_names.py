@@ -42,19 +42,19 @@ class StreamNames:
     episodes: Ranges = ()
     checksums: tuple[tuple[int, int], ...] = ()
     """(sequence, checksum) of the newest `WINDOW` fragments to arrive, the latest last."""
-    heard: int = 0
+    last_append: int = 0
     """Number of the last append that spoke of the stream; tells which streams to forget."""
 
-    def with_fragment(self, sequence: int, chunk: int, checksum: int, heard: int) -> "StreamNames":
+    def with_fragment(self, sequence: int, chunk: int, checksum: int, last_append: int) -> "StreamNames":
         """Remembers a fragment, and its chunk."""
         checksums = (*self.checksums[1 - WINDOW :], (sequence, checksum))
         chunks = self.chunks if _contains(self.chunks, chunk) else _add(self.chunks, chunk)
         fragments = _add(self.fragments, sequence)
-        return replace(self, fragments=fragments, chunks=chunks, checksums=checksums, heard=heard)
+        return replace(self, fragments=fragments, chunks=chunks, checksums=checksums, last_append=last_append)
 
-    def with_episode(self, episode: int, heard: int) -> "StreamNames":
+    def with_episode(self, episode: int, last_append: int) -> "StreamNames":
         """Remembers an episode."""
-        return replace(self, episodes=_add(self.episodes, episode), heard=heard)
+        return replace(self, episodes=_add(self.episodes, episode), last_append=last_append)
 
     def knows_fragment(self, sequence: int, checksum: int) -> bool:
         """Whether the fragment was sent before.
@@ -93,7 +93,7 @@ class ChunkNames:
 
     def __init__(self, streams: dict[str, StreamNames], max_streams: int = MAX_STREAMS) -> None:
         self._max_streams = max_streams
-        self._streams = dict(sorted(streams.items(), key=lambda item: item[1].heard))
+        self._streams = dict(sorted(streams.items(), key=lambda item: item[1].last_append))
 
     def __getitem__(self, stream: str) -> StreamNames:
         return self._streams.get(stream, NOTHING)

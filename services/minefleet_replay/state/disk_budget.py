@@ -15,18 +15,18 @@ PARTS = 64
 KEPT_PARTS = 51
 OWN_PARTS = 2
 
-SMALLEST_BYTES = 64 * 2**20
+MIN_BUDGET_BYTES = 64 * 2**20
 """RocksDB is given its parts of at least so much."""
 
 BUFFERS = 4
-LARGEST_BUFFER_BYTES = 16 * 2**20
+MAX_BUFFER_BYTES = 16 * 2**20
 EVENT_LOGS = 3
 
 FILES = 256
 """Files of payloads when there are as many bytes as may be. A lease keeps the files that its chunks lie in."""
 
-SMALLEST_FILE_BYTES = 2**16
-LARGEST_FILE_BYTES = 2**26
+MIN_FILE_BYTES = 2**16
+MAX_FILE_BYTES = 2**26
 EVICTED_PARTS = 1
 
 ROW_WEIGHT = 2
@@ -36,7 +36,7 @@ ROW_COST_BYTES = 64
 RECORD_BYTES = 2**14
 """One record, episode or departure or stream, is remembered per so many bytes."""
 
-LARGEST_RECORDS = 100_000
+MAX_RECORDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DiskBudget:
     @property
     def file_bytes(self) -> int:
         """Bytes with which a file of payloads is full."""
-        return min(max(self.kept_bytes // FILES, SMALLEST_FILE_BYTES), LARGEST_FILE_BYTES)
+        return min(max(self.kept_bytes // FILES, MIN_FILE_BYTES), MAX_FILE_BYTES)
 
     @property
     def evicted_bytes(self) -> int:
@@ -63,7 +63,7 @@ class DiskBudget:
     @property
     def buffer_bytes(self) -> int:
         """One of RocksDB's buffers."""
-        return min(self._database_bytes // (PARTS * BUFFERS), LARGEST_BUFFER_BYTES)
+        return min(self._database_bytes // (PARTS * BUFFERS), MAX_BUFFER_BYTES)
 
     @property
     def log_bytes(self) -> int:
@@ -83,11 +83,11 @@ class DiskBudget:
     @property
     def records_kept(self) -> int:
         """Episodes, departures and streams that are remembered, of each."""
-        return min(self.max_bytes // RECORD_BYTES, LARGEST_RECORDS)
+        return min(self.max_bytes // RECORD_BYTES, MAX_RECORDS)
 
     @property
     def _database_bytes(self) -> int:
-        return max(self.max_bytes, SMALLEST_BYTES)
+        return max(self.max_bytes, MIN_BUDGET_BYTES)
 
 
 def row_weight(row_bytes: int) -> int:

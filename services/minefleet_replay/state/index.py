@@ -37,7 +37,7 @@ class PayloadLocation(NamedTuple):
     offset: int
 
 
-NOWHERE = PayloadLocation(0, 0)
+NO_LOCATION = PayloadLocation(0, 0)
 """Of a payload that was not kept."""
 
 
@@ -78,7 +78,7 @@ class Chunk:
     """By sequence."""
     whole: bool = False
     """Nothing can be added to it any more."""
-    condemned: bool = False
+    is_dead: bool = False
     """It is to be dropped; nothing else becomes of it."""
     began_at: float = 0.0
     """When its first step was taken, or the store was opened, by replay's clock."""
@@ -196,17 +196,17 @@ class Index:
         self._list(chunk)
         return chunk
 
-    def condemn(self, chunk: Chunk) -> None:
+    def mark_dead(self, chunk: Chunk) -> None:
         """Takes an unleased chunk out of all but the count: it can only be removed any more."""
         self._unlist(chunk)
         del self._by_name[chunk.name]
         self.usable_steps -= chunk.steps
-        chunk.condemned = True
+        chunk.is_dead = True
 
     def remove(self, chunk: Chunk) -> None:
         """Forgets a chunk."""
-        if not chunk.condemned:
-            self.condemn(chunk)
+        if not chunk.is_dead:
+            self.mark_dead(chunk)
         for fragment in chunk.fragments:
             self.steps -= fragment.steps
             self.payload_bytes -= fragment.payload_bytes
@@ -240,7 +240,7 @@ class Index:
         """The first of them, other than `spared`."""
         return next((chunk for chunk in self.unleased() if chunk is not spared), None)
 
-    def figures(self) -> dict[str, int]:
+    def stats(self) -> dict[str, int]:
         """The chunks' figures for the status."""
         return {
             "ready_chunks": sum(map(len, self._ready.values())),

@@ -17,7 +17,7 @@ from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
-LEAST_PATIENCE, MOST_PATIENCE, PATIENCE_PER_SHARE = 0.1, 1.0, 2.0
+MIN_PATIENCE, MAX_PATIENCE, PATIENCE_PER_SHARE = 0.1, 1.0, 2.0
 """A lease waits longer than it takes to fill it, by such a share of that: the more, the larger the share of the streams
 that would not fit into their window otherwise, so that few slow ones do not slow many others down."""
 SLACK, WAYS_S = 1.2, 0.06
@@ -30,7 +30,7 @@ EARLY_RANK = 4
 """Of how long several leases take together, one in so many is shorter than what is forecast: they are irregular."""
 FEW_SAMPLES = 4
 """Of windows, of which the shortest counts."""
-LEAST_SAMPLES = 1
+MIN_SAMPLES = 1
 
 
 class LeaseTimes(NamedTuple):
@@ -76,12 +76,12 @@ class LeaseClock:
         """Of leases that followed each other."""
         self._enough_at: float | None = None
         self._published: dict[int, float] = {}
-        self._patience = LEAST_PATIENCE
+        self._patience = MIN_PATIENCE
 
     def be_patient(self, slow: int, streams: int) -> None:
         """Says how many streams of all would not fit into their window."""
         share = slow / streams if streams else 0.0
-        self._patience = min(LEAST_PATIENCE + PATIENCE_PER_SHARE * share, MOST_PATIENCE)
+        self._patience = min(MIN_PATIENCE + PATIENCE_PER_SHARE * share, MAX_PATIENCE)
 
     def published(self, version: int, now: float) -> None:
         """A version was heard of."""
@@ -107,7 +107,7 @@ class LeaseClock:
 
     def forecast(self, now: float) -> ForecastRow | None:
         """When the next lease closes; None while too little is known."""
-        if len(self._answers) <= LEAST_SAMPLES or len(self._windows) < LEAST_SAMPLES:
+        if len(self._answers) <= MIN_SAMPLES or len(self._windows) < MIN_SAMPLES:
             return None
         since, fill_s = self._answers[-1].answered_at, median(self._took_s(1))
         closes_s = accumulate((self._soon_s(leases, fill_s) for leases in range(1, self._max_staleness + 2)), max)

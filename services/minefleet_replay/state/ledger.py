@@ -101,7 +101,7 @@ class Ledger(NamedTuple):
         """Whether both accounts are."""
         return self.fragments.is_balanced and self.steps.is_balanced
 
-    def figures(self) -> dict[str, int]:
+    def stats(self) -> dict[str, int]:
         """The counts by bucket and unit."""
         accounts = self._asdict().items()
         return {f"{bucket}_{unit}": count for unit, account in accounts for bucket, count in account._asdict().items()}

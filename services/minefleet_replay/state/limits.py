@@ -7,7 +7,7 @@ from typing import Literal
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.runs.run import Run
 from minefleet_replay.state.chunk_names import MAX_STREAMS
-from minefleet_replay.state.disk_budget import LARGEST_RECORDS, DiskBudget
+from minefleet_replay.state.disk_budget import MAX_RECORDS, DiskBudget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,9 +34,9 @@ class Limits:
     """Whether an acked append survives power loss (`durability: host`)."""
     schema_fingerprint: str = ""
     """Fragments of another schema are refused."""
-    episodes_kept: int = LARGEST_RECORDS
+    episodes_kept: int = MAX_RECORDS
     """Episode records, the newest."""
-    drops_kept: int = LARGEST_RECORDS
+    drops_kept: int = MAX_RECORDS
     """Appended fragments, counted back from the newest, whose departure can be explained."""
     shard: int = 0
     shards: int = 1
@@ -49,7 +49,7 @@ class Limits:
         return DiskBudget(self.max_bytes)
 
     @property
-    def room_steps(self) -> int:
+    def capacity_steps(self) -> int:
         """Steps that may exist or be under way: as many as can still be used before they are too stale."""
         wanted = -(-(self.max_staleness + 1) * self.steps_per_iteration // self.max_reuse)
         return min(max(self.steps_per_iteration, wanted), self.max_steps)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from minefleet_replay.state.chunk_names import ChunkName
 
-SHORTEST_HINT_S = 0.005
-LONGEST_HINT_S = 1.0
+MIN_HINT_S = 0.005
+MAX_HINT_S = 1.0
 FIRST_HINT_S = 0.05
 HINTS_PER_TURN = 8
 """A refused actor asks again about so often between two moments at which room is made."""
@@ -24,34 +24,34 @@ class LastSeen:
     """Names in the order in which they were last heard of, and the steps that each is still to bring."""
 
     def __init__(self) -> None:
-        self._heard: dict[ChunkName, tuple[float, int]] = {}
+        self._seen: dict[ChunkName, tuple[float, int]] = {}
         self.steps = 0
 
     def __contains__(self, name: ChunkName) -> bool:
-        return name in self._heard
+        return name in self._seen
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._seen)
 
-    def hear(self, name: ChunkName, steps: int, now: float) -> None:
+    def record(self, name: ChunkName, steps: int, now: float) -> None:
         """Notes that somebody spoke of the name, for the first time or again."""
         self.drop(name)
-        self._heard[name] = now, steps
+        self._seen[name] = now, steps
         self.steps += steps
 
     def renew(self, name: ChunkName, now: float) -> None:
         """Notes that somebody spoke again of a name."""
-        self.hear(name, self._heard[name][1], now)
+        self.record(name, self._seen[name][1], now)
 
     def drop(self, name: ChunkName) -> int:
         """Watches the name no longer. Returns its steps."""
-        _, steps = self._heard.pop(name, (0.0, 0))
+        _, steps = self._seen.pop(name, (0.0, 0))
         self.steps -= steps
         return steps
 
     def silent_since(self, moment: float) -> Iterator[ChunkName]:
         """Names not heard of after `moment`, the longest silent first."""
-        for name, (heard, _) in self._heard.items():
+        for name, (heard, _) in self._seen.items():
             if heard > moment:
                 return
             yield name
@@ -60,8 +60,8 @@ class LastSeen:
 class RateLimiter:
     """Grants that no fragment has arrived for yet, and chunks that wait for more fragments."""
 
-    def __init__(self, *, room_steps: int, grant_timeout_s: float, enabled: bool) -> None:
-        self._room_steps = room_steps
+    def __init__(self, *, capacity_steps: int, grant_timeout_s: float, enabled: bool) -> None:
+        self._capacity_steps = capacity_steps
         self._grant_timeout_s = grant_timeout_s
         self._enabled = enabled
         self._grants = LastSeen()
@@ -79,8 +79,8 @@ class RateLimiter:
 
     def free_steps(self, held_steps: int, fresh_steps: int | None = None) -> int:
         """Room that is left; arguments as for `reserve`."""
-        room_steps = self._room_steps if fresh_steps is None else min(self._room_steps, fresh_steps)
-        return max(0, room_steps - held_steps - self.coming_steps) if self._enabled else room_steps
+        capacity_steps = self._capacity_steps if fresh_steps is None else min(self._capacity_steps, fresh_steps)
+        return max(0, capacity_steps - held_steps - self.coming_steps) if self._enabled else capacity_steps
 
     def has_granted(self, name: ChunkName) -> bool:
         """Whether the chunk is granted, and not begun."""
@@ -103,7 +103,7 @@ class RateLimiter:
             return True
         granted = self.free_steps(held_steps, fresh_steps) > 0
         if granted:
-            self._grants.hear(name, steps, now)
+            self._grants.record(name, steps, now)
         return granted
 
     def renew(self, name: ChunkName, now: float) -> None:
@@ -114,13 +114,13 @@ class RateLimiter:
     def begin(self, name: ChunkName, missing_steps: int, now: float) -> None:
         """A fragment of an incomplete chunk has arrived: what it lacks takes the place of its grant."""
         self._grants.drop(name)
-        self._incomplete.hear(name, missing_steps, now)
+        self._incomplete.record(name, missing_steps, now)
 
     def revoke(self, name: ChunkName) -> None:
         """Nothing made with this grant could be used."""
         self._grants.drop(name)
 
-    def settle(self, name: ChunkName) -> None:
+    def end_chunk(self, name: ChunkName) -> None:
         """The chunk is whole, or gone."""
         self._grants.drop(name)
         self._incomplete.drop(name)
@@ -143,5 +143,5 @@ class RetryAfter:
     def room_was_made(self, now: float) -> None:
         """Notes a moment."""
         if self._last is not None:
-            self.retry_after_s = min(max((now - self._last) / HINTS_PER_TURN, SHORTEST_HINT_S), LONGEST_HINT_S)
+            self.retry_after_s = min(max((now - self._last) / HINTS_PER_TURN, MIN_HINT_S), MAX_HINT_S)
         self._last = now

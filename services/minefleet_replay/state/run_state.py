@@ -25,11 +25,11 @@ class RunState:
     abandoned: tuple[Span, ...] = ()
     """Open intervals: the versions strictly between belong to learners that crashed."""
 
-    def taken_over(self, epoch: int) -> "RunState":
+    def with_epoch(self, epoch: int) -> "RunState":
         """A newer epoch began."""
         return replace(self, epoch=epoch)
 
-    def heard(self, version: int) -> "RunState":
+    def with_version(self, version: int) -> "RunState":
         """A newer version was published."""
         return replace(self, newest_version=version)
 

@@ -11,7 +11,7 @@ from minefleet_replay.state.index import FragmentEntry
 
 MAX_TASKS = 1000
 """Tasks that are told apart; those after them are counted together."""
-OTHER = "other"
+OTHER_TASK = "other"
 MAX_STARVED = 5
 """Streams that are named."""
 STARVED_SHARE = 0.5
@@ -120,7 +120,7 @@ class StepCounter:
         ]
 
     def _task(self, fragment: FragmentEntry) -> str:
-        return fragment.task if fragment.task in self._tasks or len(self._tasks) < MAX_TASKS else OTHER
+        return fragment.task if fragment.task in self._tasks or len(self._tasks) < MAX_TASKS else OTHER_TASK
 
     def _forget(self, stream: str) -> None:
         del self._streams[stream]
@@ -128,5 +128,5 @@ class StepCounter:
 
 
 def _trained_share(counts: Counter[str]) -> float:
-    settled = counts.total() - counts[PLAYED]
-    return counts[TRAINED] / settled if settled else 1.0
+    complete = counts.total() - counts[PLAYED]
+    return counts[TRAINED] / complete if complete else 1.0

@@ -14,9 +14,9 @@ from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.lease_forecast import SLACK, WAYS_S, ForecastRow, needed_s
 from minefleet_replay.state.limits import Limits
 
-TRY_S = 30.0
+RETRY_STREAM_S = 30.0
 """A stream that is too slow makes a chunk every so often all the same: it may have become faster."""
-FASTER = 0.8
+FASTER_RATIO = 0.8
 """A stream is faster than another whose steps take less than so much of the other's time."""
 
 
@@ -39,7 +39,7 @@ class LastReport(NamedTuple):
 
     step_s: float
     task: str
-    heard_at: float
+    received_at: float
 
 
 class ChunkBegun(NamedTuple):
@@ -66,7 +66,7 @@ class Streams:
     def __len__(self) -> int:
         return len(self._known)
 
-    def hear(self, state: StreamState, now: float) -> None:
+    def update(self, state: StreamState, now: float) -> None:
         """Takes what an actor says."""
         if self.step_s(state.name) != state.step_s:
             self._speeds = None
@@ -78,7 +78,7 @@ class Streams:
     def wait(self, name: str, now: float) -> None:
         """A stream waits for a grant, or has just been given one."""
         if name in self._known:
-            self._known[name] = self._known[name]._replace(heard_at=now)
+            self._known[name] = self._known[name]._replace(received_at=now)
 
     def whole(self, name: ChunkName) -> None:
         """A chunk is whole, or gone: it is not made any more."""
@@ -86,7 +86,7 @@ class Streams:
 
     def expire(self, moment: float) -> None:
         """Forgets the streams that have not been heard of since."""
-        self._known = {name: known for name, known in self._known.items() if known.heard_at >= moment}
+        self._known = {name: known for name, known in self._known.items() if known.received_at >= moment}
         self._speeds = None
         self._begun = {name: begun for name, begun in self._begun.items() if name.stream in self._known}
         self._tried, self._slow = (
@@ -106,7 +106,7 @@ class Streams:
         return (
             (name, known.task)
             for name, known in self._known.items()
-            if known.heard_at >= moment and name not in self._slow
+            if known.received_at >= moment and name not in self._slow
         )
 
     @property
@@ -126,9 +126,9 @@ class Streams:
         window_s = closing.window_s if closing else 0.0
         interval_s = closing.interval_s if closing else self._limits.steps_per_iteration / self.rate
         for step_s, slower_s, rate in zip(steps_s, [*steps_s[1:], math.inf], rates[1:], strict=False):
-            theirs_s = min(window_s * self.rate / rate, max(window_s, self._limits.window_steps / rate))
-            longest_s = max(chunk_steps * step_s / FASTER, (theirs_s - interval_s - WAYS_S) / SLACK)
-            if longest_s <= chunk_steps * slower_s / FASTER:
+            others_s = min(window_s * self.rate / rate, max(window_s, self._limits.window_steps / rate))
+            longest_s = max(chunk_steps * step_s / FASTER_RATIO, (others_s - interval_s - WAYS_S) / SLACK)
+            if longest_s <= chunk_steps * slower_s / FASTER_RATIO:
                 return longest_s
         return math.inf
 
@@ -143,7 +143,7 @@ class Streams:
     def may_try(self, name: str, needed_s: float, now: float) -> bool:
         """Whether a stream that is too slow, and needs such a window, may show once more how fast it is."""
         self._slow[name] = needed_s
-        is_due = now - self._tried.get(name, -TRY_S) >= TRY_S
+        is_due = now - self._tried.get(name, -RETRY_STREAM_S) >= RETRY_STREAM_S
         if is_due:
             self._tried[name] = now
         return is_due

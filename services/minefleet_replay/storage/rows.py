@@ -11,13 +11,13 @@ from minefleet_replay.state.chunk_names import ChunkName, StreamNames
 from minefleet_replay.state.index import FragmentEntry, PayloadLocation
 from minefleet_replay.state.ledger import Reason
 
-STANDING = b"standing"
+RUN_STATE = b"standing"
 LEDGER = b"ledger"
 GONE_ACTORS = b"actors-gone"
 ACTOR = b"actor/"
 UNEXPLAINED = b"unexplained"
 """Fragments that left without a record of why: those of a store that was set aside."""
-AFTER_ACTORS = b"actor0"
+END_OF_ACTORS = b"actor0"
 """The first key after those that begin with `ACTOR`."""
 
 _META = Struct("<QQQQQIQQ??IQHH")
@@ -133,7 +133,9 @@ def read_uses(row: bytes) -> int:
 def names_row(names: StreamNames) -> bytes:
     """Packs what a stream has sent."""
     parts = (names.fragments, names.chunks, names.episodes, names.checksums)
-    return _NAMES.pack(names.heard, *map(len, parts)) + b"".join(_PAIR.pack(*pair) for part in parts for pair in part)
+    return _NAMES.pack(names.last_append, *map(len, parts)) + b"".join(
+        _PAIR.pack(*pair) for part in parts for pair in part
+    )
 
 
 def read_names(row: bytes) -> StreamNames:

@@ -24,7 +24,7 @@ from minefleet_replay.storage.rows import (
     ACTOR,
     GONE_ACTORS,
     LEDGER,
-    STANDING,
+    RUN_STATE,
     UNEXPLAINED,
     FragmentRow,
     number_of,
@@ -105,7 +105,7 @@ class StoreContents:
     last_number: int = -1
     """The highest append number in any row."""
     ledger: Ledger | None = None
-    standing: RunState | None = None
+    run_state: RunState | None = None
     unexplained: int = 0
     unreadable: set[Family] = field(default_factory=set)
     """Families of which rows cannot be read, or not parsed."""
@@ -227,7 +227,7 @@ def _read_system(contents: StoreContents) -> None:
         if isinstance(value, Ledger):
             contents.ledger = value
         elif isinstance(value, RunState):
-            contents.standing = value
+            contents.run_state = value
         elif isinstance(value, int):
             contents.unexplained = value
 
@@ -235,7 +235,7 @@ def _read_system(contents: StoreContents) -> None:
 def _read_system_row(key: bytes, row: bytes) -> Ledger | RunState | ActorCounts | int:
     if key == LEDGER:
         return Ledger.from_row(row)
-    if key == STANDING:
+    if key == RUN_STATE:
         return RunState.from_row(row)
     if key == UNEXPLAINED:
         return number_of(row)

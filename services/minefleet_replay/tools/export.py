@@ -26,7 +26,7 @@ from minefleet.monitoring.stores import StoreLocation
 from minefleet.rpc.codec import decode
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.engine.memory_state import ReplayState, read_books
+from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.read import ReadItem, read
 from minefleet_replay.state.index import Chunk
 from minefleet_replay.state.index import FragmentEntry as Row
@@ -72,27 +72,27 @@ def export(run: Run, places: Sequence[StoreLocation], target: Path, wanted: Expo
 
 def _export(place: StoreLocation, limits: Limits, aside: Path, wanted: ExportRequest) -> Iterator[dict[str, Any]]:
     with locked(place.store), looking(place.store / DATABASE, limits.max_bytes) as store:
-        books = read_books(store, limits)
-        for chunk, fragment in _chosen(books, wanted):
+        state = read_state(store, limits)
+        for chunk, fragment in _chosen(state, wanted):
             file = f"{FRAGMENTS}/{place.name}-{fragment.number:08d}.npz"
             length = _write(store, payloads_in(place.store), ReadItem(chunk.name, fragment), aside / file)
             if length:
                 yield _entry(chunk, fragment) | {"length": length, "file": file}
 
 
-def _chosen(books: ReplayState, wanted: ExportRequest) -> list[tuple[Chunk, Row]]:
+def _chosen(state: ReplayState, wanted: ExportRequest) -> list[tuple[Chunk, Row]]:
     found = [
         (chunk, fragment)
-        for chunk in books.index
+        for chunk in state.index
         for fragment in chunk.fragments
         if not fragment.corrupt and wanted.stream in ("", chunk.name.stream)
     ]
     return sorted(found, key=lambda pair: (pair[0].name, pair[1].sequence))[: wanted.limit]
 
 
-def _write(store: Store, payloads: PayloadLog, wish: ReadItem, file: Path) -> int:
+def _write(store: Store, payloads: PayloadLog, item: ReadItem, file: Path) -> int:
     """Writes a fragment. Returns its steps; 0 when its bytes turn out to be corrupt."""
-    (stored,) = read(store, payloads, [wish])
+    (stored,) = read(store, payloads, [item])
     if stored is None:
         return 0
     header = fragment_pb2.FragmentHeader.FromString(stored.header)

@@ -17,7 +17,7 @@ from minefleet_replay.tools.contents import Faults, StoreContents, StoredChunk, 
 from minefleet_replay.tools.opening import looking, payloads_in
 
 DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")
-GONE: tuple[Bucket, ...] = (*DEPARTED, "corrupt")
+DROPPED_BUCKETS: tuple[Bucket, ...] = (*DEPARTED, "corrupt")
 
 
 def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
     del recount["ledger"]
     return {
         "faults": contents.faults.lines(),
-        "ledger": ledger.figures() if ledger is not None else None,
+        "ledger": ledger.stats() if ledger is not None else None,
         "recount": recount | {"departed": dict(contents.explained), "departed_steps": dict(contents.explained_steps)},
         "unnamed_payload_files": unnamed(contents, directory),
     }
@@ -113,15 +113,15 @@ def ledger_faults(contents: StoreContents, identity: ShardIdentity, limits: Limi
         yield f"it counts {ledger.appended} appended fragments, {identity.appended} had been synced to disk"
     if contents.last_number >= ledger.appended:
         yield f"it counts {ledger.appended} appended fragments, there are rows of number {contents.last_number}"
-    if identity.run_id and contents.standing is None:
+    if identity.run_id and contents.run_state is None:
         yield f"the row that says where run {identity.run_id} stands is missing"
     yield from recount_of(contents, ledger).faults()
     if remembers_all(contents, ledger, limits):
-        left = sum(getattr(ledger.fragments, bucket) for bucket in GONE) - quarantined_of(contents).fragments
+        left = sum(getattr(ledger.fragments, bucket) for bucket in DROPPED_BUCKETS) - quarantined_of(contents).fragments
         explained = contents.explained.total() + contents.unexplained
         if left != explained:
             yield f"it counts {left} fragments that left, there are records of {explained}"
-        left_steps = sum(getattr(ledger.steps, bucket) for bucket in GONE) - quarantined_of(contents).steps
+        left_steps = sum(getattr(ledger.steps, bucket) for bucket in DROPPED_BUCKETS) - quarantined_of(contents).steps
         if left_steps != contents.explained_steps.total() and not contents.unexplained:
             yield f"it counts {left_steps} steps that left, there are records of {contents.explained_steps.total()}"
     yield from overcounted(contents, ledger, limits)
@@ -130,13 +130,13 @@ def ledger_faults(contents: StoreContents, identity: ShardIdentity, limits: Limi
 def recount_of(contents: StoreContents, ledger: Ledger) -> Recount:
     """The buckets, counted by the rows."""
     leased = contents.leased
-    lent = [steps for chunk in contents.chunks.values() if leased[chunk.id] for steps in chunk.sound]
+    leased_steps = [steps for chunk in contents.chunks.values() if leased[chunk.id] for steps in chunk.sound]
     live = [steps for chunk in contents.chunks.values() if not leased[chunk.id] for steps in chunk.sound]
     return Recount(
         ledger=ledger,
         named=sum(high - low for names in contents.names.values() for low, high in names.fragments),
         live=Amount(len(live), sum(live)),
-        leased=Amount(len(lent), sum(lent)),
+        leased=Amount(len(leased_steps), sum(leased_steps)),
         quarantined=quarantined_of(contents),
     )
 

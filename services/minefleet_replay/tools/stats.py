@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.v1 import fragment_pb2
-from minefleet_replay.engine.memory_state import ReplayState, read_books
+from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.storage.rocksdb import DATABASE, Store
 from minefleet_replay.storage.rows import FragmentRow, number_of
@@ -19,30 +19,30 @@ def stats(directory: Path, limits: Limits) -> dict[str, Any]:
         CorruptError: If it is damaged.
     """
     with looking(directory / DATABASE, limits.max_bytes) as store:
-        books = read_books(store, limits)
+        state = read_state(store, limits)
         raw_bytes = sum(header.raw_bytes for header in _headers(store))
-    return figures(books, raw_bytes)
+    return collect_stats(state, raw_bytes)
 
 
-def figures(books: ReplayState, raw_bytes: int) -> dict[str, Any]:
+def collect_stats(state: ReplayState, raw_bytes: int) -> dict[str, Any]:
     """The figures of books that nobody changes."""
-    newest = books.standing.newest_version
-    staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in books.index)
+    newest = state.run_state.newest_version
+    staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in state.index)
     return {
-        **books.ledger.figures(),
-        "held_chunks": len(books.index),
-        "held_payload_bytes": books.index.payload_bytes,
-        "stored_bytes": books.index.payload_bytes,
+        **state.ledger.stats(),
+        "held_chunks": len(state.index),
+        "held_payload_bytes": state.index.payload_bytes,
+        "stored_bytes": state.index.payload_bytes,
         "stored_raw_bytes": raw_bytes,
-        "open_leases": len(books.leases.open),
-        "known_streams": len(books.names),
-        **books.index.figures(),
+        "open_leases": len(state.leases.open),
+        "known_streams": len(state.names),
+        **state.index.stats(),
         "newest_version": newest,
-        "epoch": books.standing.epoch,
-        "env_steps": books.progress.total.env_steps,
-        "env_failures": books.progress.total.env_failures,
+        "epoch": state.run_state.epoch,
+        "env_steps": state.progress.total.env_steps,
+        "env_failures": state.progress.total.env_failures,
         "staleness": {str(versions): staleness[versions] for versions in sorted(staleness)},
-        "uses": {str(uses): count for uses, count in sorted(Counter(chunk.uses for chunk in books.index).items())},
+        "uses": {str(uses): count for uses, count in sorted(Counter(chunk.uses for chunk in state.index).items())},
     }
 
 

@@ -12,7 +12,7 @@ from minefleet.envs.faulty import ACTIONS, NO_ACTION, Faulty, Mark, ending_of, r
 
 U32 = st.integers(0, 2**32 - 1)
 SMALL: dict[str, Any] = {"shape": (5, 4, 2), "episode_length": 6}
-RAISED = "a fault as it was wished for"
+RAISED = "a fault, as requested"
 
 
 def always(fault: str, **kwargs: Any) -> Faulty:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from minefleet.envs.recall import CUES, Recall
+from minefleet.envs.recall import NUM_CUES, Recall
 
 
 def play(env: Recall, answer: int | None, seed: int | None = None) -> tuple[list[NDArray[np.float32]], float, Any]:
@@ -12,8 +12,8 @@ def play(env: Recall, answer: int | None, seed: int | None = None) -> tuple[list
     obs, _ = env.reset(seed=seed)
     seen, rewards, terminated = [obs], 0.0, False
     while not terminated:
-        asked = obs[CUES] == 1.0
-        right = int(seen[0][:CUES].argmax())
+        asked = obs[NUM_CUES] == 1.0
+        right = int(seen[0][:NUM_CUES].argmax())
         obs, reward, terminated, truncated, info = env.step((right if answer is None else answer) if asked else 0)
         assert not truncated
         rewards += reward
@@ -26,9 +26,9 @@ def test_the_cue_is_shown_first_and_asked_for_after_the_delay_with_blanks_betwee
     seen, _, _ = play(Recall(delay), None, seed=3)
     assert len(seen) == delay + 2
     assert seen[0].sum() == 1.0
-    assert seen[0][CUES] == 0.0
+    assert seen[0][NUM_CUES] == 0.0
     assert all(not obs.any() for obs in seen[1:delay])
-    assert seen[delay].tolist() == [0.0] * CUES + [1.0]
+    assert seen[delay].tolist() == [0.0] * NUM_CUES + [1.0]
 
 
 def test_the_right_answer_pays_one_and_is_counted() -> None:

@@ -14,10 +14,10 @@ from minefleet.launch.prepare import (
     check_checkpoint,
     check_vacant,
     check_writable,
+    configure,
     holding,
     join,
     prepare_resumed,
-    settle,
 )
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run, read_run, to_dict
@@ -172,16 +172,16 @@ def test_who_prepares_a_run_again_changes_what_roles_need_not_agree_on(run: Run)
     run.directory.mkdir()
     run.write()
     (run.directory / "result.json").write_text("{}")
-    assert settle(run.config, run.directory) == run
+    assert configure(run.config, run.directory) == run
     assert (run.directory / "result.json").exists()
     longer = merge(to_dict(run.config), "test", ["stop.env_steps=300000", "services.drain_s=3"])
-    settled = settle(longer, run.directory)
+    settled = configure(longer, run.directory)
     assert settled == read_run(run.directory)
     assert settled.config.stop.env_steps == 300000
     assert settled.config.services == run.config.services
     assert not (run.directory / "result.json").exists()
     with pytest.raises(ConfigError, match=r"train_config\.discount is"):
-        settle(merge(to_dict(run.config), "test", ["train_config.discount=0.5"]), run.directory)
+        configure(merge(to_dict(run.config), "test", ["train_config.discount=0.5"]), run.directory)
 
 
 def test_who_prepares_a_run_again_may_move_it(run: Run) -> None:
@@ -189,7 +189,7 @@ def test_who_prepares_a_run_again_may_move_it(run: Run) -> None:
     run.write()
     endpoint = "{address: replay:7000, listen: 0.0.0.0:7000, metrics_address: 0.0.0.0:9100}"
     moves = [f"services.{role}={endpoint}" for role in ("parameters", "learner")]
-    moved = settle(merge(to_dict(run.config), "test", [f"services.replay=[{endpoint}]", *moves]), run.directory)
+    moved = configure(merge(to_dict(run.config), "test", [f"services.replay=[{endpoint}]", *moves]), run.directory)
     assert moved.config.services.learner.listen == "0.0.0.0:7000"
 
 
@@ -207,6 +207,6 @@ def test_a_run_is_configured_for_what_its_environment_shows(tmp_path: Path, monk
     path = tmp_path / "mine.yaml"
     path.write_text("env: {id: minefleet/Crafter-v0}\nstop: {env_steps: 1000}\n")
     settings = read_settings(str(path))
-    run = settle(settings.of(), tmp_path / "run", of=settings.of)
+    run = configure(settings.of(), tmp_path / "run", of=settings.of)
     assert run.config.train_config == load(PIXELS).train_config
     assert run == read_run(run.directory) == join(settings.of(), run.directory, of=settings.of)

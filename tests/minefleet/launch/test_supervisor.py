@@ -34,7 +34,7 @@ class Fleet:
         self.said: list[str] = []
         self.children = {name: stand_in(directory, name, plan) for name, plan in lives.items()}
         self.supervisor = RoleSupervisor(
-            stages=[[child] for child in self.children.values()], grace_s=grace_s, tell=self.said.append
+            stages=[[child] for child in self.children.values()], grace_s=grace_s, report=self.said.append
         )
 
     def run(self) -> LaunchEnd:

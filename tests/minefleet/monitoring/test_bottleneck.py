@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.config import FleetConfig
-from minefleet.monitoring.bottleneck import BALANCED, CLEAR_SHARE, LOOP, SENTENCES, SLOTS, find, find_in
+from minefleet.monitoring.bottleneck import BALANCED, CLEAR_SHARE, LOOP_STAGES, SENTENCES, SLOTS, find, find_in
 
 SECONDS = st.floats(0.0, 1e6)
 
@@ -44,7 +44,7 @@ def test_loops_that_never_wait_for_each_other_are_balanced() -> None:
 
 def test_nothing_is_said_before_both_loops_were_seen() -> None:
     assert find({}, {"training": 1.0}) is None
-    assert find({"environment": 1.0}, dict.fromkeys(LOOP, 0.0)) is None
+    assert find({"environment": 1.0}, dict.fromkeys(LOOP_STAGES, 0.0)) is None
 
 
 def test_actors_count_by_the_time_of_their_slots() -> None:
@@ -56,7 +56,7 @@ def test_actors_count_by_the_time_of_their_slots() -> None:
 
 @given(
     slots=st.fixed_dictionaries(dict.fromkeys(SLOTS, SECONDS)),
-    loop=st.fixed_dictionaries(dict.fromkeys(LOOP, SECONDS)),
+    loop=st.fixed_dictionaries(dict.fromkeys(LOOP_STAGES, SECONDS)),
 )
 def test_a_stage_that_takes_no_time_never_holds_the_run_up(slots: dict[str, float], loop: dict[str, float]) -> None:
     found = find(slots | {"environment": 0.0}, loop)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.status import look, render
+from minefleet.monitoring.status import read_status, render
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.context import RoleContext
@@ -42,32 +42,32 @@ def learner_up(run: Run) -> Iterator[RoleContext]:
 def shown(run: Run) -> str:
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(render(look(run.directory)))
+        console.print(render(read_status(run.directory)))
     return captured.get()
 
 
 def test_every_role_that_is_up_is_asked(run: Run) -> None:
     with replay_up(run) as context:
-        context.board.set_run("run-7")
-        context.board.set(status_service_pb2.STATE_PAUSED, "no room")
-        context.board.figure("live_fragments", 12.0)
-        (role,) = look(run.directory).roles
+        context.status.set_run("run-7")
+        context.status.set_state(status_service_pb2.STATE_PAUSED, "no room")
+        context.status.set_stat("live_fragments", 12.0)
+        (role,) = read_status(run.directory).roles
         text = shown(run)
     assert (role.name, role.state, role.detail, role.run_id) == ("replay", "paused", "no room", "run-7")
-    assert role.figures == {"live_fragments": 12.0}
+    assert role.stats == {"live_fragments": 12.0}
     assert "paused: no room" in text and "live_fragments 12" in text
 
 
 def test_a_role_that_was_killed_is_unreachable(run: Run) -> None:
     with replay_up(run):
         pass
-    (role,) = look(run.directory).roles
+    (role,) = read_status(run.directory).roles
     assert role.state == "unreachable" and role.detail
 
 
 def test_a_role_without_a_port_is_starting(run: Run) -> None:
     RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0").announce("")
-    (role,) = look(run.directory).roles
+    (role,) = read_status(run.directory).roles
     assert (role.name, role.state) == ("actor-0", "starting")
 
 
@@ -82,8 +82,8 @@ def test_the_newest_numbers_are_shown(run: Run) -> None:
 def test_what_holds_the_run_up_is_shown_with_where_time_goes_and_told_as_json(run: Run) -> None:
     figures = {"slot_seconds.environment": 1.0, "slot_seconds.grant": 3.0, "loop_seconds.training": 9.0}
     with learner_up(run) as context:
-        context.board.figures({**figures, "loop_seconds.fragments": 1.0})
-        text, told = shown(run), json.loads(json.dumps(look(run.directory).to_dict()))["bottleneck"]
+        context.status.set_stats({**figures, "loop_seconds.fragments": 1.0})
+        text, told = shown(run), json.loads(json.dumps(read_status(run.directory).to_dict()))["bottleneck"]
     assert "environment 25%" in text and "grant 75%" in text and "fragments 10%" in text
     assert "slot_seconds" not in text
     assert told["sentence"] in text
@@ -105,7 +105,7 @@ def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
 
 def test_a_directory_without_a_run_has_no_status(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run in"):
-        look(tmp_path / "nowhere")
+        read_status(tmp_path / "nowhere")
 
 
 def test_shares_of_the_steps_and_what_starves_are_shown(run: Run) -> None:

@@ -14,7 +14,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, frozen_encoder
 from minefleet.policies.frozen_encoder import KEY
-from minefleet.policies.layers.encoders import AT_ONCE
+from minefleet.policies.layers.encoders import ENCODE_CHUNK_STEPS
 from minefleet_learner.training.compile import compiled_policy
 
 SIDE, WIDTH = 4, 3
@@ -173,7 +173,7 @@ def stored(policy: Policy, obs: Tree, first: Tensor | None = None) -> Tree:
 
 
 @pytest.mark.parametrize("gru_size", [0, 4], ids=["without memory", "with memory"])
-@pytest.mark.parametrize("batch", [2, AT_ONCE + 1])
+@pytest.mark.parametrize("batch", [2, ENCODE_CHUNK_STEPS + 1])
 def test_what_is_stored_says_what_the_pictures_say_and_the_encoder_is_not_called(gru_size: int, batch: int) -> None:
     policy, obs = frozen(made(gru_size=gru_size)), observed(batch, 4)
     kept = stored(policy, obs)

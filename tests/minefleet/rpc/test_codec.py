@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minefleet.core.errors import CorruptError, RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten
-from minefleet.rpc.codec import LARGE, MAX_RAW_BYTES, check_header, decode, decode_half, encode
+from minefleet.rpc.codec import LAZY_FIELDS, MAX_RAW_BYTES, check_header, decode, decode_half, encode
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
 
@@ -164,8 +164,8 @@ def test_arrays_of_different_lengths_are_no_fragment() -> None:
 def test_a_half_packed_fragment_unpacks_to_what_was_encoded(compression: str) -> None:
     fragment = make_fragment()
     half = decode_half(*packed(fragment, compression))
-    assert all(getattr(half.steps, name) == {} for name in LARGE)
-    large = {name: getattr(half, name) for name in LARGE}
+    assert all(getattr(half.steps, name) == {} for name in LAZY_FIELDS)
+    large = {name: getattr(half, name) for name in LAZY_FIELDS}
     assert_equal(replace(half.steps, **large), fragment)
     assert half.large_bytes == sum(leaf.nbytes for leaf in flatten(large).values())
 

@@ -22,7 +22,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version import VersionInfo
 from minefleet.runs.export import export, is_exported, read_exported, read_model, write_model
-from minefleet.runs.policy_source import look, read_weights
+from minefleet.runs.policy_source import inspect_policy, read_weights
 from minefleet.runs.run import Run
 
 Weights = dict[str, NDArray[Any]]
@@ -99,7 +99,7 @@ def test_an_exported_version_says_which_it_is_and_reads_back(exported: Path) -> 
         ("publish_time", "2026-01-02T00:00:00+00:00"),
     }
     assert_same(WEIGHTS, read_model(exported))
-    trained = look(exported)
+    trained = inspect_policy(exported)
     assert (trained.version, trained.env_steps, trained.run_file) == (12, None, "config.yaml")
     assert_same(WEIGHTS, read_weights(exported))
 
@@ -129,7 +129,7 @@ def test_a_damaged_export_is_refused_by_name(exported: Path, name: str, damage: 
         path.unlink()
     else:
         path.write_bytes(data[:-3] if damage == "cut" else data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
-    for reads in (read_exported, read_model, look):
+    for reads in (read_exported, read_model, inspect_policy):
         with pytest.raises(ConfigError, match=f"the exported version {exported}"):
             reads(exported)
 

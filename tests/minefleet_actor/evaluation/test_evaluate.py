@@ -13,7 +13,7 @@ from minefleet.config import EnvConfig, FleetConfig, PolicyConfig
 from minefleet.policies import build
 from minefleet.policies.weights import to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
-from minefleet.runs.policy_source import look
+from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import Run
 from minefleet_actor.evaluation.evaluate import evaluate, parse
 
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Run:
 def return_of(run: Run, *flags: str) -> float:
     (checkpoint,) = (path for path in run.checkpoints.iterdir() if path.name != "latest")
     arguments = parse([str(checkpoint), "--episodes", "50", "--seed", "3", *flags])
-    return float(evaluate(run, look(checkpoint), arguments)["return_mean"])
+    return float(evaluate(run, inspect_policy(checkpoint), arguments)["return_mean"])
 
 
 def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Run) -> None:

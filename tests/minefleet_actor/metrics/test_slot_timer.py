@@ -2,7 +2,7 @@
 
 import pytest
 
-from minefleet_actor.metrics.slot_timer import AT_ONCE_S, ENVIRONMENT, INFERENCE, SlotTimer
+from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, NO_WAIT_S, SlotTimer
 
 GRANT = "grant"
 
@@ -21,10 +21,10 @@ def clock() -> Clock:
 
 def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> None:
     slot_time = SlotTimer(clock)
-    slot_time.settle(0, 1.0)
+    slot_time.end_wait(0, 1.0)
     slot_time.wait_for([(ENVIRONMENT, 3), (INFERENCE, 1), (GRANT, 2)], acted=0)
     clock.now_s += 10.0
-    slot_time.settle(1, 10.0)
+    slot_time.end_wait(1, 10.0)
     assert slot_time.seconds() == {
         "environment": 30.0,
         "inference": 10.0,
@@ -38,29 +38,29 @@ def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> No
 
 def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_actor(clock: Clock) -> None:
     slot_time = SlotTimer(clock)
-    slot_time.settle(0, 1.0)
+    slot_time.end_wait(0, 1.0)
     slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
-    slot_time.settle(0, 1.0)
+    slot_time.end_wait(0, 1.0)
     clock.now_s += 1.0
     slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
     clock.now_s += 0.5
-    slot_time.settle(3, AT_ONCE_S / 2)
+    slot_time.end_wait(3, NO_WAIT_S / 2)
     assert slot_time.seconds()["inference"] == pytest.approx(3.0)
     assert slot_time.seconds()["environment"] == pytest.approx(1.0 + 4 * 0.5)
     clock.now_s += 1.0
     slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
     clock.now_s += 5.0
-    slot_time.settle(4, 5.0)
+    slot_time.end_wait(4, 5.0)
     assert slot_time.seconds()["inference"] == pytest.approx(3.0)
 
 
 def test_the_turn_in_which_a_slot_acted_is_the_actors(clock: Clock) -> None:
     slot_time = SlotTimer(clock)
-    slot_time.settle(0, 1.0)
+    slot_time.end_wait(0, 1.0)
     clock.now_s += 3.0
     slot_time.wait_for([(ENVIRONMENT, 7), (GRANT, 1)], acted=6)
     clock.now_s += 5.0
-    slot_time.settle(4, 5.0)
+    slot_time.end_wait(4, 5.0)
     totals = slot_time.seconds()
     assert totals["inference"] == pytest.approx(6 * 3.0)
     assert totals["environment"] == pytest.approx(3.0 + 7 * 5.0)

@@ -10,7 +10,7 @@ import pytest
 
 from minefleet.rpc.replay_client import LeaseForecast
 from minefleet_actor.replay_io.permits import RolloutPermits
-from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, lane_numbers
+from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, shard_numbers
 
 
 class Replay:
@@ -55,40 +55,40 @@ def clock() -> Clock:
     return Clock()
 
 
-def grants_of(replay: Any, clock: Clock) -> RolloutPermits:
+def permits_of(replay: Any, clock: Clock) -> RolloutPermits:
     return RolloutPermits(replay, version=lambda: 1, granted=lambda: None, renew_s=20.0, max_staleness=1, clock=clock)
 
 
-def lanes_of(replays: list[Replay], slots: int, clock: Clock, shipper: Any = None) -> StreamRouter:
-    lanes = [ShardConnection(name="", grants=grants_of(replay, clock), shipper=shipper) for replay in replays]
-    return StreamRouter("actor", slots, lanes, fragments_per_chunk=2)
+def router_of(replays: list[Replay], slots: int, clock: Clock, uploader: Any = None) -> StreamRouter:
+    shards = [ShardConnection(name="", permits=permits_of(replay, clock), uploader=uploader) for replay in replays]
+    return StreamRouter("actor", slots, shards, fragments_per_chunk=2)
 
 
 @pytest.mark.parametrize("shards", range(1, 5))
 @pytest.mark.parametrize("slots", [1, 4, 9])
 @pytest.mark.parametrize("actors", [1, 3])
 def test_the_slots_of_a_fleet_spread_over_all_shards(actors: int, slots: int, shards: int) -> None:
-    used = Counter(number for actor in range(actors) for number in lane_numbers(actor, slots, shards).tolist())
+    used = Counter(number for actor in range(actors) for number in shard_numbers(actor, slots, shards).tolist())
     assert len(used) == min(actors * slots, shards)
     assert max(used.values()) - min(used.values()) <= 1
 
 
 def test_a_refused_slot_waits_for_its_own_shard_and_asks_no_other(clock: Clock) -> None:
     replays = [Replay(), Replay()]
-    lanes = lanes_of(replays, 1, clock, SimpleNamespace(has_room=lambda coming: True))
-    own = int(lanes.numbers[0])
+    shards = router_of(replays, 1, clock, SimpleNamespace(has_room=lambda coming: True))
+    own = int(shards.shard_of[0])
     replays[1 - own].free_chunks = 1
-    lanes.wish(0)
+    shards.request(0)
     for _ in range(3):
-        for lane in lanes:
-            lane.grants.ask()
-        assert not lanes.may_start(0, after_another=False)
+        for lane in shards:
+            lane.permits.reserve()
+        assert not shards.may_start(0, after_another=False)
     assert (replays[own].asked, replays[1 - own].asked) == ([[("actor-0", 0)]] * 3, [])
     replays[own].free_chunks = 1
-    for lane in lanes:
-        lane.grants.ask()
-    assert lanes.may_start(0, after_another=False)
-    assert (int(lanes.numbers[0]), lanes.stream(0)) == (own, "actor-0")
+    for lane in shards:
+        lane.permits.reserve()
+    assert shards.may_start(0, after_another=False)
+    assert (int(shards.shard_of[0]), shards.stream(0)) == (own, "actor-0")
 
 
 @pytest.mark.parametrize(
@@ -100,35 +100,35 @@ def test_what_a_held_slot_waits_for_is_known(
 ) -> None:
     replay = Replay()
     replay.newest_version, replay.wants_newer_weights = newest_version, wants_newer
-    lanes = lanes_of([replay], 1, clock, SimpleNamespace(has_room=lambda coming: has_room))
-    lanes.wish(0)
-    for lane in lanes:
-        lane.grants.ask()
-    assert lanes.lacking(np.array([True])) == {lack: 1}
+    shards = router_of([replay], 1, clock, SimpleNamespace(has_room=lambda coming: has_room))
+    shards.request(0)
+    for lane in shards:
+        lane.permits.reserve()
+    assert shards.count_blocked(np.array([True])) == {lack: 1}
 
 
 def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Clock) -> None:
     sent: list[Any] = []
     fragment: Any = None
-    shipper = SimpleNamespace(has_room=lambda coming: len(sent) + coming < 2, send=sent.append)
-    lanes = lanes_of([Replay(free_chunks=3)], 3, clock, shipper)
+    uploader = SimpleNamespace(has_room=lambda coming: len(sent) + coming < 2, send=sent.append)
+    shards = router_of([Replay(free_chunks=3)], 3, clock, uploader)
     for slot in range(3):
-        lanes.wish(slot)
-    for lane in lanes:
-        lane.grants.ask()
-    assert lanes.may_start(0, after_another=False)
-    assert [lanes.may_start(slot, after_another=True) for slot in range(3)] == [True, True, False]
-    assert lanes.lacking(np.array([False, False, True])) == {"room": 1}
-    lanes.send(0, fragment, closes_chunk=False)
-    assert not lanes.may_start(2, after_another=True)
+        shards.request(slot)
+    for lane in shards:
+        lane.permits.reserve()
+    assert shards.may_start(0, after_another=False)
+    assert [shards.may_start(slot, after_another=True) for slot in range(3)] == [True, True, False]
+    assert shards.count_blocked(np.array([False, False, True])) == {"room": 1}
+    shards.send(0, fragment, closes_chunk=False)
+    assert not shards.may_start(2, after_another=True)
     sent.clear()
-    assert lanes.may_start(2, after_another=True)
+    assert shards.may_start(2, after_another=True)
 
 
 def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
     replay, version = Replay(), [1]
     replay.wants_newer_weights = True
-    grants: Any = RolloutPermits(
+    permits: Any = RolloutPermits(
         replay,  # type: ignore[arg-type]
         version=lambda: version[0],
         granted=lambda: None,
@@ -136,77 +136,77 @@ def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
         max_staleness=1,
         clock=clock,
     )
-    grants.wish(("s", 0))
-    grants.ask()
-    assert grants.is_behind
+    permits.request(("s", 0))
+    permits.reserve()
+    assert permits.needs_newer_weights
     version[0] = 2
-    assert not grants.is_behind
+    assert not permits.needs_newer_weights
 
 
 def test_deadlines_follow_what_replay_forecasts(clock: Clock) -> None:
     replay = Replay(free_chunks=9)
-    grants = grants_of(replay, clock)
-    assert grants.deadline(1) == math.inf
+    permits = permits_of(replay, clock)
+    assert permits.deadline(1) == math.inf
     replay.closing = LeaseForecast(use_version=5, closes_in_s=[2.0, 11.0], waits_s=1.0, interval_s=10.0)
-    grants.wish(("s", 0))
-    grants.ask()
+    permits.request(("s", 0))
+    permits.reserve()
     now = clock.now_s
-    assert grants.deadline(3) == -math.inf
-    assert (grants.deadline(4), grants.deadline(4, at_most=True)) == (now + 2.0, now + 3.0)
-    assert grants.deadline(5) == grants.deadline(6) == now + 11.0
-    assert (grants.interval_s, grants.longest_chunk_s, grants.forecasts) == (10.0, 7.0, 1)
+    assert permits.deadline(3) == -math.inf
+    assert (permits.deadline(4), permits.deadline(4, at_most=True)) == (now + 2.0, now + 3.0)
+    assert permits.deadline(5) == permits.deadline(6) == now + 11.0
+    assert (permits.interval_s, permits.longest_chunk_s, permits.forecasts) == (10.0, 7.0, 1)
 
 
 def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_for_it(clock: Clock) -> None:
     replay = Replay(free_chunks=9)
-    grants = grants_of(replay, clock)
-    grants.wish(("s", 0))
-    grants.ask()
-    grants.begin(("s", 0), 1, 0.0)
-    grants.ask()
+    permits = permits_of(replay, clock)
+    permits.request(("s", 0))
+    permits.reserve()
+    permits.begin(("s", 0), 1, 0.0)
+    permits.reserve()
     assert (replay.told[-1], replay.asked[-1]) == ([("s", 0, 0.0)], [("s", 0)])
-    grants.play(("s", 0), 1.5, "a task")
-    grants.ask()
+    permits.report_pace(("s", 0), 1.5, "a task")
+    permits.reserve()
     assert replay.told[-1] == [("s", 0, 1.5)]
-    grants.play(("t", 3), 1.5)
-    grants.ask()
+    permits.report_pace(("t", 3), 1.5)
+    permits.reserve()
     assert replay.told[-1] == [("t", 3, 1.5)]
-    grants.done(("s", 0))
+    permits.release(("s", 0))
     told = len(replay.told)
-    grants.ask()
+    permits.reserve()
     assert len(replay.told) == told
 
 
 def test_a_stream_is_too_slow_until_replay_says_otherwise(clock: Clock) -> None:
     replay = Replay()
     replay.too_slow = True
-    grants = grants_of(replay, clock)
-    grants.wish(("s", 0))
-    grants.ask()
-    assert grants.verdict("s").too_slow
+    permits = permits_of(replay, clock)
+    permits.request(("s", 0))
+    permits.reserve()
+    assert permits.verdict("s").too_slow
     replay.too_slow = False
-    grants.ask()
-    assert not grants.verdict("s").too_slow
+    permits.reserve()
+    assert not permits.verdict("s").too_slow
 
 
 def test_a_chunk_that_is_cut_early_is_followed_by_the_next_one(clock: Clock) -> None:
     sent: list[Any] = []
     fragment: Any = None
-    shipper = SimpleNamespace(has_room=lambda coming: True, send=sent.append)
+    uploader = SimpleNamespace(has_room=lambda coming: True, send=sent.append)
     replay = Replay(free_chunks=1)
-    lanes = lanes_of([replay], 1, clock, shipper)
-    lanes.wish(0)
-    for lane in lanes:
-        lane.grants.ask()
-    assert lanes.may_start(0, after_another=True)
-    assert not lanes.may_start(0, after_another=True, closes_chunk=True)
+    shards = router_of([replay], 1, clock, uploader)
+    shards.request(0)
+    for lane in shards:
+        lane.permits.reserve()
+    assert shards.may_start(0, after_another=True)
+    assert not shards.may_start(0, after_another=True, closes_chunk=True)
     replay.free_chunks = 1
-    for lane in lanes:
-        lane.grants.ask()
-    assert lanes.may_start(0, after_another=True, closes_chunk=True)
-    lanes.send(0, fragment, closes_chunk=True)
-    lanes.send(0, fragment, closes_chunk=False)
-    lanes.send(0, fragment, closes_chunk=False)
+    for lane in shards:
+        lane.permits.reserve()
+    assert shards.may_start(0, after_another=True, closes_chunk=True)
+    shards.send(0, fragment, closes_chunk=True)
+    shards.send(0, fragment, closes_chunk=False)
+    shards.send(0, fragment, closes_chunk=False)
     assert [(one.chunk, one.chunk_start, one.closes_chunk) for one in sent] == [
         (0, 0, True),
         (1, 1, False),

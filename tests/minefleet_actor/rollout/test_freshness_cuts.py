@@ -11,13 +11,13 @@ from minefleet_actor.replay_io.permits import StreamVerdict
 from minefleet_actor.replay_io.streams import ChunkForecast
 from minefleet_actor.rollout.freshness_cuts import (
     BALANCE,
-    HICCUP,
+    HICCUP_RATIO,
     MARGIN_S,
     PACE,
-    PATIENCE,
-    SLACK,
-    STUCK,
-    TELL_S,
+    PATIENCE_ITERATIONS,
+    REPORT_INTERVAL_S,
+    STEP_TIME_SLACK,
+    STUCK_RATIO,
     FreshnessCuts,
 )
 
@@ -26,7 +26,7 @@ STEP_S = 0.5
 TASK = "a task"
 
 
-class Lanes:
+class Forecasts:
     """Replay's forecasts, as the test sets them."""
 
     def __init__(self) -> None:
@@ -36,20 +36,20 @@ class Lanes:
         self.interval = 3.0
         self.too_slow = self.ahead = False
         self.longest = 1.0
-        self.told = list[float]()
+        self.reported = list[float]()
 
-    def outlook(self, slot: int) -> ChunkForecast:
+    def forecast(self, slot: int) -> ChunkForecast:
         return ChunkForecast(self.at, self.longest, 0)
 
-    def left_s(self, slot: int, version: int, now: float) -> float:
+    def time_left_s(self, slot: int, version: int, now: float) -> float:
         return self.left
 
     def interval_s(self, slot: int) -> float:
         return self.interval
 
-    def play(self, slot: int, step_s: float, task: str = "") -> None:
+    def report_pace(self, slot: int, step_s: float, task: str = "") -> None:
         assert task == TASK
-        self.told.append(step_s)
+        self.reported.append(step_s)
 
     def verdict(self, slot: int) -> StreamVerdict:
         return StreamVerdict(too_slow=self.too_slow, ahead=self.ahead)
@@ -63,10 +63,10 @@ class World:
 
     def __init__(self, **options: Any) -> None:
         self.now, self.done = 100.0, False
-        self.lanes = Lanes()
-        lanes: Any = self.lanes
+        self.router = Forecasts()
+        router: Any = self.router
         self.cuts = FreshnessCuts(
-            lanes, 1, least_steps=LEAST, fragment_length=FULL, chunk_steps=FULL, clock=lambda: self.now, **options
+            router, 1, least_steps=LEAST, fragment_length=FULL, chunk_steps=FULL, clock=lambda: self.now, **options
         )
         self.recorder: Any = SimpleNamespace(
             length=np.array([LEAST]), is_done=lambda slot: self.done, plays=lambda slot: TASK
@@ -94,16 +94,16 @@ def world() -> World:
 
 def test_before_anything_is_forecast_a_chunk_is_due_that_takes_longer_than_it_may(world: World) -> None:
     assert not world.is_due() and not world.is_overdue()
-    world.now += world.lanes.longest
+    world.now += world.router.longest
     assert world.is_due() and world.is_overdue()
-    world.lanes.longest = math.inf
-    world.lanes.foresee(math.inf)
+    world.router.longest = math.inf
+    world.router.foresee(math.inf)
     assert not world.is_due() and not world.is_overdue()
 
 
 def test_a_fragment_is_due_when_the_next_step_would_pass_its_deadline(world: World) -> None:
-    world.lanes.foresee(110.0)
-    world.now = 110.0 - SLACK * STEP_S - MARGIN_S - 0.01
+    world.router.foresee(110.0)
+    world.now = 110.0 - STEP_TIME_SLACK * STEP_S - MARGIN_S - 0.01
     assert not world.is_due()
     world.now += 0.02
     assert world.is_due()
@@ -111,7 +111,7 @@ def test_a_fragment_is_due_when_the_next_step_would_pass_its_deadline(world: Wor
 
 
 def test_a_fragment_whose_step_takes_long_is_overdue_at_its_deadline(world: World) -> None:
-    world.lanes.foresee(110.0)
+    world.router.foresee(110.0)
     world.now = 110.0 - MARGIN_S + 0.01
     assert world.is_overdue()
     assert world.cuts.overdue(np.array([False]), world.recorder) == []
@@ -120,7 +120,7 @@ def test_a_fragment_whose_step_takes_long_is_overdue_at_its_deadline(world: Worl
 
 
 def test_a_fragment_that_is_too_short_goes_on_unless_its_episode_has_ended(world: World) -> None:
-    world.lanes.foresee(0.0)
+    world.router.foresee(0.0)
     world.recorder.length[0] = LEAST - 1
     assert not world.is_due() and not world.is_overdue()
     world.done = True
@@ -131,16 +131,16 @@ def test_a_fragment_that_is_too_short_goes_on_unless_its_episode_has_ended(world
 
 def test_a_slot_without_time_waits_for_newer_weights_but_not_for_ever(world: World) -> None:
     assert world.may_start()
-    world.lanes.left = SLACK * LEAST * STEP_S
+    world.router.left = STEP_TIME_SLACK * LEAST * STEP_S
     assert not world.may_start(1)
     assert world.cuts.lacks[0] == PACE
     assert world.may_start(2)
     assert not world.cuts.lacks[0]
     world.cuts.began(0)
     assert not world.may_start(2)
-    world.now += PATIENCE * world.lanes.interval
+    world.now += PATIENCE_ITERATIONS * world.router.interval
     assert world.may_start(2)
-    world.lanes.left += MARGIN_S
+    world.router.left += MARGIN_S
     world.cuts.began(0)
     assert world.may_start(2)
 
@@ -148,44 +148,44 @@ def test_a_slot_without_time_waits_for_newer_weights_but_not_for_ever(world: Wor
 def test_a_slot_that_is_refused_waits_for_its_pace_only_where_it_is_too_slow(world: World) -> None:
     assert not world.may_start(is_granted=False)
     assert not world.cuts.lacks[0]
-    world.lanes.too_slow = True
+    world.router.too_slow = True
     assert not world.may_start(is_granted=False)
     assert world.cuts.lacks[0] == PACE
-    world.lanes.too_slow, world.lanes.ahead = False, True
+    world.router.too_slow, world.router.ahead = False, True
     assert not world.may_start(is_granted=False)
     assert world.cuts.lacks[0] == BALANCE
 
 
 def test_where_slots_wait_for_each_other_replay_is_told_again_and_again_who_plays() -> None:
     world = World(balanced=True)
-    working, told = np.array([True]), len(world.lanes.told)
-    world.cuts.asked(np.array([0]))
+    working, reported = np.array([True]), len(world.router.reported)
+    world.cuts.commands_sent(np.array([0]))
     for _ in range(2):
-        world.cuts.tell(working, world.recorder)
-    assert len(world.lanes.told) == told + 1
-    world.now += STUCK * STEP_S + TELL_S
-    world.cuts.tell(working, world.recorder)
-    assert len(world.lanes.told) == told + 1
-    world.now += TELL_S
-    world.cuts.tell(~working, world.recorder)
-    assert len(world.lanes.told) == told + 2
+        world.cuts.report(working, world.recorder)
+    assert len(world.router.reported) == reported + 1
+    world.now += STUCK_RATIO * STEP_S + REPORT_INTERVAL_S
+    world.cuts.report(working, world.recorder)
+    assert len(world.router.reported) == reported + 1
+    world.now += REPORT_INTERVAL_S
+    world.cuts.report(~working, world.recorder)
+    assert len(world.router.reported) == reported + 2
     world.cuts.were_reset(np.array([0]))
-    world.cuts.asked(np.array([0]))
-    world.now += TELL_S
-    world.cuts.tell(working, world.recorder)
-    assert len(world.lanes.told) == told + 3
+    world.cuts.commands_sent(np.array([0]))
+    world.now += REPORT_INTERVAL_S
+    world.cuts.report(working, world.recorder)
+    assert len(world.router.reported) == reported + 3
 
 
 def test_where_no_slot_waits_for_another_replay_is_not_told_who_plays(world: World) -> None:
-    told = len(world.lanes.told)
-    world.cuts.tell(np.array([False]), world.recorder)
-    assert len(world.lanes.told) == told
+    reported = len(world.router.reported)
+    world.cuts.report(np.array([False]), world.recorder)
+    assert len(world.router.reported) == reported
 
 
 def test_another_fragment_fits_into_a_chunk_while_its_shortest_form_has_time(world: World) -> None:
-    world.lanes.foresee(110.0)
+    world.router.foresee(110.0)
     world.is_due()
-    world.now = 110.0 - SLACK * LEAST * STEP_S - MARGIN_S - 0.01
+    world.now = 110.0 - STEP_TIME_SLACK * LEAST * STEP_S - MARGIN_S - 0.01
     assert world.cuts.has_time(0)
     world.now += 0.02
     assert not world.cuts.has_time(0)
@@ -193,21 +193,21 @@ def test_another_fragment_fits_into_a_chunk_while_its_shortest_form_has_time(wor
 
 def test_without_cuts_fragments_start_when_they_are_granted_and_end_when_they_are_full() -> None:
     world = World(enabled=False)
-    world.lanes.left = 0.0
-    world.lanes.foresee(0.0)
+    world.router.left = 0.0
+    world.router.foresee(0.0)
     assert not world.is_due() and not world.is_overdue()
     assert world.may_start()
     assert not world.may_start(is_granted=False)
     assert world.cuts.has_time(0)
-    assert world.cuts.step_s(0) == 0 and not world.lanes.told
+    assert world.cuts.step_s(0) == 0 and not world.router.reported
 
 
 def test_a_chunk_that_takes_no_longer_than_it_may_is_not_cut(world: World) -> None:
-    world.lanes.longest = 1.1 * FULL * STEP_S
-    world.lanes.left = 0.0
+    world.router.longest = 1.1 * FULL * STEP_S
+    world.router.left = 0.0
     assert world.may_start()
-    world.lanes.foresee(world.now)
-    world.now += LEAST * STEP_S + (HICCUP - 1) * FULL * STEP_S - 0.01
+    world.router.foresee(world.now)
+    world.now += LEAST * STEP_S + (HICCUP_RATIO - 1) * FULL * STEP_S - 0.01
     assert not world.is_due() and not world.is_overdue()
     world.now += 0.02
     assert world.is_due() and world.is_overdue()
@@ -217,7 +217,7 @@ def test_how_long_steps_take_follows_them_slowly(world: World) -> None:
     for _ in range(30):
         world.step(2.0)
     assert world.cuts.step_s(0) == pytest.approx(2.0, rel=0.05)
-    assert len(world.lanes.told) == 2
+    assert len(world.router.reported) == 2
     world.step(50.0)
     assert world.cuts.step_s(0) < 2.3
     for _ in range(4):

@@ -16,7 +16,7 @@ from tests.films import pictures
 from minefleet.v1 import episode_pb2
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.rollout.episodes import Episodes
-from minefleet_actor.video.camera import LONGEST_TAPE, Camera
+from minefleet_actor.video.camera import MAX_QUEUED_SHOTS, Camera
 
 SLOTS = 4
 INTERVAL = 5
@@ -63,7 +63,7 @@ class Set:
         slots = np.arange(SLOTS)
         for _ in range(steps):
             self.obs += 16
-            self.camera.look(slots, np.full(SLOTS, 2.0, np.float32), version)
+            self.camera.film(slots, np.full(SLOTS, 2.0, np.float32), version)
             self.episodes.add(slots, np.full(SLOTS, 0.5, np.float32))
 
     def play(self, slot: int, steps: int, version: int = 7, failure: str = "") -> bool:
@@ -184,12 +184,12 @@ def test_a_record_whose_video_is_not_written_in_time_goes_without_it_and_once(st
 def test_the_loop_never_waits_for_the_encoder(stage: Set) -> None:
     stage.camera.begin(0, 7)
     stage.step(100_000)
-    assert stage.count("video_frames_left_out") == 100_000 - LONGEST_TAPE
+    assert stage.count("video_frames_dropped") == 100_000 - MAX_QUEUED_SHOTS
 
 
 def test_large_frames_take_no_more_memory_than_small_ones_do(tmp_path: Path) -> None:
     stage = Set(tmp_path / "videos", shape=(1080, 1920, 3))
     stage.camera.begin(0, 7)
     stage.step(30)
-    left_out = int(stage.count("video_frames_left_out"))
+    left_out = int(stage.count("video_frames_dropped"))
     assert (30 - left_out) * stage.obs[0].nbytes < 70 * 2**20

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.core.schema import Leaf
-from minefleet_actor.video.picture import SMALLEST_EDGE, Caption, draw, pixel_path, to_rgb
+from minefleet_actor.video.picture import MIN_VIDEO_EDGE, Caption, draw, pixel_path, to_rgb
 
 CAPTION = Caption(step=7, episode_return=1.5, reward=0.5, value=2.25, version=3, task="dig")
 
@@ -23,9 +23,9 @@ def test_the_frame_is_enlarged_by_a_whole_factor_above_the_bar_in_an_even_pictur
 ) -> None:
     frame = np.random.default_rng(height).integers(0, 256, (height, width, channels), np.uint8)
     picture = draw(frame, CAPTION)
-    factor = -(-SMALLEST_EDGE // min(height, width))
+    factor = -(-MIN_VIDEO_EDGE // min(height, width))
     assert picture.shape[0] % 2 == picture.shape[1] % 2 == 0
-    assert picture.shape[1] >= SMALLEST_EDGE
+    assert picture.shape[1] >= MIN_VIDEO_EDGE
     shown = picture[: height * factor : factor, : width * factor : factor]
     assert np.array_equal(shown, np.broadcast_to(frame, (height, width, 3)))
     assert picture.shape[0] > height * factor + 40

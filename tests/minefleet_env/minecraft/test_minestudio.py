@@ -17,7 +17,7 @@ from minefleet_env.factory import make
 from minefleet_env.minecraft import minestudio_engine
 from minefleet_env.minecraft.minestudio import Simulator
 from minefleet_env.spaces import schema_of, writer
-from minefleet_env.wrappers.wrap import OFF
+from minefleet_env.wrappers.wrap import DEFAULTS
 
 
 class JudgeResetCallback:
@@ -104,7 +104,7 @@ def asks() -> Any:
 
 
 def made(**kwargs: Any) -> Any:
-    return make({"id": "", "generator": f"{__name__}:simulator", "kwargs": kwargs, "wrappers": OFF})
+    return make({"id": "", "generator": f"{__name__}:simulator", "kwargs": kwargs, "wrappers": DEFAULTS})
 
 
 def played(env: Any, steps: int) -> Any:
@@ -250,7 +250,7 @@ def test_the_last_image_can_be_rendered_and_closing_closes_the_simulator() -> No
 def test_a_generator_that_asks_at_the_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(RefusedError, match="asks a question at the terminal; it must not: nobody is there to answer"):
-        make({"id": "", "generator": f"{__name__}:asks", "kwargs": {}, "wrappers": OFF})
+        make({"id": "", "generator": f"{__name__}:asks", "kwargs": {}, "wrappers": DEFAULTS})
 
 
 def test_no_engine_is_missed_where_nothing_of_minestudio_was_asked_for() -> None:

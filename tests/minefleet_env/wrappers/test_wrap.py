@@ -23,7 +23,7 @@ from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.wrappers.masks import allow_nothing, masks_of
 from minefleet_env.wrappers.pixels import grey, resizer
-from minefleet_env.wrappers.wrap import OFF, wrap
+from minefleet_env.wrappers.wrap import DEFAULTS, wrap
 
 SIZE = (12, 8, 3)
 
@@ -73,13 +73,13 @@ class Counting(gymnasium.Env[Any, Any]):
 
 
 def wrapped(env: gymnasium.Env[Any, Any], **wrappers: Any) -> gymnasium.Env[Any, Any]:
-    made: gymnasium.Env[Any, Any] = wrap(env, OFF | wrappers)
+    made: gymnasium.Env[Any, Any] = wrap(env, DEFAULTS | wrappers)
     return made
 
 
 def test_without_wrappers_the_environment_is_as_it_was_whatever_it_is() -> None:
     anything = object()
-    assert wrap(anything, OFF) is anything
+    assert wrap(anything, DEFAULTS) is anything
 
 
 def test_a_time_limit_truncates_and_counts_skipped_steps() -> None:

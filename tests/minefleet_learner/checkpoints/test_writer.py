@@ -27,7 +27,12 @@ def make(iteration: int) -> Checkpoint:
 
 def writer(directory: Path, clock: Clock, *, background: bool) -> CheckpointWriter:
     return CheckpointWriter(
-        directory, save_interval=10, keep_interval=0, latest_interval_s=ROLLING_S, background=background, clock=clock
+        directory,
+        save_interval=10,
+        keep_interval=0,
+        latest_min_interval_s=ROLLING_S,
+        background=background,
+        clock=clock,
     )
 
 
@@ -57,7 +62,7 @@ def test_it_says_so_once_a_checkpoint_is_on_disk(tmp_path: Path) -> None:
         tmp_path,
         save_interval=10,
         keep_interval=0,
-        latest_interval_s=ROLLING_S,
+        latest_min_interval_s=ROLLING_S,
         background=False,
         saved=lambda: found.append(iteration_of(tmp_path)),
     )

@@ -54,9 +54,9 @@ def half(name: Name, fragment: Fragment) -> HalfPacked:
 
 @contextmanager
 def collated(
-    named: Sequence[tuple[Name, Fragment]], decoded_bytes: int, threads: int = 2, least_rows: int = 1
+    named: Sequence[tuple[Name, Fragment]], decode_cache_bytes: int, threads: int = 2, least_rows: int = 1
 ) -> Iterator[Batch]:
-    collator = Collator(CPU, decoded_bytes=decoded_bytes, threads=threads, least_rows=least_rows)
+    collator = Collator(CPU, decode_cache_bytes=decode_cache_bytes, threads=threads, least_rows=least_rows)
     yield collator.collate([(name, half(name, fragment)) for name, fragment in named])
     collator.close()
 
@@ -173,7 +173,7 @@ class AllInMemory:
 
 def test_that_minibatches_come_from_pools_is_said_once(make_fragment: Make, caplog: pytest.LogCaptureFixture) -> None:
     named = [(name, half(name, fragment)) for name, fragment in fragments_of(make_fragment)]
-    collator = Collator(CPU, decoded_bytes=0, threads=1, least_rows=4)
+    collator = Collator(CPU, decode_cache_bytes=0, threads=1, least_rows=4)
     for _ in range(2):
         collator.collate(named)
     collator.close()

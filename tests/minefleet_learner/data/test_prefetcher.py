@@ -43,7 +43,7 @@ def test_every_reader_reads_its_share_and_nothing_is_read_twice(
         replay,
         order="least_used",
         readers=readers,
-        collator=Collator(torch.device("cpu"), decoded_bytes=2**20, threads=readers),
+        collator=Collator(torch.device("cpu"), decode_cache_bytes=2**20, threads=readers),
         burn_in=0,
         ahead=False,
         may_be_empty=False,

@@ -64,11 +64,11 @@ def packed(number: int) -> tuple[Name, HalfPacked]:
     return name, decode_half(*encode(fragment, run_id="r", stream=name[0], sequence=0, schema_fingerprint="f"))
 
 
-def train(fragments: int, decoded_bytes: int) -> dict[str, int]:
+def train(fragments: int, decode_cache_bytes: int) -> dict[str, int]:
     """One update; what it trained on, bytes, and the peak of the process so far."""
     named = [packed(number) for number in range(fragments)]
     policy = ActorCritic(SCHEMA, Corner(), features=64)
-    collator = Collator(torch.device("cpu"), decoded_bytes=decoded_bytes, threads=CONFIG.num_readers)
+    collator = Collator(torch.device("cpu"), decode_cache_bytes=decode_cache_bytes, threads=CONFIG.num_readers)
     report = Updater(policy, build_optimizer(policy, CONFIG), CONFIG, None).update(
         collator.collate(named), rates(CONFIG, 0, 0.0)
     )

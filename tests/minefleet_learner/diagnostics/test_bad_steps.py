@@ -17,7 +17,7 @@ from minefleet.runs.run import Run
 from minefleet_learner.build import build_updater
 from minefleet_learner.checkpoints.restore import load_snapshot
 from minefleet_learner.data.batch import Batch
-from minefleet_learner.diagnostics.bad_steps import MOST_DUMPS, BadStepDumps, read_dump
+from minefleet_learner.diagnostics.bad_steps import MAX_DUMPS, BadStepDumps, read_dump
 from minefleet_learner.training.optimizer_step import BAD_STEPS
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
@@ -97,9 +97,9 @@ def test_a_damaged_dump_is_refused(
 def test_dumps_are_bounded_in_number_and_bytes(tmp_path: Path, schema: Schema, make_fragment: Make) -> None:
     run = make_run(tmp_path, schema, max_bad_steps=100)
     updater = build_updater(run, CPU)
-    for _ in range(MOST_DUMPS + 2):
+    for _ in range(MAX_DUMPS + 2):
         update(updater, poisoned(make_fragment, "obs", NAN))
-    assert len(list((tmp_path / BAD_STEPS).iterdir())) == MOST_DUMPS
+    assert len(list((tmp_path / BAD_STEPS).iterdir())) == MAX_DUMPS
     (tmp_path / "small").mkdir()
     small = make_run(tmp_path / "small", schema)
     kept = build_updater(small, CPU)

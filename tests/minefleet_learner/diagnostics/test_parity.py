@@ -27,7 +27,7 @@ from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.diagnostics import parity_report
-from minefleet_learner.diagnostics.parity import BOUNDS, MOST_UNPROBED, ParityError, ParityProbe
+from minefleet_learner.diagnostics.parity import BOUNDS, MAX_UNPROBED, ParityError, ParityProbe
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
 
@@ -198,8 +198,8 @@ FAULTS: dict[str, tuple[MakeInference, Callable[[Fleet], Named], str]] = {
         parity_report.VALUES,
     ),
     "actions-swapped": (SwapsActions, acted, parity_report.ACTIONS),
-    "stale-bootstrap-state": (LooksAfresh, acted, parity_report.FOLLOWING),
-    "another-state-stored": (BeginsElsewhere, acted, parity_report.UNTIL_FIRST),
+    "stale-bootstrap-state": (LooksAfresh, acted, parity_report.NEXT_VALUES_DIFFER),
+    "another-state-stored": (BeginsElsewhere, acted, parity_report.STATE_DIFFERS),
 }
 
 
@@ -280,10 +280,10 @@ def test_iterations_without_a_step_to_compare_are_counted_and_said(caplog: pytes
     with fleet() as made, caplog.at_level(logging.WARNING):
         named = acted(made)
         unknown = [(name, replace(one, policy_version=one.policy_version + 9)) for name, one in named]
-        counted = [made.probe.compare(collate(unknown)) for _ in range(MOST_UNPROBED + 2)]
-        assert [parity.unprobed for parity in counted] == list(range(1, MOST_UNPROBED + 3))
+        counted = [made.probe.compare(collate(unknown)) for _ in range(MAX_UNPROBED + 2)]
+        assert [parity.unprobed for parity in counted] == list(range(1, MAX_UNPROBED + 3))
         assert counted[0].steps == 0 and math.isnan(counted[0].logp)
-        assert [f"for {MOST_UNPROBED} iterations" in record.message for record in caplog.records] == [True]
+        assert [f"for {MAX_UNPROBED} iterations" in record.message for record in caplog.records] == [True]
         assert made.probe.compare(collate(named)).unprobed == 0
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet_learner.metrics.censoring import FEWEST, hazard, uncut_mean
+from minefleet_learner.metrics.censoring import MIN_EPISODES, hazard, uncut_mean
 
 NUMBERS = st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 500)), min_size=1, max_size=100)
 
@@ -26,8 +26,8 @@ def test_the_estimate_is_its_definition(episodes: list[tuple[float, int]], chanc
     weights = [(1 - chance) ** -length for length in lengths]
     estimate = uncut_mean(returns, lengths, chance)
     worth = sum(weights) ** 2 / sum(weight**2 for weight in weights)
-    if abs(worth - FEWEST) > 1e-6:
-        assert (estimate is None) == (worth < FEWEST)
+    if abs(worth - MIN_EPISODES) > 1e-6:
+        assert (estimate is None) == (worth < MIN_EPISODES)
     if estimate is not None:
         expected = sum(w * r for w, r in zip(weights, returns, strict=True)) / sum(weights)
         assert estimate == pytest.approx(expected, rel=1e-6, abs=1e-6)

@@ -23,7 +23,7 @@ def test_the_loop_waits_for_what_feed_and_backlog_say() -> None:
     time.trains()
     with time.reading():  # Ahead of the next iteration.
         pass_s(4.0)
-    with time.standing_still():
+    with time.waiting_for_publish():
         pass_s(8.0)
     time.trained()
     time.waits()
@@ -47,5 +47,5 @@ def test_a_stall_is_seen_while_it_lasts_and_exported() -> None:
     time.waits()
     now[0] += 1000.0
     assert time.shares()["weights"] == 1.0
-    assert time.figures()["loop_seconds.weights"] == 1000.0
+    assert time.stats()["loop_seconds.weights"] == 1000.0
     assert registry.get_sample_value("minefleet_learner_loop_seconds_total", {"spent_on": "weights"}) == 1000.0

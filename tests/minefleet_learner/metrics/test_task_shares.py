@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig
 from minefleet.rpc.replay_client import Lease, StepAccount
-from minefleet_learner.metrics.task_shares import FIRST, WINDOW, StepShares
+from minefleet_learner.metrics.task_shares import FIRST_ITERATIONS, WINDOW, StepShares
 
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))
 
@@ -69,18 +69,18 @@ def test_a_task_starves_whose_trained_share_is_below_half_of_its_played_share(tr
 def test_what_is_lost_in_the_first_iterations_is_shown_and_starves_nobody() -> None:
     shares, warnings, found = StepShares(CONFIG), set[str](), dict[str, Any]()
     for number in range(1, 2 * WINDOW):
-        stale = 20 * min(number, FIRST)
+        stale = 20 * min(number, FIRST_ITERATIONS)
         slow = account("slow", 20 * number, 20 * number - stale, stale)
         found = shares.summary([answer(account("fast", 100 * number, 100 * number), slow)])
         warnings |= set(found["step_warnings"])
-        assert (number <= FIRST) == (number == 1 or found["step_shares"]["slow"]["trained_steps"] == 0)
+        assert (number <= FIRST_ITERATIONS) == (number == 1 or found["step_shares"]["slow"]["trained_steps"] == 0)
     assert not warnings
 
 
 def test_it_is_known_for_how_many_iterations_in_a_row_a_task_has_starved() -> None:
     shares = StepShares(CONFIG)
     summary(shares, 2 * WINDOW, 0)
-    assert shares.starved_for == 2 * WINDOW - (FIRST + WINDOW // 2) + 1
+    assert shares.starved_for == 2 * WINDOW - (FIRST_ITERATIONS + WINDOW // 2) + 1
     summary(shares, 2 * WINDOW, 100)
     assert shares.starved_for == 0
 

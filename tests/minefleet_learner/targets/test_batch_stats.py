@@ -7,8 +7,8 @@ import torch
 
 from minefleet.core.fragment import Fragment
 from minefleet_learner.data.batch import collate
-from minefleet_learner.distributed.process_group import ALONE
-from minefleet_learner.targets.batch_stats import BatchStats, look_at
+from minefleet_learner.distributed.process_group import SINGLE_RANK
+from minefleet_learner.targets.batch_stats import BatchStats, measure_batch
 from minefleet_learner.targets.estimate import Estimates, RankBatch
 
 
@@ -19,7 +19,7 @@ def look(make_fragment: Callable[..., Fragment]) -> Callable[[torch.Tensor, torc
     def look(value: torch.Tensor, target: torch.Tensor) -> BatchStats:
         estimates = Estimates(value=value, advantage=target - value, target=target, proximal_logp=None, start={})
         part = RankBatch(batch=batch, estimates=estimates, trained=batch.mask)
-        return look_at(part, ALONE, torch.device("cpu"), 50.0)
+        return measure_batch(part, SINGLE_RANK, torch.device("cpu"), 50.0)
 
     return look
 

@@ -38,11 +38,11 @@ def test_every_so_many_appended_fragments_the_ledger_is_logged(
 
 def test_with_host_durability_an_append_and_its_repetition_are_synced_before_they_are_acked(make_world: Worlds) -> None:
     world = make_world(syncs_appends=True)
-    store = world.replay.keeper.store
+    store = world.replay.transactions.store
     world.append("s", 0)
     assert store.synced == store.written
-    change = world.replay.keeper.change()
-    world.replay.keeper.commit(change)
+    change = world.replay.transactions.change()
+    world.replay.transactions.commit(change)
     assert world.append("s", 0) == "duplicate"
     assert store.synced == store.written
 

@@ -26,14 +26,14 @@ def fill(world: Any) -> None:
 
 def test_a_new_store_has_the_counters_of_one_that_was_set_aside(world: Any) -> None:
     fill(world)
-    before = world.replay.figures()
+    before = world.replay.stats()
     break_store(world)
     world.replay = world.open()
-    after = world.replay.figures()
+    after = world.replay.stats()
     for name in ("appended_fragments", "env_steps", "env_failures", "newest_version", "epoch"):
         assert after[name] == before[name] > 0
     assert world.runs[-1] == "run-1"
-    assert world.replay.keeper.books.next_episode == 2
+    assert world.replay.transactions.state.next_episode == 2
     assert world.faults() == []
 
 
@@ -52,7 +52,7 @@ def test_a_store_that_is_set_aside_twice_counts_on(world: Any) -> None:
         world.replay = world.open()
         world.report(("s", number + 1), actor="b", progress=ActorCounts(number, 0))
         world.replay.tick()
-    assert (world.figure("env_steps"), world.replay.keeper.books.next_episode) == (102, 4)
+    assert (world.figure("env_steps"), world.replay.transactions.state.next_episode) == (102, 4)
     assert len(list(world.directory.glob("broken-*"))) == 2
 
 

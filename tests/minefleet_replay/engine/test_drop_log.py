@@ -6,13 +6,13 @@ from minefleet.core.errors import CorruptError
 from minefleet.rpc.drop_record import DropRecord
 from minefleet_replay.engine.drop_log import latest, read_drop
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import NOWHERE, FragmentEntry
+from minefleet_replay.state.index import NO_LOCATION, FragmentEntry
 from minefleet_replay.storage.rows import drop_row
 
 
 def row(stream: str, number: int, at: float) -> bytes:
     fragments = [
-        FragmentEntry(sequence, number, 1, 7, 8, 4, number, 2 * number, False, NOWHERE)
+        FragmentEntry(sequence, number, 1, 7, 8, 4, number, 2 * number, False, NO_LOCATION)
         for sequence in (2 * number, 2 * number + 1)
     ]
     return drop_row(ChunkName(stream, number), fragments, "stale", 0, at)

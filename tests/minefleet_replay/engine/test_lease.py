@@ -90,7 +90,7 @@ def test_closed_leases_are_forgotten_in_the_end(make_world: Worlds) -> None:
     for number in range(CLOSED_KEPT + 2):
         world.lease(number, 1)
         world.ack(number)
-    assert len(list(world.replay.keeper.store.scan("leases"))) == CLOSED_KEPT
+    assert len(list(world.replay.transactions.store.scan("leases"))) == CLOSED_KEPT
     world.ack(2)
     with pytest.raises(NotFoundError):
         world.ack(1)
@@ -109,7 +109,7 @@ def test_a_newer_epoch_gets_the_unacked_leases_back_and_fences_the_older_everywh
     with pytest.raises(FencedError):
         world.lease(1, 1)
     with pytest.raises(FencedError):
-        world.replay.lent(older, 1, [])
+        world.replay.chunks_in_lease(older, 1, [])
     with pytest.raises(FencedError):
         world.replay.read_episodes(older, 0, 1)
 
@@ -176,11 +176,13 @@ def test_reading_is_repeatable_while_the_lease_is_open(world: Any) -> None:
     world.append("s", 0)
     world.append("s", 1)
     lent = world.lease(1, 2)
-    assert world.payloads(lent) == world.payloads(world.replay.lent(world.learner, 1, [])) == [b"payload"] * 2
-    assert world.names(world.replay.lent(world.learner, 1, [lent[1].name])) == [("s", 1)]
+    assert (
+        world.payloads(lent) == world.payloads(world.replay.chunks_in_lease(world.learner, 1, [])) == [b"payload"] * 2
+    )
+    assert world.names(world.replay.chunks_in_lease(world.learner, 1, [lent[1].name])) == [("s", 1)]
     world.ack(1)
     with pytest.raises(NotFoundError):
-        world.replay.lent(world.learner, 1, [])
+        world.replay.chunks_in_lease(world.learner, 1, [])
     with pytest.raises(NotFoundError):
         world.payloads(lent)
 

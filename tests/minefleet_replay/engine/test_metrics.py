@@ -42,7 +42,7 @@ def test_the_ledger_is_shown_with_what_it_does_not_account_for(make_world: Any) 
     world, registry = make_world(), CollectorRegistry()
     metrics = make_metrics(registry)
     world.append("s", 0)
-    figures = world.replay.figures()
+    figures = world.replay.stats()
     metrics.show(figures)
     assert registry.get_sample_value("minefleet_replay_ledger_fragments", {"bucket": "live"}) == 1
     assert registry.get_sample_value("minefleet_replay_unaccounted_fragments") == 0

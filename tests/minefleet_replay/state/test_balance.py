@@ -33,7 +33,7 @@ class Player:
         if not self.plays[0] <= now < self.plays[1]:
             self.working = False
             return
-        streams.hear(StreamState(self.name, 0, None, self.step_s, self.task), now)
+        streams.update(StreamState(self.name, 0, None, self.step_s, self.task), now)
         if self.working and now >= self.done_at:
             balance.count(self.name, self.task, CHUNK)
             self.done, self.working = self.done + CHUNK, False

@@ -11,7 +11,9 @@ from minefleet_replay.storage.rows import names_row, read_names
 def test_ranges_are_the_set_of_what_was_sent(numbers: list[int]) -> None:
     names = StreamNames()
     for number in numbers:
-        names = names.with_fragment(number, number // 3, checksum=number, heard=0).with_episode(number, heard=0)
+        names = names.with_fragment(number, number // 3, checksum=number, last_append=0).with_episode(
+            number, last_append=0
+        )
     for number in range(50):
         assert names.knows_fragment(number, number) == (number in numbers)
         assert names.knows_episode(number) == (number in numbers)
@@ -24,7 +26,7 @@ def test_ranges_are_the_set_of_what_was_sent(numbers: list[int]) -> None:
 def test_a_name_with_other_bytes_is_refused_while_it_is_in_the_window_and_known_after() -> None:
     names = StreamNames()
     for sequence in range(WINDOW + 1):
-        names = names.with_fragment(sequence, sequence, checksum=sequence, heard=sequence)
+        names = names.with_fragment(sequence, sequence, checksum=sequence, last_append=sequence)
     with pytest.raises(ConflictError):
         names.knows_fragment(1, checksum=99)
     assert names.knows_fragment(0, checksum=99)
@@ -40,7 +42,7 @@ def test_a_stream_full_of_gaps_is_refused() -> None:
 
 
 def test_the_streams_that_were_silent_longest_are_forgotten() -> None:
-    names = ChunkNames({f"s{heard}": StreamNames(heard=heard) for heard in reversed(range(MAX_STREAMS))})
-    names.remember("s0", StreamNames(heard=MAX_STREAMS))
+    names = ChunkNames({f"s{heard}": StreamNames(last_append=heard) for heard in reversed(range(MAX_STREAMS))})
+    names.remember("s0", StreamNames(last_append=MAX_STREAMS))
     assert list(names.surplus(2)) == ["s1", "s2"]
     assert list(names.surplus(0)) == []

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, FILES, SMALLEST_BYTES, DiskBudget, row_weight
+from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, FILES, MIN_BUDGET_BYTES, DiskBudget, row_weight
 
-BUDGETS = st.integers(SMALLEST_BYTES, 2**36).map(DiskBudget)
+BUDGETS = st.integers(MIN_BUDGET_BYTES, 2**36).map(DiskBudget)
 RECORDS_BYTES = (200, 300, 400)
 """Of an episode, a departure, and the names of a stream."""
 

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import NOWHERE, Chunk, FragmentEntry, Index, Order
+from minefleet_replay.state.index import NO_LOCATION, Chunk, FragmentEntry, Index, Order
 
 
 def fragment(
@@ -16,7 +16,7 @@ def fragment(
 ) -> FragmentEntry:
     """A fragment; `chunk` is the number of its chunk and where that starts: by default it has one of its own."""
     return FragmentEntry(
-        sequence, number, 10, version, version, steps, *(chunk or (sequence, sequence)), closes, NOWHERE
+        sequence, number, 10, version, version, steps, *(chunk or (sequence, sequence)), closes, NO_LOCATION
     )
 
 
@@ -155,7 +155,7 @@ def test_a_loaded_index_is_the_one_that_grew() -> None:
 
 def test_a_condemned_chunk_is_nowhere_but_in_the_count() -> None:
     index = index_of([1, 2])
-    index.condemn(index[0])
+    index.mark_dead(index[0])
     assert index.find(ChunkName("s", 0)) is None
     assert (choose(index, 1), [chunk.id for chunk in index.unleased()], index.older_than(2)) == ([1], [1], [])
     assert (len(index), index.payload_bytes) == (2, 20)

@@ -9,14 +9,14 @@ from minefleet_replay.engine.append import Grant
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.lease_forecast import (
     EARLY,
-    LEAST_PATIENCE,
-    MOST_PATIENCE,
+    MAX_PATIENCE,
+    MIN_PATIENCE,
     SLACK,
     WAYS_S,
     ForecastRow,
     LeaseClock,
 )
-from minefleet_replay.state.streams import FASTER, TRY_S
+from minefleet_replay.state.streams import FASTER_RATIO, RETRY_STREAM_S
 
 CLOSING = ForecastRow(
     use_version=1, closes_in_s=(1.0, 1.0), at_most_in_s=1.0, waits_s=0.1, interval_s=1.0, window_s=1.0, longest_s=1.0
@@ -44,8 +44,8 @@ def test_a_lease_is_expected_to_close_as_late_after_the_last_one_as_those_before
     assert closing is not None
     assert (closing.use_version, closing.interval_s) == (5, 1.0)
     assert closing.closes_in_s == pytest.approx((EARLY, 2 - (1 - EARLY)))
-    assert closing.waits_s == pytest.approx(1 - EARLY + LEAST_PATIENCE)
-    assert closing.at_most_in_s == pytest.approx(1 + LEAST_PATIENCE)
+    assert closing.waits_s == pytest.approx(1 - EARLY + MIN_PATIENCE)
+    assert closing.at_most_in_s == pytest.approx(1 + MIN_PATIENCE)
     later = clock.forecast(now + 0.5)
     assert later is not None and later.closes_in_s[0] == pytest.approx(EARLY - 0.5)
     over = clock.forecast(now + 9)
@@ -66,7 +66,7 @@ def test_the_window_is_the_shortest_time_from_a_version_to_the_last_lease_that_m
     closing = clock.forecast(now)
     assert closing is not None
     assert closing.window_s == 2.0
-    assert closing.longest_s == pytest.approx(2.0 + LEAST_PATIENCE * 2.0)
+    assert closing.longest_s == pytest.approx(2.0 + MIN_PATIENCE * 2.0)
 
 
 def test_what_leases_wait_for_is_not_taken_for_the_pace_of_the_run() -> None:
@@ -76,9 +76,7 @@ def test_what_leases_wait_for_is_not_taken_for_the_pace_of_the_run() -> None:
     assert closing is not None and closing.interval_s == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("slow", "patience"), [(0, LEAST_PATIENCE), (1, 0.12), (45, MOST_PATIENCE), (100, MOST_PATIENCE)]
-)
+@pytest.mark.parametrize(("slow", "patience"), [(0, MIN_PATIENCE), (1, 0.12), (45, MAX_PATIENCE), (100, MAX_PATIENCE)])
 def test_the_more_streams_are_slow_the_longer_leases_wait(slow: int, patience: float) -> None:
     clock = LeaseClock(max_staleness=0)
     clock.be_patient(slow, 100)
@@ -145,11 +143,11 @@ def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world
 
     assert ask("slow", 1).granted
     for chunk in range(2):
-        world.replay.keeper.pacing.revoke(ChunkName("slow", chunk))
+        world.replay.transactions.pacing.revoke(ChunkName("slow", chunk))
     refused = ask("slow", 1)
     assert (refused.granted, refused.too_slow) == (False, True)
     assert ask("fast", 9).granted
-    world.clock.now_s += TRY_S
+    world.clock.now_s += RETRY_STREAM_S
     assert ask("slow", 1).granted
 
 
@@ -157,11 +155,11 @@ def test_a_chunk_may_take_as_long_as_streams_that_are_clearly_faster_leave_it_an
     make_world: Any,
 ) -> None:
     world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=1000)
-    streams, closing = world.replay.keeper.streams, CLOSING._replace(window_s=4.0, interval_s=2.0)
+    streams, closing = world.replay.transactions.streams, CLOSING._replace(window_s=4.0, interval_s=2.0)
     assert streams.longest_chunk_s(None) == streams.longest_chunk_s(closing) == math.inf
     for name in "abc":
         world.say(name, 0, step_s=0.1)
-    assert streams.longest_chunk_s(closing) == pytest.approx(32 * 0.1 / FASTER)
+    assert streams.longest_chunk_s(closing) == pytest.approx(32 * 0.1 / FASTER_RATIO)
     for name in "def":
         world.say(name, 0, step_s=0.01)
     left_s = 4.0 * (300 + 30) / 300 - 2.0 - WAYS_S
@@ -171,7 +169,7 @@ def test_a_chunk_may_take_as_long_as_streams_that_are_clearly_faster_leave_it_an
 
 def test_where_the_learner_sets_the_pace_slow_streams_have_no_more_than_the_window(make_world: Any) -> None:
     world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=100)
-    streams, closing = world.replay.keeper.streams, CLOSING._replace(window_s=8.0, interval_s=4.0)
+    streams, closing = world.replay.transactions.streams, CLOSING._replace(window_s=8.0, interval_s=4.0)
     world.say("slow", 0, step_s=0.2)
     world.say("fast", 0, step_s=0.02)
     assert streams.longest_chunk_s(closing) == pytest.approx((8.0 - 4.0 - WAYS_S) / SLACK)

@@ -25,7 +25,7 @@ def test_the_limits_of_all_shards_add_up_to_the_configurations(shards: int) -> N
     assert sum(one.steps_per_iteration for one in limits) == length * run.config.train_config.fragments_per_iteration
     assert sum(one.max_steps for one in limits) == length * 100
     assert sum(one.max_bytes for one in limits) <= run.config.rollout_config.replay_buffer_config.max_bytes
-    assert all(one.room_steps >= one.steps_per_iteration >= length for one in limits)
+    assert all(one.capacity_steps >= one.steps_per_iteration >= length for one in limits)
     assert [(one.shard, one.shards) for one in limits] == [(shard, shards) for shard in range(shards)]
 
 
@@ -51,4 +51,4 @@ def test_room_is_what_can_be_used_before_it_is_too_stale_and_never_more_than_is_
     limits = limits_of(run_of(1))
     room_of = replace(limits, max_reuse=max_reuse, max_staleness=max_staleness, steps_per_iteration=80, max_steps=300)
     wanted = max(80, ceil(Fraction((max_staleness + 1) * 80, max_reuse)))
-    assert room_of.room_steps == min(wanted, 300)
+    assert room_of.capacity_steps == min(wanted, 300)

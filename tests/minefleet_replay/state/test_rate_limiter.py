@@ -1,13 +1,13 @@
 import pytest
 
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.rate_limiter import FIRST_HINT_S, LONGEST_HINT_S, SHORTEST_HINT_S, RateLimiter, RetryAfter
+from minefleet_replay.state.rate_limiter import FIRST_HINT_S, MAX_HINT_S, MIN_HINT_S, RateLimiter, RetryAfter
 
 STEPS = 8
 
 
-def pacing(room_chunks: int = 2, *, enabled: bool = True) -> RateLimiter:
-    return RateLimiter(room_steps=room_chunks * STEPS, grant_timeout_s=60.0, enabled=enabled)
+def pacing(capacity_chunks: int = 2, *, enabled: bool = True) -> RateLimiter:
+    return RateLimiter(capacity_steps=capacity_chunks * STEPS, grant_timeout_s=60.0, enabled=enabled)
 
 
 def name(number: int) -> ChunkName:
@@ -15,28 +15,28 @@ def name(number: int) -> ChunkName:
 
 
 def test_grants_end_where_held_and_granted_chunks_fill_the_room() -> None:
-    grants = pacing(room_chunks=3)
+    grants = pacing(capacity_chunks=3)
     assert [grants.reserve(name(number), STEPS, STEPS, now=0) for number in range(4)] == [True, True, False, False]
     assert grants.granted_chunks == 2
 
 
 def test_any_room_that_is_left_grants_one_chunk() -> None:
-    grants = pacing(room_chunks=2)
+    grants = pacing(capacity_chunks=2)
     assert [grants.reserve(name(number), STEPS, STEPS + 7, now=0) for number in range(2)] == [True, False]
     assert (grants.coming_steps, grants.free_steps(0)) == (STEPS, STEPS)
 
 
 def test_an_incomplete_chunk_keeps_room_for_what_it_lacks() -> None:
-    grants = pacing(room_chunks=1)
+    grants = pacing(capacity_chunks=1)
     grants.reserve(name(0), STEPS, 0, now=0)
     grants.begin(name(0), 3, now=0)
     assert (grants.coming_steps, grants.free_steps(5)) == (3, 0)
-    grants.settle(name(0))
+    grants.end_chunk(name(0))
     assert (grants.coming_steps, grants.free_steps(5)) == (0, 3)
 
 
 def test_a_granted_chunk_is_granted_again_without_taking_more_room() -> None:
-    grants = pacing(room_chunks=1)
+    grants = pacing(capacity_chunks=1)
     assert grants.reserve(name(0), STEPS, 0, now=0)
     assert grants.reserve(name(0), STEPS, 0, now=1)
     assert not grants.reserve(name(1), STEPS, 0, now=1)
@@ -61,12 +61,12 @@ def test_an_incomplete_chunk_is_reported_once_nobody_works_on_it() -> None:
     grants.renew(name(0), now=60)
     assert grants.expire(now=119) == []
     assert grants.expire(now=120) == [name(0)]
-    grants.settle(name(0))
+    grants.end_chunk(name(0))
     assert grants.expire(now=999) == []
 
 
 def test_without_pacing_everything_is_granted_and_nothing_is_kept() -> None:
-    grants = pacing(room_chunks=1, enabled=False)
+    grants = pacing(capacity_chunks=1, enabled=False)
     assert all(grants.reserve(name(number), STEPS, 10 * STEPS, now=0) for number in range(5))
     assert grants.granted_chunks == 0
 
@@ -78,6 +78,6 @@ def test_the_hint_is_a_small_share_of_the_time_between_leases() -> None:
     hint.room_was_made(10.8)
     assert hint.retry_after_s == pytest.approx(0.1)
     hint.room_was_made(100.0)
-    assert hint.retry_after_s == LONGEST_HINT_S
+    assert hint.retry_after_s == MAX_HINT_S
     hint.room_was_made(100.001)
-    assert hint.retry_after_s == SHORTEST_HINT_S
+    assert hint.retry_after_s == MIN_HINT_S

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from minefleet_replay.state.index import NOWHERE, FragmentEntry
-from minefleet_replay.state.step_shares import MAX_TASKS, OTHER, StepCounter
+from minefleet_replay.state.index import NO_LOCATION, FragmentEntry
+from minefleet_replay.state.step_shares import MAX_TASKS, OTHER_TASK, StepCounter
 
 
 def fragment(task: str, steps: int) -> FragmentEntry:
-    return FragmentEntry(0, 0, 1, 1, 1, steps, 0, 0, True, NOWHERE, task)
+    return FragmentEntry(0, 0, 1, 1, 1, steps, 0, 0, True, NO_LOCATION, task)
 
 
 def test_steps_are_counted_by_task_and_stream() -> None:
@@ -37,7 +37,7 @@ def test_tasks_beyond_a_bound_are_counted_together() -> None:
         shares.count("s", [fragment(f"task {number}", 1)], "played")
     counted = {one.name: one.counts["played"] for one in shares.tasks({}, {})}
     assert len(counted) == MAX_TASKS + 1
-    assert counted[OTHER] == 5
+    assert counted[OTHER_TASK] == 5
 
 
 def test_replay_counts_what_is_played_trained_and_dropped_once(world: Any) -> None:

@@ -104,7 +104,7 @@ def kill(make_world: Callable[..., Any], tmp_path: Path) -> Callable[..., Stoppe
     def make(fill: Callable[[Any], None], **limits: Any) -> Stopped:
         world = make_world(**limits)
         fill(world)
-        world.replay.keeper.store._database.cancel_all_background(True)
+        world.replay.transactions.store._database.cancel_all_background(True)
         shutil.copytree(world.directory, tmp_path / "killed")
         with pytest.raises(Exception, match="Shutdown in progress"):
             world.replay.close()

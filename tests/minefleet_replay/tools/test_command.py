@@ -60,7 +60,7 @@ def use(server: Any) -> None:
 def test_a_running_replay_is_asked_and_a_stopped_one_read(server: Any, command: Command) -> None:
     with server.serve() as replay:
         use(server)
-        server.board.figures(replay.figures())
+        server.status.set_stats(replay.stats())
         online = command("stats", "--json").shard
         why_online = command("why-dropped", "--json").shard
     offline, why_offline = (command(name, "--json").shard for name in ("stats", "why-dropped"))

@@ -12,7 +12,7 @@ from minefleet_replay.state.leases import OpenLease
 from minefleet_replay.state.ledger import Amount, Ledger
 from minefleet_replay.storage.identity import ShardIdentity, write_identity
 from minefleet_replay.storage.rocksdb import Family, StoreBatch
-from minefleet_replay.storage.rows import LEDGER, STANDING, number_key, uses_row
+from minefleet_replay.storage.rows import LEDGER, RUN_STATE, number_key, uses_row
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked
 
@@ -119,7 +119,7 @@ def delete_the_ledger(stopped: Any) -> None:
 
 
 def delete_the_standing(stopped: Any) -> None:
-    stopped.change(lambda batch: batch.delete("system", STANDING))
+    stopped.change(lambda batch: batch.delete("system", RUN_STATE))
 
 
 def use_a_chunk_that_is_not_there(stopped: Any) -> None:
@@ -254,7 +254,7 @@ def test_fsck_of_a_store_that_goes_on_after_another_was_set_aside_finds_nothing(
     damage(stopped)
     world = stopped.open()
     assert world.faults() == []
-    assert world.replay.keeper.books.ledger == Ledger(
+    assert world.replay.transactions.state.ledger == Ledger(
         *(one._replace(live=0, leased=0, corrupt=one.corrupt + one.live + one.leased) for one in ledger)
     )
     assert [world.append("new", sequence, version=4) for sequence in (0, 1)] == ["stored", "stored"]

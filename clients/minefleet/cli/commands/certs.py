@@ -8,7 +8,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.rpc import certificates
 from minefleet.rpc.credentials import ROLES
 
-LONGEST_DAYS = 3650
+MAX_DAYS = 3650
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Makes them, prints one JSON object, and returns the exit code."""
-    if not 1 <= arguments.days <= LONGEST_DAYS:
-        raise ConfigError(f"--days must be from 1 to {LONGEST_DAYS}, got {arguments.days}")
+    if not 1 <= arguments.days <= MAX_DAYS:
+        raise ConfigError(f"--days must be from 1 to {MAX_DAYS}, got {arguments.days}")
     if arguments.action == "init":
         if arguments.role or arguments.out:
             raise ConfigError("init makes the certificates of all roles in DIR; give neither ROLE nor --out")

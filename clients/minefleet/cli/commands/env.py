@@ -23,21 +23,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, or_run=True)
     parser.add_argument("--steps", type=positive, default=STEPS, metavar="N", help=f"how many (default: {STEPS})")
     parser.add_argument("--seed", type=int, help="seed of the environment and of the actions (default: the run's)")
-    parser.add_argument("--zeros", action="store_true", help="take the action of zeros instead of random ones")
-    parser.add_argument("--here", action="store_true", help="play in one process, for a debugger: a hang is a hang")
+    parser.add_argument("--noop-actions", action="store_true", help="take the action of zeros instead of random ones")
+    parser.add_argument("--inline", action="store_true", help="play in one process, for a debugger: a hang is a hang")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the trial."""
     config, schema = find(arguments.settings, arguments.map_path)
     seed = config.seed if arguments.seed is None else arguments.seed
-    if schema is None and not arguments.here:
+    if schema is None and not arguments.inline:
         print("looking at the environment's spaces ...", flush=True)
         schema = Schema.from_dict(describe_environment(config)["schema"])
     spaces = json.dumps(None if schema is None else schema.to_dict())
     command = [sys.executable, "-m", MODULE, json.dumps(to_dict(config)), spaces]
     command += ["--steps", str(arguments.steps), "--seed", str(seed)]
-    command += [f"--{name}" for name in ("zeros", "here") if getattr(arguments, name)]
+    command += [f"--{name.replace('_', '-')}" for name in ("noop_actions", "inline") if getattr(arguments, name)]
     sys.stdout.flush()
     os.execv(command[0], command)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint import STATE_FILE, newest
-from minefleet.runs.policy_source import look
+from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import RUN_FILE, read_run
 
 MODULE = "minefleet_actor.evaluation.evaluate"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the evaluation."""
     checkpoint = find_checkpoint(arguments.checkpoint or newest_run())
-    look(checkpoint)
+    inspect_policy(checkpoint)
     command = evaluation_command(checkpoint, arguments)
     sys.stdout.flush()
     os.execv(command[0], command)

@@ -121,7 +121,7 @@ def _ask(asked: Asked) -> tuple[Report, int] | None:
 
 def _answered(asked: Asked, client: ParametersClient, answer: status_service_pb2.DescribeResponse) -> Report:
     if asked.action == "list":
-        return {"versions": [info.to_dict() for info in client.versions()], "figures": dict(answer.figures)}
+        return {"versions": [info.to_dict() for info in client.versions()], "stats": dict(answer.stats)}
     if asked.target is None:
         act = client.pin if asked.action == "pin" else client.unpin
         return act(asked.version).to_dict()

@@ -8,7 +8,7 @@ from minefleet.cli.settings import RUNS, add_settings, run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.reproduce import reproducible
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.prepare import settle
+from minefleet.launch.prepare import configure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
     directory = run_directory(arguments.run_dir, config)
     with reproducible([config, *overrides]), closing(ForkServer()) as forks:
         settings = read_settings(config, overrides, forks.start)
-        settled = settle(settings.of(), directory, forks.start, settings.of)
-    print(settled.directory)
+        configured = configure(settings.of(), directory, forks.start, settings.of)
+    print(configured.directory)
     return 0

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "export":
         report, code = _export(run_, target, arguments)
     else:
-        report, code = _look(run_, arguments)
+        report, code = _inspect(run_, arguments)
     if arguments.json:
         print(json.dumps(report))
     else:
@@ -79,12 +79,12 @@ def _paths(arguments: argparse.Namespace) -> tuple[Path | None, Path | None]:
     return target, paths[0] if paths else None
 
 
-def _look(run_: Run, arguments: argparse.Namespace) -> tuple[Report, int]:
+def _inspect(run_: Run, arguments: argparse.Namespace) -> tuple[Report, int]:
     """Looks at each process of replay."""
     shards, codes, unknown = [], [], list[NotFoundError]()
     for place in places(run_):
         try:
-            shard, code = _look_at(run_, place, arguments)
+            shard, code = _inspect_store(run_, place, arguments)
         except NotFoundError as error:
             unknown.append(error)
         else:
@@ -95,7 +95,7 @@ def _look(run_: Run, arguments: argparse.Namespace) -> tuple[Report, int]:
     return {"run_dir": str(run_.directory), "shards": shards}, max(codes)
 
 
-def _look_at(run_: Run, place: StoreLocation, arguments: argparse.Namespace) -> tuple[Report, int]:
+def _inspect_store(run_: Run, place: StoreLocation, arguments: argparse.Namespace) -> tuple[Report, int]:
     security = run_.config.services.security
     found = _ask(place, arguments, read_credentials(security, OPERATOR)) if arguments.action in ONLINE else None
     code = 0
@@ -118,7 +118,7 @@ def _ask(place: StoreLocation, arguments: argparse.Namespace, credentials: Crede
                 return None
             head = {"name": place.name, "store": str(place.store), "online": True}
             if arguments.action == "stats":
-                return head | {name: int(value) for name, value in answer.figures.items()}
+                return head | {name: int(value) for name, value in answer.stats.items()}
             departures = client.why_dropped(arguments.stream, arguments.limit or DEPARTURES)
         except (UnavailableError, DeadlineError):
             return None

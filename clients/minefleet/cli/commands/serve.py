@@ -17,7 +17,7 @@ from minefleet.launch.prepare import join
 from minefleet.runs.run import RUN_FILE, Run, read_run
 
 ROLES = ("parameters", "replay", "learner", "actor")
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Time between two looks for a run that somebody else prepares, seconds."""
 
 
@@ -52,5 +52,5 @@ def _prepared(directory: Path) -> Run:
     if not (directory / RUN_FILE).exists():
         print(f"waiting for a run in {directory}; `minefleet prepare CONFIG --run-dir DIR` makes one", flush=True)
     while not (directory / RUN_FILE).exists():
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return read_run(directory)

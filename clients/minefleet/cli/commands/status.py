@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minefleet.cli.settings import newest_run
-from minefleet.monitoring.status import look, render
+from minefleet.monitoring.status import read_status, render
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Asks all roles and prints what they say."""
-    status = look(arguments.run_dir or newest_run())
+    status = read_status(arguments.run_dir or newest_run())
     if arguments.json:
         print(json.dumps(status.to_dict()))
     else:

@@ -39,7 +39,7 @@ from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
 
-SUMMARY = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")
+SUMMARY_KEYS = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",
     "train_config.prefetch_batches=0",
@@ -174,7 +174,7 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
     failed = outcome.ending.stopped_by == "failure"
     return {
         "run_dir": str(run.directory),
-        **{name: last.get(name) for name in SUMMARY},
+        **{name: last.get(name) for name in SUMMARY_KEYS},
         "wall_s": round(outcome.wall_s, 1),
         "checkpoint": str(checkpoint) if checkpoint is not None else None,
         "stopped_by": "failure" if failed else outcome.reached or last.get("stopped_by", "signal"),

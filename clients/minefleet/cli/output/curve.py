@@ -17,10 +17,10 @@ class Curve:
     """The drawing of one run's curve: about once a minute, and at the end."""
 
     def __init__(
-        self, directory: Path, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, directory: Path, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._directory = directory
-        self._say = say
+        self._report = report
         self._clock = clock
         self._is_possible = importlib.util.find_spec("matplotlib") is not None
         self._next_s = clock() + INTERVAL_S
@@ -39,13 +39,13 @@ class Curve:
     def finish(self) -> None:
         """Draws the whole curve."""
         if not self._is_possible:
-            self._say("no curve.png: matplotlib is missing (pip install 'minefleet[plot]')")
+            self._report("no curve.png: matplotlib is missing (pip install 'minefleet[plot]')")
             return
         if self._child is not None:
             self._child.wait()
         self._child = self._start()
         if self._child.wait() != 0:
-            self._say("no curve.png: drawing it failed; `python -m minefleet.monitoring.plot RUN_DIR` says why")
+            self._report("no curve.png: drawing it failed; `python -m minefleet.monitoring.plot RUN_DIR` says why")
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -66,9 +66,9 @@ class Progress:
 
     def tick(self, roles: str) -> bool:
         """Shows what is new, and the names of the roles that are up; says whether an iteration was finished."""
-        news = self._tail.read()
-        is_first = bool(news) and not self._rows
-        for row in news:
+        rows = self._tail.read()
+        is_first = bool(rows) and not self._rows
+        for row in rows:
             self._rows.append(row)
             self._warn(row.get("step_warnings", {}))
             for name in sorted(achievements(row) - self._reached):
@@ -79,7 +79,7 @@ class Progress:
         elif is_first or self._clock() >= self._next_line_s:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
             self.say(self.line(roles))
-        return bool(news)
+        return bool(rows)
 
     def _warn(self, warnings: Mapping[str, str]) -> None:
         """Says what starves, once until it does no longer."""

@@ -16,7 +16,7 @@ Report = Mapping[str, Any]
 
 def stats(report: Report) -> RenderableType:
     """The ledger and the figures of each process."""
-    return Group(*(part for shard in report["shards"] for part in (_head(shard), _ledger(shard), _figures(shard))))
+    return Group(*(part for shard in report["shards"] for part in (_head(shard), _ledger(shard), _stats(shard))))
 
 
 def why_dropped(report: Report) -> RenderableType:
@@ -67,7 +67,7 @@ def _ledger(shard: Report) -> Table:
     return table
 
 
-def _figures(shard: Report) -> Table:
+def _stats(shard: Report) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     for name, value in _facts(shard):

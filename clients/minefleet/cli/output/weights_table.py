@@ -29,7 +29,7 @@ def listed(report: Report) -> RenderableType:
         numbers = (str(one[name]) for name in ("version", "iteration", "epoch"))
         facts = (_time(one["publish_time"]), f"{one['tensors']:,}", size(one["size_bytes"]))
         table.add_row(*numbers, *facts, ", ".join(mark for mark, applies in marks if applies))
-    return Group(head, table, Text("  ".join(_figures(report)), style="dim"))
+    return Group(head, table, Text("  ".join(_stats(report)), style="dim"))
 
 
 def pinned(report: Report) -> RenderableType:
@@ -61,7 +61,7 @@ def _time(text: str) -> str:
     return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def _figures(report: Report) -> list[str]:
-    figures = {name: f"{value:.0f}" for name, value in report.get("figures", {}).items()}
-    figures["on disk"] = size(report["disk_bytes"])
-    return [f"{name.replace('_', ' ')} {value}" for name, value in figures.items()]
+def _stats(report: Report) -> list[str]:
+    stats = {name: f"{value:.0f}" for name, value in report.get("stats", {}).items()}
+    stats["on disk"] = size(report["disk_bytes"])
+    return [f"{name.replace('_', ' ')} {value}" for name, value in stats.items()]

@@ -32,7 +32,7 @@ def _is_intel() -> bool:
 
 MULTIPLY = _multiply()
 ONEDNN_IS_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX512" and not _is_intel()
-LEAST_PRODUCT = 2**22 if ONEDNN_IS_FASTER else sys.maxsize
+MIN_ONEDNN_PRODUCT = 2**22 if ONEDNN_IS_FASTER else sys.maxsize
 """N · I · O from which a product is sooner done by oneDNN."""
 
 
@@ -87,7 +87,7 @@ def by_columns(weight: Tensor) -> Tensor:
 
 
 def _goes_by_onednn(values: Tensor, weight: Tensor) -> bool:
-    return values.numel() * len(weight) >= LEAST_PRODUCT and MULTIPLY is not None and is_plain(values)
+    return values.numel() * len(weight) >= MIN_ONEDNN_PRODUCT and MULTIPLY is not None and is_plain(values)
 
 
 class _Dense(torch.autograd.Function):

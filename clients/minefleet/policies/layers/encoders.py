@@ -21,18 +21,18 @@ from minefleet.policies.layers.text import TextFeatures
 
 KERNELS = (8, 4, 3)
 STRIDES = (4, 2, 2)
-SMALLEST_IMAGE = 36
+MIN_IMAGE_EDGE = 36
 """Height and width below which nothing is left after the three convolutions."""
-AT_ONCE = 256
+ENCODE_CHUNK_STEPS = 256
 """Steps that a CPU encodes at a time: what the layers make of more leaves its caches."""
 
 
 def by_parts(encode: Callable[[Tree], Tensor], steps: Tree) -> Tensor:
-    """Encodes a tree of [N, ...] to [N, F], on a CPU `AT_ONCE` steps at a time."""
+    """Encodes a tree of [N, ...] to [N, F], on a CPU `ENCODE_CHUNK_STEPS` steps at a time."""
     leaf = next(iter(flatten(steps).values()))
-    if leaf.device.type != "cpu" or len(leaf) <= AT_ONCE or torch.compiler.is_compiling():
+    if leaf.device.type != "cpu" or len(leaf) <= ENCODE_CHUNK_STEPS or torch.compiler.is_compiling():
         return encode(steps)
-    parts = (slice(start, start + AT_ONCE) for start in range(0, len(leaf), AT_ONCE))
+    parts = (slice(start, start + ENCODE_CHUNK_STEPS) for start in range(0, len(leaf), ENCODE_CHUNK_STEPS))
     return torch.cat([encode(tree_map(lambda leaf, at=part: leaf[at], steps)) for part in parts])
 
 
@@ -128,10 +128,10 @@ def _inputs(leaf: Leaf) -> tuple[int, nn.Module]:
 
 def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
     height, width, depth = leaf.shape
-    if min(height, width) < SMALLEST_IMAGE:
+    if min(height, width) < MIN_IMAGE_EDGE:
         raise ConfigError(
             f"the observation {path!r} has shape {leaf.shape}; images are [height, width, channels], and the "
-            f"convolutions need at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}: give larger ones, or a policy.generator"
+            f"convolutions need at least {MIN_IMAGE_EDGE} x {MIN_IMAGE_EDGE}: give larger ones, or a policy.generator"
         )
     if len(config.conv_channels) != len(KERNELS) or min(config.conv_channels) < 1:
         raise ConfigError(f"policy.conv_channels must be {len(KERNELS)} numbers >= 1, got {config.conv_channels}")

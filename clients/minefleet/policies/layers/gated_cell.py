@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minefleet.policies.layers.dense import by_columns, multiply
 
-LONG = 8
+REPACK_MIN_STEPS = 8
 """Steps from which a copy of the weights, laid out for the product of few rows, has paid; it has after four or five."""
 
 
@@ -62,7 +62,7 @@ def _steps(
     inputs: Tensor, state: Tensor, first: Tensor, weight: Tensor, bias: Tensor
 ) -> Iterator[tuple[Gates, Tensor]]:
     """Yields each step and the state after it."""
-    weight = by_columns(weight) if inputs.shape[1] >= LONG else weight
+    weight = by_columns(weight) if inputs.shape[1] >= REPACK_MIN_STEPS else weight
     for step, fresh in zip(inputs.unbind(1), first.unsqueeze(-1).unbind(1), strict=True):
         before = state.masked_fill(fresh, 0.0)
         x_reset, x_update, x_new = step.chunk(3, -1)

@@ -16,9 +16,9 @@ from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet.policies.layers.masks import without_mask
 from minefleet.policies.layers.moments import Moments, merge, moments_of
 
-LARGEST = 10.0
+MAX_NORMALIZED = 10.0
 """Normalised numbers are clipped to ± this."""
-SMALLEST_VARIANCE = 1e-8
+MIN_VARIANCE = 1e-8
 """Added to variances, so that what never changed is not divided by 0; in squared units of the observation."""
 
 
@@ -38,9 +38,9 @@ class RunningMoments(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Normalises and clips rows [N, *shape]; float32."""
-        scale = (self.variance + SMALLEST_VARIANCE).rsqrt()
+        scale = (self.variance + MIN_VARIANCE).rsqrt()
         normal = (rows.float() - self.mean.float()) * scale.float()
-        return normal.clamp(-LARGEST, LARGEST)
+        return normal.clamp(-MAX_NORMALIZED, MAX_NORMALIZED)
 
     @torch.no_grad()
     def absorb(self, rows: Moments) -> None:

@@ -64,12 +64,12 @@ class MinePolicyAdapter(Policy):
         self._first = torch.zeros(0)
         self.takes_chunks = True
         """Whether one call for several steps says what one for each step would."""
-        self.is_told = False
+        self.intercepts_masks = False
         """Whether its memory takes `first`; otherwise its state is replaced where an episode begins."""
         for module in policy.modules():
             if _is_a(module, MEMORY):
-                module.register_forward_pre_hook(self._tell, with_kwargs=True)
-                self.is_told = True
+                module.register_forward_pre_hook(self._call_memory, with_kwargs=True)
+                self.intercepts_masks = True
         self.action_head = _Head(policy.pi_head, self._categories)
         self.value_norm = _value_norm(policy.value_head)
         self._after_value = None if _last_layer(policy.value_head) else _unchanging()
@@ -101,7 +101,7 @@ class MinePolicyAdapter(Policy):
         outputs = []
         for start, end in self._spans(obs, first):
             span = tree_map(lambda leaf, start=start, end=end: leaf[:, start:end], obs)
-            if not self.is_told:
+            if not self.intercepts_masks:
                 state = self._renewed(state, first[:, start])
             output, state = self._call_by_text(span, state, first[:, start:end])
             outputs.append(output)
@@ -115,7 +115,7 @@ class MinePolicyAdapter(Policy):
         steps = first.shape[1]
         if not self.takes_chunks:
             return [(step, step + 1) for step in range(steps)]
-        breaks = [] if self.is_told else [first[:, 1:].any(0)]
+        breaks = [] if self.intercepts_masks else [first[:, 1:].any(0)]
         if self._texts:
             flat = flatten(obs)
             breaks += [(flat[path][:, 1:] != flat[path][:, :-1]).any(-1).any(0) for path in self._texts]
@@ -175,7 +175,7 @@ class MinePolicyAdapter(Policy):
         state = _named(leaf for leaf in pytree.tree_leaves(after) if isinstance(leaf, Tensor))
         return PolicyOutput(logits, value, encoded), state
 
-    def _tell(self, memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_memory(self, memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Puts ours in the place of the policy's `first`. A policy may hand over several rows for each of ours."""
         inputs, rest = args[0], args[2:]
         first = self._first.repeat_interleave(len(inputs) // len(self._first), 0)

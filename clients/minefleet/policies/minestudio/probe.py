@@ -21,7 +21,7 @@ CLOSE = 1e-3
 
 
 def probe(adapter: MinePolicyAdapter, schema: Schema) -> None:
-    """Sets `is_told` and `takes_chunks` of the adapter.
+    """Sets `intercepts_masks` and `takes_chunks` of the adapter.
 
     Raises:
         ConfigError: If what a policy says of an environment depends on what it was shown before the episode, or of
@@ -45,8 +45,8 @@ def probe(adapter: MinePolicyAdapter, schema: Schema) -> None:
             raise ConfigError(
                 f"{name} says something else of an environment where those beside it differ: they would leak"
             )
-        if policy.is_told and not _forgets(policy, one):
-            policy.is_told = adapter.is_told = False
+        if policy.intercepts_masks and not _forgets(policy, one):
+            policy.intercepts_masks = adapter.intercepts_masks = False
         if not _forgets(policy, one):
             raise ConfigError(
                 f"{name} remembers the episode before: with a fresh state in the middle of a call, it does not say "

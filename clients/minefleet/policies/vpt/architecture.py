@@ -28,7 +28,7 @@ FIXED: Mapping[str, object] = MappingProxyType(
     }
 )
 """Keyword arguments of OpenAI's `MinecraftPolicy` that all published models agree on, and what they are there."""
-LARGEST: Mapping[str, int] = MappingProxyType(
+MAX_SIZES: Mapping[str, int] = MappingProxyType(
     {
         "hidden_size": 2**15,
         "heads": 2**10,
@@ -39,7 +39,7 @@ LARGEST: Mapping[str, int] = MappingProxyType(
     }
 )
 """Far above any network that was trained; above it, a damaged file."""
-LARGEST_SIDE = 2**11
+MAX_IMAGE_SIDE = 2**11
 EMPTY: tuple[object, ...] = (None, False, {}, ())
 
 
@@ -76,7 +76,7 @@ class VPTArchitecture:
 
     def __post_init__(self) -> None:
         """Rejects what makes no network."""
-        for name, largest in LARGEST.items():
+        for name, largest in MAX_SIZES.items():
             if not 1 <= getattr(self, name) <= largest:
                 raise ConfigError(f"a VPT network's {name} must be from 1 to {largest}, got {getattr(self, name)}")
         if self.hidden_size % self.heads:
@@ -85,9 +85,9 @@ class VPTArchitecture:
             raise ConfigError(f"a VPT network's temperature must be > 0 and finite, got {self.temperature}")
         for name in ("channels", "image_shape"):
             sizes = getattr(self, name)
-            if len(sizes) != 3 or min(sizes) < 1 or max(sizes) > LARGEST_SIDE:
+            if len(sizes) != 3 or min(sizes) < 1 or max(sizes) > MAX_IMAGE_SIDE:
                 raise ConfigError(
-                    f"a VPT network's {name} must be three numbers from 1 to {LARGEST_SIDE}, got {list(sizes)}"
+                    f"a VPT network's {name} must be three numbers from 1 to {MAX_IMAGE_SIDE}, got {list(sizes)}"
                 )
 
     def to_dict(self) -> dict[str, Any]:

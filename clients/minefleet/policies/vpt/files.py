@@ -35,10 +35,10 @@ ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1
 LEGACY_PICKLES = 5
 """Before the tensors, in torch's format before 1.6, which is no archive."""
-LARGEST_PICKLE_BYTES = 2**26
+MAX_PICKLE_BYTES = 2**26
 GLOBAL = re.compile(r"GLOBAL (\S+)")
 """Torch's error for a file of weights that names something else."""
-MOST_WORDS = 300
+MAX_WORDS = 300
 """Length of what a message quotes."""
 
 
@@ -183,7 +183,7 @@ def _check_pickles(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.filename.endswith(".pkl"):
-                if entry.file_size > LARGEST_PICKLE_BYTES:
+                if entry.file_size > MAX_PICKLE_BYTES:
                     raise TooLargeError(f"its {entry.filename} has {entry.file_size} bytes")
                 check_unfolding(archive.read(entry))
 
@@ -204,4 +204,4 @@ def _quoted(error: Exception) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
+    return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]} ..."

@@ -9,8 +9,8 @@ PREFIX = "mine_policy."
 """Prefix of MineStudio's offline trainer."""
 NORMALIZER = "value_head.normalizer."
 NORMALIZER_NAMES = tuple(NORMALIZER + name for name in ("running_mean", "running_mean_sq", "debiasing_term"))
-SMALLEST_WEIGHT = 1e-5
-SMALLEST_VARIANCE = 1e-2
+MIN_WEIGHT = 1e-5
+MIN_VARIANCE = 1e-2
 """Lower bound of their normaliser's statistics."""
 
 _RULES = tuple(
@@ -68,7 +68,7 @@ def our_value_norm(running_mean: Tensor, running_mean_sq: Tensor, debiasing_term
         debiasing_term: [], how much of either is data.
     """
     weight = debiasing_term.double()
-    share = weight.clamp_min(SMALLEST_WEIGHT)
+    share = weight.clamp_min(MIN_WEIGHT)
     mean = running_mean.double().reshape(()) / share
-    variance = (running_mean_sq.double().reshape(()) / share - mean.square()).clamp_min(SMALLEST_VARIANCE)
+    variance = (running_mean_sq.double().reshape(()) / share - mean.square()).clamp_min(MIN_VARIANCE)
     return {"value_norm.mean": mean, "value_norm.variance": variance, "value_norm.weight": weight.reshape(())}

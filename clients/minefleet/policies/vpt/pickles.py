@@ -12,7 +12,7 @@ from typing import Any
 from minefleet.core.errors import ConfigError
 from minefleet.policies.vpt.unfolding import check_unfolding
 
-LARGEST_BYTES = 2**20
+MAX_OPCODE_BYTES = 2**20
 """A `.model` file has a few kilobytes."""
 
 PLAIN: dict[tuple[str, str], type] = {
@@ -71,10 +71,10 @@ def read_plain(path: Path) -> Any:
         check_unfolding(content)
         return _PlainUnpickler(io.BytesIO(content)).load()
     except Exception as error:  # A damaged pickle may fail in any way.
-        said = str(error).partition("\n")[0] or type(error).__name__
+        reason = str(error).partition("\n")[0] or type(error).__name__
         if zipfile.is_zipfile(path):
-            said = "it is a file of weights"
-        raise ConfigError(f"{path} is no description of a model: {said}") from error
+            reason = "it is a file of weights"
+        raise ConfigError(f"{path} is no description of a model: {reason}") from error
 
 
 def _read(path: Path) -> bytes:
@@ -82,11 +82,11 @@ def _read(path: Path) -> bytes:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path} is no file")
         with path.open("rb") as file:
-            content = file.read(LARGEST_BYTES + 1)
+            content = file.read(MAX_OPCODE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(content) > LARGEST_BYTES:
+    if len(content) > MAX_OPCODE_BYTES:
         raise ConfigError(
-            f"{path} has more than {LARGEST_BYTES} bytes: it is no description of a model; are they weights?"
+            f"{path} has more than {MAX_OPCODE_BYTES} bytes: it is no description of a model; are they weights?"
         )
     return content

@@ -9,15 +9,15 @@ import pickletools
 from dataclasses import dataclass
 from typing import IO
 
-MOST_VALUES = 2_000_000
+MAX_VALUES = 2_000_000
 """Of all values together, each counted wherever it is held."""
-MOST_DEPTH = 200
-MOST_MEMORISED = 2**20
+MAX_DEPTH = 200
+MAX_MEMORISED = 2**20
 """Largest number under which a value is remembered: Python makes room for all below it."""
-GROWING = frozenset({"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"})
+GROWING_OPCODES = frozenset({"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"})
 """Opcodes that change the first of the values that they take."""
-PUTTING = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
-GETTING = frozenset({"GET", "BINGET", "LONG_BINGET"})
+PUT_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
+GET_OPCODES = frozenset({"GET", "BINGET", "LONG_BINGET"})
 
 
 class TooLargeError(Exception):
@@ -47,18 +47,18 @@ def check_unfolding(pickle: bytes | IO[bytes]) -> None:
     memory: dict[int, _Value] = {}
     values = 0
     for opcode, argument, _ in pickletools.genops(pickle):
-        if opcode.name in PUTTING:
+        if opcode.name in PUT_OPCODES:
             number = len(memory) if opcode.name == "MEMOIZE" else int(argument or 0)
-            if number > MOST_MEMORISED:
+            if number > MAX_MEMORISED:
                 raise TooLargeError(f"it remembers a value as number {number}")
             memory[number] = _top(stack)
-        elif opcode.name in GETTING:
+        elif opcode.name in GET_OPCODES:
             stack.append(memory[int(argument or 0)])
         else:
             taken = _take(stack, opcode)
             values += _give(stack, opcode, taken)
-        if values > MOST_VALUES or (stack and stack[-1] is not None and stack[-1].depth > MOST_DEPTH):
-            raise TooLargeError(f"it becomes more than {MOST_VALUES} values, or is nested deeper than {MOST_DEPTH}")
+        if values > MAX_VALUES or (stack and stack[-1] is not None and stack[-1].depth > MAX_DEPTH):
+            raise TooLargeError(f"it becomes more than {MAX_VALUES} values, or is nested deeper than {MAX_DEPTH}")
 
 
 def _top(stack: list[_Value | None]) -> _Value:
@@ -92,7 +92,7 @@ def _give(stack: list[_Value | None], opcode: pickletools.OpcodeInfo, taken: lis
     if opcode.name == "DUP":
         stack += [taken[0], taken[0]]
         return 0
-    if opcode.name in GROWING:
+    if opcode.name in GROWING_OPCODES:
         grown, *held = taken
         grown.hold(held)
         stack.append(grown)

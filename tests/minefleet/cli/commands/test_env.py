@@ -76,7 +76,7 @@ def reproduced(cli: Cli, failed: Done) -> Done:
     return cli(*shlex.split(last_line.removeprefix("reproduce it with: minefleet ")))
 
 
-@pytest.mark.parametrize("how", [[], ["--here", "--zeros"]])
+@pytest.mark.parametrize("how", [[], ["--inline", "--noop-actions"]])
 def test_an_environment_that_works_is_played_and_measured(cli: Cli, how: list[str]) -> None:
     played = cli("env", "mine.yaml", "--steps", "50", "seed=2", *how)
     assert played.returncode == 0, played.stderr
@@ -91,7 +91,7 @@ def test_an_environment_that_works_is_played_and_measured(cli: Cli, how: list[st
     assert "rewards from 0.5 to 0.5" in played.stdout and "MiB at the end" in played.stdout
 
 
-@pytest.mark.parametrize("how", [[], ["--here"]])
+@pytest.mark.parametrize("how", [[], ["--inline"]])
 def test_failures_are_counted_and_shown_whole(cli: Cli, how: list[str]) -> None:
     played = cli("env", "mine.yaml", "env.kwargs={faulty: true}", "--steps", "30", *how)
     assert played.returncode == 1

@@ -46,7 +46,7 @@ def watched(run: Run) -> Iterator[Watched]:
 def actor_up(run: Run, state: status_service_pb2.State.ValueType, detail: str) -> Iterator[None]:
     context = RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0", metrics_address="127.0.0.1:9")
     with serving(context, "127.0.0.1:0"):
-        context.board.set(state, detail)
+        context.status.set_state(state, detail)
         yield
 
 

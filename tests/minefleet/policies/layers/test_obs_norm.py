@@ -10,7 +10,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ObsNorm, build
 from minefleet.policies.layers.moments import moments_of
-from minefleet.policies.layers.obs_norm import LARGEST, RunningMoments, finite
+from minefleet.policies.layers.obs_norm import MAX_NORMALIZED, RunningMoments, finite
 
 FLOATS = Leaf(kind="box", shape=(2, 3), dtype="float32")
 SCALAR = Leaf(kind="box", shape=(), dtype="float32")
@@ -75,9 +75,11 @@ def test_what_was_taken_in_comes_out_with_mean_zero_and_deviation_one() -> None:
 
 def test_nothing_leaves_the_range_not_even_before_the_first_update_or_where_nothing_varies() -> None:
     moments = RunningMoments((1,))
-    assert moments(torch.tensor([[1e30], [-1e30], [0.5]])).flatten().tolist() == pytest.approx([LARGEST, -LARGEST, 0.5])
+    assert moments(torch.tensor([[1e30], [-1e30], [0.5]])).flatten().tolist() == pytest.approx(
+        [MAX_NORMALIZED, -MAX_NORMALIZED, 0.5]
+    )
     moments.absorb(moments_of(torch.full((4, 1), 7.0)))
-    assert moments(torch.tensor([[7.0], [8.0], [6.0]])).flatten().tolist() == [0.0, LARGEST, -LARGEST]
+    assert moments(torch.tensor([[7.0], [8.0], [6.0]])).flatten().tolist() == [0.0, MAX_NORMALIZED, -MAX_NORMALIZED]
 
 
 def test_rows_that_are_not_finite_are_left_out() -> None:

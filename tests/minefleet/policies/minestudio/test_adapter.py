@@ -254,7 +254,7 @@ def test_a_call_for_many_steps_says_what_one_for_each_says_and_what_the_policys_
 
 def test_what_a_policy_does_with_its_memory_is_found_out() -> None:
     found = {make: adapted(make()) for make in (MinePolicy, Gru, Greedy, Whole)}
-    assert {make.__name__: (one.is_told, one.takes_chunks) for make, one in found.items()} == {
+    assert {make.__name__: (one.intercepts_masks, one.takes_chunks) for make, one in found.items()} == {
         "MinePolicy": (True, True),
         "Gru": (False, True),
         "Greedy": (False, True),
