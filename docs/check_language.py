@@ -1,7 +1,9 @@
 """Checks the English of docstrings and headings, and names: `python docs/check_language.py`, part of `make check`.
 
 A docstring or a heading must not open with a free relative clause ("What is stored", "Where files lie"): it names the
-thing, or says what a function returns or does. No two classes of the product have one name.
+thing, or says what a function returns or does. No two classes of the product have one name. The words that
+`docs/glossary.md` rejects stand in no name and no sentence of the product, its protos and its pages; decisions, which
+record what was, may have them.
 """
 
 import ast
@@ -16,24 +18,32 @@ ROOT = Path(__file__).parents[1]
 OPENINGS = re.compile(r"(what|who|whom|whose|where|how|whatever|whoever|which)\b", re.IGNORECASE)
 GENERATED = "clients/minefleet/v1/"
 PRODUCT = ("clients/", "services/")
+GLOSSARY = ROOT / "docs" / "glossary.md"
+MAY_REJECT = ("docs/glossary.md", "docs/check_language.py", "docs/decisions/", "CHANGELOG.md", "tests/", "benchmarks/")
+"""The rules themselves, records of what was, and code that may still have the words."""
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"^\d+: ")
 """Of a decision, before its title."""
 
 
 def main() -> None:
     """Ends with 1 where there are faults, and prints each with its place."""
-    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    patterns = ("*.py", "*.md", "*.proto")
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
     paths = [path for path in listed.stdout.splitlines() if not path.startswith(GENERATED)]
     faults = [
         f"{path}:{line}: opens with a free relative clause: {text}" for path in paths for line, text in found(path)
     ]
-    sys.exit("\n".join([*faults, *shared_names(path for path in paths if path.startswith(PRODUCT))]) or 0)
+    faults += shared_names(path for path in paths if path.startswith(PRODUCT))
+    faults += rejected_words(path for path in paths if not path.startswith(MAY_REJECT))
+    sys.exit("\n".join(faults) or 0)
 
 
 def found(path: str) -> Iterator[tuple[int, str]]:
     """Lines and texts of the docstrings or headings of a file that open with a free relative clause."""
     text = (ROOT / path).read_text()
-    openings = docstrings(ast.parse(text)) if path.endswith(".py") else headings(text)
+    openings = docstrings(ast.parse(text)) if path.endswith(".py") else headings(text) if path.endswith(".md") else ()
     return ((line, opening.split("\n")[0]) for line, opening in openings if OPENINGS.match(opening))
 
 
@@ -46,6 +56,17 @@ def shared_names(paths: Iterable[str]) -> Iterator[str]:
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(path)
     return (f"{', '.join(found_in)}: several classes {name}" for name, found_in in places.items() if len(found_in) > 1)
+
+
+def rejected_words(paths: Iterable[str]) -> Iterator[str]:
+    """Faults of words, or parts of names, that the glossary rejects."""
+    rows = GLOSSARY.read_text().partition("| not | but |")[2].splitlines()
+    rejected = {word for row in rows for word in re.findall("`(.+?)`", row.partition(" | ")[0])}
+    for path in paths:
+        text = CODE.sub(lambda code: "\n" * code[0].count("\n"), (ROOT / path).read_text())
+        for line, row in enumerate(text.splitlines(), 1):
+            for word in sorted(rejected.intersection(map(str.lower, WORD.findall(row)))):
+                yield f"{path}:{line}: the glossary rejects '{word}': {row.strip()}"
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -15,7 +15,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def tie_to(parent_pid: int) -> bool:
-    """Has the kernel send SIGTERM when the parent's thread dies; says whether the parent is still there."""
+    """Makes the kernel send SIGTERM when the parent's thread dies; returns whether the parent still lives."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     return os.getppid() == parent_pid
 
@@ -53,10 +53,10 @@ def kill_children(spared: Collection[int] = ()) -> bool:
 
     What they have started comes to this process, if it adopts orphans, as soon as they are dead.
     """
-    doomed = [pid for pid in children(os.getpid()) if pid not in spared]
-    for pid in doomed:
+    unspared = [pid for pid in children(os.getpid()) if pid not in spared]
+    for pid in unspared:
         kill_group(pid)
-    return bool(doomed)
+    return bool(unspared)
 
 
 def kill_tree(leader: int) -> None:
@@ -72,7 +72,7 @@ def kill_tree(leader: int) -> None:
 
 
 class Footprint(NamedTuple):
-    """The kernel's figures of a process."""
+    """The kernel's numbers of a process."""
 
     parent: int
     rss_bytes: int
@@ -80,7 +80,7 @@ class Footprint(NamedTuple):
 
 
 def survey() -> dict[int, Footprint]:
-    """Looks at every process, at about 20 µs each: cheaper than to follow the threads of each tree."""
+    """Reads every process, at about 20 µs each: cheaper than to follow the threads of each tree."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     seen: dict[int, Footprint] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -144,7 +144,7 @@ class Actor:
         return bool(np.all(self._phase == Phase.BLOCKED))
 
     def stats(self) -> dict[str, float]:
-        """Figures for `minefleet status`."""
+        """Statistics for `minefleet status`."""
         resetting = (self._phase == Phase.WORKING) & np.isnan(self._acted_at)
         return {
             "policy_version": self._inference.version,

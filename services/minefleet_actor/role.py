@@ -59,7 +59,7 @@ def act(context: RoleContext, parts: ActorParts) -> None:
 
 
 def report(context: RoleContext, parts: ActorParts) -> None:
-    """Says on the board how the actor fares."""
+    """Sets the actor's status."""
     held = parts.actor.is_blocked()
     state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
     reasons = parts.actor.blocked().most_common(1) if held else []

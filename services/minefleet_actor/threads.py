@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class ThreadGroup:
-    """Runs bodies in threads and hands the first exception to whoever calls `check`."""
+    """Runs bodies in threads and hands the first exception to the caller of `check`."""
 
     def __init__(self, failed: Callable[[], None]) -> None:
         self._failed_hook = failed

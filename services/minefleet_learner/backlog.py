@@ -52,7 +52,7 @@ class Backlog(Generic[Item, Result]):
             self._pop()
 
     def put(self, item: Item) -> None:
-        """Has an item worked off."""
+        """Queues an item."""
         if self._thread is None:
             self._newest = self._work(item)
         else:

@@ -68,7 +68,7 @@ def split(chunks: Sequence[LeasedChunk], size: int) -> list[list[LeasedChunk]]:
 
 
 def begin(ranks: Ranks, updater: Updater) -> None:
-    """Has the other ranks start from the newest checkpoint, and makes sure that they have.
+    """Makes the other ranks start from the newest checkpoint, and waits for it.
 
     Raises:
         ConfigError: If they started from something else.
@@ -90,7 +90,7 @@ def compare(ranks: Ranks, updater: Updater) -> None:
 
 
 def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> None:
-    """Has the other ranks take the next part and train on it."""
+    """Sends the other ranks the next part, to train on."""
     ranks.broadcast(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
 
 
@@ -108,7 +108,7 @@ def whole_receipt(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:
 
 
 def end(ranks: Ranks) -> None:
-    """Sends the other ranks home, and waits until they have heard of it."""
+    """Sends the other ranks home, and waits until they have received that."""
     ranks.broadcast(lambda _: {"kind": END})
     ranks.exit_barrier()
 

@@ -119,7 +119,7 @@ class Learner:
     def start(self) -> None:
         """Takes up the run: checkpoint, epoch, first version.
 
-        The checkpoint of a fresh run is written before any peer hears of it, so that its name survives a crash.
+        The checkpoint of a fresh run is written before any peer knows of it, so that its name survives a crash.
         """
         run, updater, outlets = self._parts.outlets.run, self._parts.updater, self._parts.outlets
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
@@ -154,7 +154,7 @@ class Learner:
         return taken
 
     def hand_over(self, taken: IterationInput, report: UpdateReport, *, new_version: bool = True) -> None:
-        """Has an iteration finished: copies the weights and leaves the rest to the backlog.
+        """Finishes an iteration: copies the weights and leaves the rest to the backlog.
 
         Args:
             taken: What it was trained on.
@@ -187,7 +187,7 @@ class Learner:
         self._backlog.put(trained)
 
     def finish(self, reason: str) -> None:
-        """Has all iterations finished, gives back leases, and writes the last checkpoint and `result.json`.
+        """Finishes all iterations, releases leases, and writes the last checkpoint and `result.json`.
 
         Args:
             reason: What ends the run where none of its own conditions does.

@@ -5,7 +5,7 @@
   parameters  replay   replay   writer's thread   sinks
 
 Publish comes before ack, so that a crash between them repeats work and loses none; ack before checkpoint, so that no
-checkpoint holds steps that replay would hand out again. Replay hears of a version with the first call after parameters
+checkpoint holds steps that replay would hand out again. Replay learns of a version with the first call after parameters
 has acked it, so that it never holds one that nobody published.
 """
 
@@ -48,12 +48,12 @@ STATUS_KEYS = (
     "sps",
     "learner_wait_ratio",
 )
-"""Numbers of a row that the board shows."""
+"""Numbers of a row that the status shows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IterationResult:
-    """One iteration that nobody has heard of yet."""
+    """One iteration that is not published yet."""
 
     iteration: int
     """Iterations done with it."""
@@ -128,7 +128,7 @@ class Publisher:
         return self._state
 
     def conclude(self, reason: str) -> CheckpointState:
-        """Says where training stands at the end, which the run's own condition has caused or else `reason`."""
+        """Records the end of training, by the run's own condition or else `reason`."""
         self._judge()
         self._state = replace(self._state, stopped_by=self._state.stopped_by or reason, wall_s=self._wall_s)
         self._rank()
@@ -164,7 +164,7 @@ class Publisher:
         return self._state
 
     def _publish(self, weights: Weights, iteration: int, version: int) -> None:
-        """Publishes weights as a version; replay hears of it with the next call."""
+        """Publishes weights as a version; replay learns of it with the next call."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
         published = self._services.parameters.publish(weights, iteration=iteration)
@@ -188,7 +188,7 @@ class Publisher:
         )
 
     def _read_episodes(self) -> None:
-        """Takes in the episodes that finished since the last time."""
+        """Reads the episodes that finished since the last time."""
         answers = self._services.replay.read_episodes(self._state.episode_cursors)
         for record in answers.records:
             self._episodes.add(record)

@@ -1,4 +1,4 @@
-"""Every rank but rank 0: it hears what to read and when to train, and knows nothing else of the run.
+"""Every rank but rank 0: it receives what to read and when to train, and knows nothing else of the run.
 
     rank 0 ── "part" ───▶ follower ──▶ feed: read, decode, collate
     rank 0 ── "update" ─▶ follower ──▶ take the batch, train with the others
@@ -40,7 +40,7 @@ class FollowingShards:
         self._parts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def hand(self, part: dict[str, Any]) -> None:
-        """Takes a part that rank 0 told of."""
+        """Reads a part that rank 0 has announced."""
         self._parts.put(part)
 
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
@@ -59,7 +59,7 @@ class FollowingShards:
         return self._shards.read(number, chunks)
 
     def ack(self, number: int) -> int:
-        """Forgets a lease; replay hears of it from rank 0."""
+        """Forgets a lease; rank 0 tells replay."""
         self._shards.forget(number)
         return 0
 

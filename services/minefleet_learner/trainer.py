@@ -4,7 +4,7 @@
       ▲                     │
     lease            publish, ack, checkpoint, metrics           beside the training
 
-torch is imported when a trainer trains: whoever only names one does not wait for it.
+torch is imported when a trainer trains, so that naming one stays fast.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class BaseTrainer(ABC):
         return self._taken
 
     def fetch_fragments_and_estimate_advantages(self, num_fragments: int) -> dict[str, Any]:
-        """Takes fragments and estimates what a trainer with an update of its own needs.
+        """Leases fragments and estimates what a trainer with an update of its own needs.
 
         Args:
             num_fragments: Those of one iteration: num_workers * batch_size_per_gpu * batches_per_iteration. As

@@ -119,7 +119,7 @@ class Watchers:
                 asyncio.get_running_loop().call_later(RECONNECT_S, self._choose)
 
     def runs(self, name: str, version: int) -> None:
-        """Takes down which version a watcher runs, 0 for none. Ignores who does not watch."""
+        """Records the version that a watcher runs, 0 for none. Ignores processes that do not watch."""
         _count(self._versions, self._running.pop(name, 0), -1)
         if name and version and name in self._watches:
             self._running[name] = version
@@ -127,7 +127,7 @@ class Watchers:
         self._report()
 
     def _choose(self) -> None:
-        """Has another watcher film, if the one that does is away."""
+        """Makes another watcher film, if the one that does is away."""
         if self._announcer.films not in self._cameras:
             self._announcer.film(next(iter(self._cameras), ""))
 

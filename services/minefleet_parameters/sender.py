@@ -70,7 +70,7 @@ class TensorSender:
         return None if message is None else self._keep(run, message)
 
     async def _awaited(self, number: int, run: Run) -> Message:
-        """A message that a thread reads for all who ask for it meanwhile, and for whoever asks next if they hang up."""
+        """A message that a thread reads once for all callers that wait for it, and for the next one if they hang up."""
         reading = self._reading.get(run)
         if reading is None:
             reading = self._reading[run] = begin(self._read, number, run, wait=True)
@@ -91,7 +91,7 @@ class TensorSender:
 def begin(
     work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> asyncio.Task[Result]:
-    """Runs work in a thread, as a task whose failure nobody needs to hear: who began it may have ended."""
+    """Runs work in a thread, as a task whose failure may go unread: its starter may have ended."""
     task = asyncio.create_task(asyncio.to_thread(work, *arguments, **named))
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task

@@ -181,7 +181,7 @@ class ParametersService(parameters_service_pb2_grpc.ParametersServiceServicer):
 
 
 def add_to_server(service: ParametersService, server: grpc.aio.Server) -> None:
-    """Has a server answer for the service; pieces pass by protobuf."""
+    """Adds the service to a server; pieces bypass protobuf."""
     parameters_service_pb2_grpc.add_ParametersServiceServicer_to_server(service, server)
     server.add_registered_method_handlers(SERVICE, transfer_handlers(service.Publish, service.Fetch))
 
@@ -195,7 +195,7 @@ async def _header(requests: AsyncIterator[Request]) -> pb.PublishHeader:
 
 
 async def _receive(requests: AsyncIterator[Request], upload: WeightsUpload) -> None:
-    """Has each batch written while the next one arrives."""
+    """Writes each batch while the next one arrives."""
     writing = begin(upload.start)
     async for pieces in _batches(requests):
         await writing

@@ -270,7 +270,7 @@ class ParameterStore:
             return info_of(version, pinned=True)
 
     def unpin(self, number: int = 0) -> weights_pb2.VersionInfo:
-        """Lets a version expire again; 0 means the newest. Returns it as it is now: only its number, if it is gone."""
+        """Unpins a version; 0 means the newest. Returns it as it is now: only its number, if it is gone."""
         with self._lock:
             unpinned = number or max(self._versions, default=0)
             pinned = tuple(pin for pin in self.identity.pinned if pin != unpinned)

@@ -127,7 +127,7 @@ def _map(path: Path, size_bytes: int) -> NDArray[np.uint8]:
 
 
 def _verify(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> Checksums:
-    """Looks at one piece after the other, so that each is in the processor's cache for all checks."""
+    """Checks one piece after the other, so that each is in the processor's cache for all checks."""
     hasher, checksums, finite = xxhash.xxh3_128(), list[int](), True
     for start in range(0, len(data), PIECE_BYTES):
         part = data[start : start + PIECE_BYTES]

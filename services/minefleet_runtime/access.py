@@ -39,7 +39,7 @@ ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class Access:
-    """Lets callers in by what they show."""
+    """Admits callers by their certificate or token."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._asks_for_role = credentials.pair is not None

@@ -55,45 +55,45 @@ class StatusTracker:
         self._sources: list[Callable[[], Mapping[str, float]]] = []
 
     def set_state(self, state: State.ValueType, detail: str = "") -> None:
-        """Says how the role fares, with one line that explains it."""
+        """Sets the state, with one line that explains it."""
         with self._lock:
             if self._state != status_service_pb2.STATE_DRAINING or state == self._state:
                 self._state, self._detail = state, detail
 
     def set_waiting(self, message: str | None) -> None:
-        """Says what the role waits for, or with None that it runs again; fits `Retrier.report`."""
+        """Sets what the role waits for; None: it runs again. Fits `Retrier.report`."""
         if message is None:
             self.set_state(status_service_pb2.STATE_RUNNING)
         else:
             self.set_state(status_service_pb2.STATE_WAITING, message)
 
     def set_run(self, run_id: str) -> None:
-        """Says which run the role works for."""
+        """Sets the run that the role works for."""
         with self._lock:
             self._run_id = run_id
 
     def set_stat(self, name: str, value: float) -> None:
-        """Says one counter or gauge, named as in /metrics without the role's prefix."""
+        """Sets one counter or gauge, named as in /metrics without the role's prefix."""
         self.set_stats({name: value})
 
     def set_stats(self, values: Mapping[str, float]) -> None:
-        """Says several counters or gauges."""
+        """Sets several counters or gauges."""
         with self._lock:
             self._stats.update(values)
 
     def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """Has figures asked for whenever they are wanted, by whichever thread wants them."""
+        """Adds a source of statistics, called whenever they are read, by the reading thread."""
         with self._lock:
             self._sources.append(source)
 
     def read_sources(self) -> dict[str, float]:
-        """The figures that are asked for."""
+        """The statistics of all sources."""
         with self._lock:
             sources = list(self._sources)
         return {name: value for source in sources for name, value in source().items()}
 
     def snapshot(self) -> StatusReport:
-        """Everything said so far."""
+        """The status now."""
         with self._lock:
             return StatusReport(
                 run_id=self._run_id,
@@ -119,7 +119,7 @@ class RoleContext:
     name: str
     """Unique in the run: "replay", "replay-0", "parameters", "learner", "actor-0", "evaluator"."""
     index: int = 0
-    """Tells actors apart, and shards of replay: 0, 1, ..."""
+    """Number of the actor, or of the shard of replay: 0, 1, ..."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set by SIGTERM and SIGINT."""
     status: StatusTracker = field(default_factory=StatusTracker)

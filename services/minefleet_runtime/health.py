@@ -26,7 +26,7 @@ class Health(health.HealthServicer):  # type: ignore[misc]  # It has no types.
     def List(  # noqa: N802
         self, request: health_pb2.HealthListRequest, context: Any
     ) -> health_pb2.HealthListResponse:
-        """Says the state of the server, under the empty name."""
+        """Returns the state of the server, under the empty name."""
         return health_pb2.HealthListResponse(statuses={"": self.Check(health_pb2.HealthCheckRequest(), context)})
 
 
@@ -41,7 +41,7 @@ class AioHealth(health.aio.HealthServicer):  # type: ignore[misc]
     async def List(  # noqa: N802
         self, request: health_pb2.HealthListRequest, context: Any
     ) -> health_pb2.HealthListResponse:
-        """Says the state of the server, under the empty name."""
+        """Returns the state of the server, under the empty name."""
         return health_pb2.HealthListResponse(statuses={"": await self.Check(health_pb2.HealthCheckRequest(), context)})
 
 

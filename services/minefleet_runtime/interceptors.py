@@ -22,12 +22,12 @@ Behaviour = Callable[[Any, Any], Any]
 Deserializer: TypeAlias = Callable[[bytes], Any] | None
 
 _GARBLED = object()
-"""Stands for a request that is no message."""
+"""Marks a request that is no message."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 MAX_PROBES = 4
-"""Calls of each kind that need no token and may be under way at once: whoever reaches the port can make them last."""
+"""Calls of each kind that need no token and may be open at once: everyone who reaches the port can make them last."""
 PROBE_RETRY_S = 1.0
 
 
@@ -228,7 +228,7 @@ def _behaviour(handler: Handler) -> Behaviour:
 
 
 def _lenient(deserialize: Deserializer) -> Callable[[bytes], Any]:
-    """Lets the handler refuse what cannot be parsed.
+    """Makes the handler refuse requests that cannot be parsed.
 
     gRPC would answer UNKNOWN or INTERNAL by itself. A sync server would also end a stream of requests for the handler
     as if all had come, and then wait for ever for the status that it cannot send twice: it could never stop.

@@ -34,7 +34,7 @@ Answer = tuple[int, str, bytes]
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """Answers from a board and a registry. Connections beyond `MAX_CONNECTIONS`, and those that creep, are closed."""
+    """Answers from a status and a registry. Connections beyond `MAX_CONNECTIONS`, and those that creep, are closed."""
 
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS

@@ -52,7 +52,7 @@ def most_open_files() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep what is freed, up to a bound, instead of returning each message's and fragment's memory at once.
+    """Makes glibc keep freed memory, up to a bound, instead of returning each message's and fragment's memory at once.
 
     A role allocates and frees buffers of 0.1 to 1 MiB without end. Returned to the kernel and taken anew, each costs
     page faults: a quarter of the time in appends and reads. Does nothing where there is another C library.

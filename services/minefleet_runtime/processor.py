@@ -34,7 +34,7 @@ def family_seconds(pid: int) -> float:
 
 
 def own_stats() -> dict[str, float]:
-    """This role's processor time, as its board says it."""
+    """This role's processor time, for its status."""
     return {"processor_seconds": family_seconds(os.getpid())}
 
 
@@ -54,7 +54,7 @@ class ProcessorCollector(Collector):
         )
         yield CounterMetricFamily(
             "minefleet_machine_busy_seconds",
-            "Time that the cores which the role may use were busy, whoever used them, summed over cores.",
+            "Time that the cores which the role may use were busy, with anything, summed over cores.",
             value=busy_seconds(),
         )
         yield GaugeMetricFamily(

@@ -1,6 +1,6 @@
 """Serves gRPC until the role is asked to stop, and drains.
 
-Health says NOT_SERVING before the port is open. Shutdown: health says NOT_SERVING and the board DRAINING; new calls
+Health says NOT_SERVING before the port is open. Shutdown: health says NOT_SERVING and the status DRAINING; new calls
 are refused with UNAVAILABLE; calls in flight may finish within `services.drain_s`, then they are cancelled.
 """
 
@@ -53,7 +53,7 @@ def serve(
     """Serves until `context.stopping` is set, then drains and returns.
 
     Args:
-        context: The role; its board says RUNNING once the port is open.
+        context: The role; its status becomes RUNNING once the port is open.
         address: `host:port` to listen on.
         register: Adds the role's servicers.
         max_workers: Threads that handle calls; probes have some of their own.

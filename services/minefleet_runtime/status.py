@@ -1,4 +1,4 @@
-"""The StatusService: how a role fares, and the handshake that refuses callers it could not work with."""
+"""The StatusService: a role's status, and the handshake that refuses callers it could not work with."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +44,7 @@ class AioStatusServicer(status_service_pb2_grpc.StatusServiceServicer):
 def describe(
     identity: Identity, status: StatusTracker, request: status_service_pb2.DescribeRequest
 ) -> status_service_pb2.DescribeResponse:
-    """Says who the server is and how it fares.
+    """Returns the server's identity and status.
 
     Raises:
         ContractError: If the caller named itself and differs in something that both must agree on.

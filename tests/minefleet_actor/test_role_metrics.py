@@ -130,7 +130,7 @@ def figures(run: Run) -> tuple[str, dict[str, float]]:
 
 
 @pytest.mark.fleet
-def test_an_actor_says_how_it_fares_and_what_it_waits_for(fleet: Any) -> None:
+def test_actor_status_shows_its_state_and_why_slots_are_blocked(fleet: Any) -> None:
     run, processes = fleet
     wait_for((run.directory / "cache" / "store" / "identity.json").exists)
     wait_for(lambda: sample(run, "env_failures_total", kind="exception") >= 2)

@@ -19,7 +19,7 @@ COMMANDS = {
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
     "eval": "play whole episodes with a checkpoint",
-    "env": "play an environment alone with random actions, and show how it fares",
+    "env": "play an environment alone with random actions, and report its speed and failures",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "certs": "make certificates by which the roles of a fleet know each other: init, issue",

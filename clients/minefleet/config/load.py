@@ -53,7 +53,7 @@ MEMORY, PIXELS, VECTORS = "memory", "pixels", "vectors"
 """The presets of the kinds of task: any policy with memory, and others by what they see."""
 MINESTUDIO = "minestudio"
 MINESTUDIO_KEY = "detach_rollout_manager"
-"""Has a meaning to them only, so that their configurations have it, and ours do not."""
+"""Has a meaning in their configurations only."""
 MAKERS = (("env", "id"), ("env", "generator"), ("policy", "generator"))
 """Keys that name what is made by the others of their section."""
 MAX_HINTS = 5

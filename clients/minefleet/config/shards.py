@@ -22,7 +22,7 @@ def fragments_per_iteration(config: FleetConfig, index: int) -> int:
 
 
 def spread(config: FleetConfig) -> FleetConfig:
-    """Lets `services.replay` and `num_shards` say the same: one endpoint per shard.
+    """Makes `services.replay` and `num_shards` agree: one endpoint per shard.
 
     Raises:
         ConfigError: If the two contradict each other, or there are too many shards for the rest of the configuration.

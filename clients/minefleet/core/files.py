@@ -37,7 +37,7 @@ def write_durably(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Lets a directory appear whole: yields one beside it, which takes its place once the block has ended well.
+    """Makes a directory appear whole: yields one beside it, which takes its place once the block has ended well.
 
     What is in it is durable if its files are. A crash may leave `.NAME.PID` beside it.
 

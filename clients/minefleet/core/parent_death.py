@@ -5,7 +5,7 @@ import os
 import signal
 
 LAUNCHER_VARIABLE = "MINEFLEET_LAUNCHER_PID"
-"""Set by whoever starts a process that must not outlive it."""
+"""Set by the parent of a process that must not outlive it."""
 
 _PR_SET_PDEATHSIG = 1
 

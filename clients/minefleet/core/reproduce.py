@@ -14,7 +14,7 @@ def reproduction(settings: Sequence[str]) -> str:
 
 @contextmanager
 def reproducible(settings: Sequence[str]) -> Iterator[None]:
-    """Lets the failure of an environment end with the command; `settings` are CONFIG and overrides, or a run."""
+    """Appends the command to an environment's failure; `settings` are CONFIG and overrides, or a run."""
     try:
         yield
     except EnvFailedError as error:

@@ -1,4 +1,4 @@
-"""Looks at a machine and at the interpreter of the environments: what is there, what is missing, and what to do.
+"""Checks a machine and the interpreter of the environments: lists what is missing, and what to do.
 
 Nothing is imported or run but interpreters, Java and `nvidia-smi`, asked for their versions: no code of the user's, no
 game. What a Minecraft package needs is looked at only where the interpreter has one.

@@ -73,7 +73,7 @@ class Crafter(gymnasium.Env[Frame, Any]):
         self._maker.shutdown(cancel_futures=True)
 
     def _next_world(self) -> Future[Frame]:
-        """Has the spare game make the next world. One thread makes them in the order asked, so the last one stands."""
+        """Makes the spare game generate the next world. One thread makes them in order, so the last one stands."""
         self._episode += 1
         return self._maker.submit(self._spare.begin, self._seed, self._episode)
 

@@ -101,7 +101,7 @@ class ForkServer:
         descriptors: Mapping[str, int] = NO_DESCRIPTORS,
         arrange: Callable[[int], None] = lambda _: None,
     ) -> Process:
-        """Has `python -m MODULE ...` forked; starts anything else afresh, or all where forking fails. See `Start`."""
+        """Forks `python -m MODULE ...`; starts anything else afresh, or all where forking fails. See `Start`."""
         if [*command[:2]] != [sys.executable, "-m"]:
             return start_fresh(command, variables, output, descriptors=descriptors, arrange=arrange)
         request = {"command": [*command], "variables": {**variables}, "descriptors": [*descriptors]}

@@ -10,7 +10,7 @@ from minefleet.config import FleetConfig
 from minefleet.launch.machine import VISIBLE_DEVICES, Machine
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
-"""Tells a process that is tied to some cores which ones its fleet has: those of the launcher, and of environments."""
+"""Names the fleet's cores to a process that is tied to some of them: the launcher's, which environments use, too."""
 ONE_THREAD_EACH: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 )
@@ -51,7 +51,7 @@ class Placement:
     others: ProcessPlacement
     """Of replay, parameters and the evaluator."""
     notes: tuple[str, ...] = ()
-    """Wishes that cannot be met, as messages."""
+    """Requests that cannot be met, as messages."""
 
 
 def asks_for_gpus(config: FleetConfig) -> bool:

@@ -111,7 +111,7 @@ def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
 
 
 def describe_environment(config: FleetConfig) -> dict[str, Any]:
-    """Has an environment process make and reset the environment; returns its `schema` and `frame_shape`.
+    """Makes and resets the environment in a process of its own; returns its `schema` and `frame_shape`.
 
     Raises:
         EnvFailedError: If the environment fails, with its traceback.

@@ -68,7 +68,7 @@ def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh, of
 
 
 def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fresh) -> Run:
-    """Rewrites a run's `run.yaml` for its next launch, by whoever holds its directory.
+    """Rewrites a run's `run.yaml` for its next launch, by the launcher that holds its directory.
 
     Raises:
         ConfigError: If the run cannot go on with this configuration. Nothing has been written then.
@@ -163,7 +163,7 @@ def hold(directory: Path) -> int:
 
 @contextmanager
 def _creating(directory: Path) -> Iterator[None]:
-    """Waits for whoever else creates the run, as ranks and roles that are started at once do; that takes a moment."""
+    """Waits for another process that creates the run, as ranks and roles started at once do; that takes a moment."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A handle on a run's replay, parameters and actors, for whoever trains on them.
+"""A handle on a run's replay, parameters and actors, for a trainer.
 
 `python -m minefleet.launch.rollout` keeps them alive and holds the run's directory. The handle finds that process by
 its number, and takes it for nobody else by its command line.
@@ -26,7 +26,7 @@ class RolloutManager:
     run: Run
 
     def describe(self) -> RunStatus:
-        """Asks every role of the run how it fares."""
+        """Fetches the status of every role of the run."""
         return read_status(self.run.directory)
 
     @property

@@ -185,7 +185,7 @@ class RoleSupervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Lets signals wake the selector."""
+        """Makes signals wake the selector."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         before = {signum: signal.signal(signum, lambda *_: None) for signum in STOP_SIGNALS}

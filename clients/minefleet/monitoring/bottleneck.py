@@ -21,7 +21,7 @@ LOOP_STAGES = ("training", "fragments", "replay", "weights", "blocked")
 they are read, and until versions are published before which no actor can make any; standing still while weights are
 copied."""
 SLOT_PREFIX, LOOP_PREFIX = "slot_seconds.", "loop_seconds."
-"""Of a role's figures."""
+"""Prefixes of a role's statistics."""
 CLEAR_SHARE = 0.2
 """A loop that waits less than this share of its time for the other one is as good as busy."""
 SENTENCES: Mapping[Stage, str] = {
@@ -88,7 +88,7 @@ def find(slots: Mapping[str, float], loop: Mapping[str, float]) -> Bottleneck | 
 
 
 def find_in(stats: Iterable[Mapping[str, float]]) -> Bottleneck | None:
-    """As `find`, from the figures of all roles."""
+    """As `find`, from the statistics of all roles."""
     total: dict[str, float] = {}
     for role in stats:
         for name, value in role.items():

@@ -83,7 +83,7 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
 
 
 def _load_vpt_policy(path_map: Mapping[str, str], model_path: str | None, weights_path: str | None) -> Policy:
-    """Stands for `load_vpt_policy` in MineStudio's configurations."""
+    """Replaces `load_vpt_policy` in MineStudio's configurations."""
     if model_path is None:
         raise ConfigError("load_vpt_policy needs a model_path: minefleet downloads nothing; fetch the files first")
     return load_vpt_policy(there(model_path, path_map), None if weights_path is None else there(weights_path, path_map))

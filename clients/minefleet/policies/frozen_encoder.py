@@ -159,7 +159,7 @@ class FrozenEncoder:
 
 
 def freeze(policy: Policy, called: nn.Module, name: str, schema: Schema) -> None:
-    """Has a policy store the outputs of its submodule `name`; sets `frozen_encoder` of the policy.
+    """Makes a policy store the outputs of its submodule `name`; sets `frozen_encoder` of the policy.
 
     Args:
         policy: The policy.

@@ -38,7 +38,7 @@ def architecture_fingerprint(described: Architecture) -> str:
 
 
 def differences(ours: Architecture, theirs: Architecture) -> str:
-    """Says in words which tensors differ; empty if none."""
+    """Describes the tensors that differ; empty if none."""
     lines = [
         f"{name} is {_words(ours.get(name))} here and {_words(theirs.get(name))} there"
         for name in dict.fromkeys((*ours, *theirs))

@@ -185,7 +185,7 @@ class ParametersClient:
         return read_info(info_of(fetched)), weights
 
     def runs(self, version: int) -> None:
-        """Says which version this process runs. The next call that watches or fetches tells parameters."""
+        """Sets the version that this process runs; sent with the next call that watches or fetches."""
         self._running_version = version
 
     def versions(self) -> list[VersionInfo]:
@@ -203,11 +203,11 @@ class ParametersClient:
         return self._pin(pb.PinRequest(version=version, pinned=True))
 
     def unpin(self, version: int = 0) -> VersionInfo:
-        """Lets a version, 0 for the newest, expire again. Returns it as it is now: only its number, if it is gone."""
+        """Unpins a version, 0 for the newest. Returns it as it is now: only its number, if it is gone."""
         return self._pin(pb.PinRequest(version=version, pinned=False))
 
     def describe(self) -> status_service_pb2.DescribeResponse:
-        """Asks parameters who it is and how it fares."""
+        """Fetches the identity and status of parameters."""
         return self._repeat(lambda: shake_hands(self._channel, self._identity))
 
     def close(self) -> None:

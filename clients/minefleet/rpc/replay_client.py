@@ -81,7 +81,7 @@ class Reservation:
     retry_after_s: float
     """When to ask again for what was not granted."""
     newest_version: int
-    """The newest policy version that replay has heard of."""
+    """The newest policy version that replay knows."""
     wants_newer_weights: bool = False
     """Whether chunks could be granted now to newer weights, and none to these."""
     too_slow: Sequence[bool] = ()
@@ -228,7 +228,7 @@ class ReplayClient:
         self._channel.close()
 
     def describe(self) -> status_service_pb2.DescribeResponse:
-        """Asks replay who it is and how it fares."""
+        """Fetches the identity and status of replay."""
         return self._call(lambda: shake_hands(self._channel, self._identity))
 
     def reserve(
@@ -346,7 +346,7 @@ class ReplayClient:
             reading.close()
 
     def ack(self, number: int) -> int:
-        """Says that a lease was trained on. Returns the environment steps that actors have reported.
+        """Acks a lease as trained. Returns the environment steps that actors have reported.
 
         Raises:
             NotFoundError: If the lease was never open in this epoch, or was released.

@@ -278,7 +278,7 @@ def _free_name(directory: Path, iteration: int) -> Path:
 
 
 def _point(directory: Path, link: str, name: str) -> None:
-    """Lets a link name a checkpoint, in one step."""
+    """Points a link at a checkpoint, in one step."""
     sync(directory)
     aside = directory / f".{link}-{os.getpid()}"
     aside.symlink_to(name)

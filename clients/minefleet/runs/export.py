@@ -99,7 +99,7 @@ def is_exported(path: Path) -> bool:
 
 
 def read_exported(path: Path) -> Exported:
-    """Says which version was exported, and verifies the model.
+    """Returns the version that was exported, and verifies the model.
 
     Raises:
         ConfigError: If it is incomplete or damaged.

@@ -23,7 +23,7 @@ class TrainedPolicy:
 
 
 def inspect_policy(path: Path) -> TrainedPolicy:
-    """Says which policy lies in a directory, and verifies its files.
+    """Returns the policy in a directory, and verifies its files.
 
     Raises:
         ConfigError: If there is none, or it is incomplete or damaged.

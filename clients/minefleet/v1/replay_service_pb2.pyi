@@ -286,7 +286,7 @@ class ReserveResponse(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     LONGEST_CHUNK_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
-    """The newest policy version that replay has heard of."""
+    """The newest policy version that replay knows."""
     wants_newer_weights: _builtins.bool
     """Whether chunks could be granted now to newer weights, and none to these."""
     @_builtins.property
@@ -410,7 +410,7 @@ class AppendResponse(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
-    """The newest policy version that replay has heard of."""
+    """The newest policy version that replay knows."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedScalarFieldContainer[Global___AppendOutcome.ValueType]:
         """What became of the fragments, in their order."""

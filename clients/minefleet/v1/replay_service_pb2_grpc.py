@@ -28,7 +28,7 @@ if _version_not_supported:
 class ReplayServiceStub:
     """ReplayService stores fragments durably and leases them under limits on reuse and staleness.
 
-    Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
+    Every call of an actor is answered with the newest policy version that replay knows. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
     A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
     message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
@@ -85,7 +85,7 @@ class ReplayServiceStub:
 class ReplayServiceServicer:
     """ReplayService stores fragments durably and leases them under limits on reuse and staleness.
 
-    Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
+    Every call of an actor is answered with the newest policy version that replay knows. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
     A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
     message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
@@ -99,7 +99,7 @@ class ReplayServiceServicer:
         Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
         to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
         is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-        its streams: whoever is not spoken of for a while is not waited for.
+        its streams: a stream that is not mentioned for a while is not waited for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,7 +235,7 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 class ReplayService:
     """ReplayService stores fragments durably and leases them under limits on reuse and staleness.
 
-    Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
+    Every call of an actor is answered with the newest policy version that replay knows. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
     A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
     message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.

@@ -29,7 +29,7 @@ GRPC_VERSION: str
 class ReplayServiceStub:
     """ReplayService stores fragments durably and leases them under limits on reuse and staleness.
 
-    Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
+    Every call of an actor is answered with the newest policy version that replay knows. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
     A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
     message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
@@ -47,7 +47,7 @@ class ReplayServiceStub:
     Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
     to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
     is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-    its streams: whoever is not spoken of for a while is not waited for.
+    its streams: a stream that is not mentioned for a while is not waited for.
     """
     Append: _grpc.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]
     """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
@@ -102,7 +102,7 @@ class ReplayServiceStub:
 class ReplayServiceAsyncStub(ReplayServiceStub):
     """ReplayService stores fragments durably and leases them under limits on reuse and staleness.
 
-    Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
+    Every call of an actor is answered with the newest policy version that replay knows. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
     A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
     message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
@@ -117,7 +117,7 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
     to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
     is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-    its streams: whoever is not spoken of for a while is not waited for.
+    its streams: a stream that is not mentioned for a while is not waited for.
     """
     Append: _aio.StreamUnaryMultiCallable[_replay_service_pb2.AppendRequest, _replay_service_pb2.AppendResponse]  # type: ignore[assignment]
     """Stores fragments and episode records, and takes the actor's progress. A fragment's header comes first, then its
@@ -171,7 +171,7 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     """ReplayService stores fragments durably and leases them under limits on reuse and staleness.
 
-    Every call of an actor is answered with the newest policy version that replay has heard of. Every call of the learner
+    Every call of an actor is answered with the newest policy version that replay knows. Every call of the learner
     carries a Learner; a call from an epoch older than the newest that replay has seen is refused with ABORTED, everywhere.
     A call that names another run than the store holds is refused with FAILED_PRECONDITION, naming both. Bytes that are no
     message, names that are empty or too long and numbers beyond their bounds are INVALID_ARGUMENT.
@@ -190,7 +190,7 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         Idempotent. A chunk is not granted when there is no room, when `policy_version` is too old for anything made with it
         to be used, when its stream is too slow: the shortest fragment would be too stale for every lease; or when its stream
         is ahead of others that are to have as many steps. `retry_after` says when to ask again. Takes what the actor says of
-        its streams: whoever is not spoken of for a while is not waited for.
+        its streams: a stream that is not mentioned for a while is not waited for.
         """
 
     @_abc_1.abstractmethod

@@ -72,7 +72,7 @@ class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_State.ValueType
     """Asked to stop, finishing what it holds."""
 
 class State(_State, metaclass=_StateEnumTypeWrapper):
-    """State is how a role fares."""
+    """State is the state of a role."""
 
 STATE_UNSPECIFIED: State.ValueType  # 0
 """Never reported."""
@@ -176,7 +176,7 @@ Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
 
 @_typing.final
 class DescribeResponse(_message.Message):
-    """DescribeResponse is who the server is and how it fares."""
+    """DescribeResponse is the server's identity and status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -209,7 +209,7 @@ class DescribeResponse(_message.Message):
     run_id: _builtins.str
     """The run that the server works for; empty before it knows."""
     state: Global___State.ValueType
-    """How it fares."""
+    """Its state."""
     detail: _builtins.str
     """One line that explains the state; may be empty."""
     @_builtins.property

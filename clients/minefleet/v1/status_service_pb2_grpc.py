@@ -47,7 +47,7 @@ class StatusServiceServicer:
     """
 
     def Describe(self, request, context):
-        """Says who the server is and how it fares, and is the handshake: a caller that names itself in `caller` is refused when
+        """Returns the server's identity and status, and is the handshake: a caller that names itself in `caller` is refused when
         the two could not work together.
 
         Idempotent; answers at once. FAILED_PRECONDITION: wire version, schema, policy architecture or a configuration key

@@ -34,7 +34,7 @@ class StatusServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> StatusServiceAsyncStub: ...
     Describe: _grpc.UnaryUnaryMultiCallable[_status_service_pb2.DescribeRequest, _status_service_pb2.DescribeResponse]
-    """Says who the server is and how it fares, and is the handshake: a caller that names itself in `caller` is refused when
+    """Returns the server's identity and status, and is the handshake: a caller that names itself in `caller` is refused when
     the two could not work together.
 
     Idempotent; answers at once. FAILED_PRECONDITION: wire version, schema, policy architecture or a configuration key
@@ -47,7 +47,7 @@ class StatusServiceAsyncStub(StatusServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_status_service_pb2.DescribeRequest, _status_service_pb2.DescribeResponse]  # type: ignore[assignment]
-    """Says who the server is and how it fares, and is the handshake: a caller that names itself in `caller` is refused when
+    """Returns the server's identity and status, and is the handshake: a caller that names itself in `caller` is refused when
     the two could not work together.
 
     Idempotent; answers at once. FAILED_PRECONDITION: wire version, schema, policy architecture or a configuration key
@@ -63,7 +63,7 @@ class StatusServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _status_service_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_status_service_pb2.DescribeResponse, _abc.Awaitable[_status_service_pb2.DescribeResponse]]:
-        """Says who the server is and how it fares, and is the handshake: a caller that names itself in `caller` is refused when
+        """Returns the server's identity and status, and is the handshake: a caller that names itself in `caller` is refused when
         the two could not work together.
 
         Idempotent; answers at once. FAILED_PRECONDITION: wire version, schema, policy architecture or a configuration key

@@ -60,7 +60,7 @@ def prune(spec: Any, observables: Sequence[str], events: Sequence[str]) -> None:
 
 
 def start_with(spec: Any, biome: str, inventory: Sequence[Mapping[str, Any]], *, ends_at_death: bool) -> None:
-    """Has episodes begin in a biome and with an inventory, where these are not empty.
+    """Makes episodes begin in a biome and with an inventory, where these are not empty.
 
     Raises:
         RefusedError: If Minecraft has no such item; names the nearest.
@@ -83,7 +83,7 @@ def start_with(spec: Any, biome: str, inventory: Sequence[Mapping[str, Any]], *,
 
 
 class ItemCounts:
-    """Has the engine send what it counts, and hands on some of it without a look at the other thousands of numbers.
+    """Makes the engine send its statistics, and passes on some of them without reading the other thousands.
 
     To MineRL it is one more handler of observations. It also sees to it that there is a picture, in whose place MineRL
     would show a black one.

@@ -3,7 +3,7 @@
     action {"buttons", "camera"} ─▶ Simulator ─▶ MinecraftSim ─▶ callbacks, engine
     what is declared, two ends, plain info ◀─ Simulator ◀─ MinecraftSim ◀┘
 
-Known by the name of its class, so that MineStudio is imported by whoever makes one, and not here.
+Known by the name of its class, so that MineStudio is imported by the process that makes one, and not here.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Simulator(gymnasium.Env[Any, Any]):
         return {key: obs[key] for key in self._space.spaces if key in obs}
 
     def _ends(self, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Tells a limit of time from an end.
+        """Distinguishes a time limit from a termination.
 
         `JudgeResetCallback` terminates at its limit. The engine's own end sets both: that is a death, or a limit.
         """

@@ -74,7 +74,7 @@ def get_compute_device() -> str:
 
 
 def start_nothing(*_: object, **__: object) -> None:
-    """Stands for what starts MineStudio's training: whoever imports a configuration here has a fleet of his own."""
+    """Stands in for MineStudio's launcher: an importer of a configuration here has its own fleet."""
 
 
 def _home_of(module: ModuleType, name: str) -> Any:

@@ -104,7 +104,7 @@ def play(pool: Pool, schema: Schema, arguments: argparse.Namespace) -> EnvCheckR
 
 
 def turn(pool: Pool, report: EnvCheckReport, action: Tree) -> None:
-    """Takes what the environment has answered, if it has, and asks for its next step or episode."""
+    """Reads the environment's result, if there is one, and starts its next step or episode."""
     ready = pool.wait(WAIT_S)
     if not len(ready.slots):
         return

@@ -111,7 +111,7 @@ class PolicyRunner:
         return architecture(self._policy)
 
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
-        """Takes new weights. Called between batches only, so that a step is stamped with what computed it."""
+        """Loads new weights. Called between batches only, so that a step is stamped with what computed it."""
         load_numpy(self._policy, weights)
         self._take_scale()
         self.version = version
@@ -172,7 +172,7 @@ class PolicyRunner:
         return rows
 
     def _take_scale(self) -> None:
-        """Takes what values are normalised by as plain numbers, which cost a decision less than tensors do."""
+        """Caches the statistics of value normalisation as plain numbers, which cost a decision less than tensors do."""
         norm = self._policy.value_norm
         self._std, self._mean = norm.std.item(), norm.mean.item()
 

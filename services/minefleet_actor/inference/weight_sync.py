@@ -48,7 +48,7 @@ class WeightsFollower:
         return staged
 
     def runs(self, version: int) -> None:
-        """Says which version was taken and is used from now on."""
+        """Sets the version that is used from now on."""
         self._parameters.runs(version)
 
     def first(self) -> int:

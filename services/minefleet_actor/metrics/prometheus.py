@@ -125,7 +125,7 @@ class ActorMetrics:
             self._env_failures[shard] += 1
 
     def slots(self, *, blocked: Mapping[str, int], resetting: int, cooling_down: int, queued: int) -> dict[str, float]:
-        """Takes how the slots fare, and returns it for the status: held slots by reason, queued fragments."""
+        """Sets the gauges of slots, and returns them for the status: blocked slots by reason, queued fragments."""
         for reason in REASONS:
             self._blocked.labels(reason).set(blocked.get(reason, 0))
         self._resetting.set(resetting)

@@ -21,7 +21,7 @@ NO_WAIT_S = 1e-4
 
 
 class SlotTimer:
-    """Seconds by what slots waited for. The loop's; whoever reads it meanwhile misses a turn at most."""
+    """Seconds by what slots waited for. Owned by the loop; a reader in another thread misses a turn at most."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

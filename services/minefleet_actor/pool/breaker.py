@@ -1,4 +1,4 @@
-"""Says how long a slot pauses after its failures.
+"""Decides how long a slot pauses after its failures.
 
     closed ── max_consecutive_failures failures in a row ──▶ open ── cooldown ──▶ half-open ── failure ──▶ open
       ▲                                                                    │
@@ -47,7 +47,7 @@ class Breaker:
         return float(self.until_s[list(slots)].min())
 
     def succeed(self, slots: Slots) -> None:
-        """Notes that the slots have finished an episode each."""
+        """Resets the counts of slots that have finished an episode."""
         for slot in slots[self._in_row[slots] >= self._max_consecutive_failures]:
             logger.info("slot %s works again", slot)
         self._in_row[slots] = 0

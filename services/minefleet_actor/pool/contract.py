@@ -73,7 +73,7 @@ class Pool(Protocol):
         """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
 
     def film(self, slot: int, on: bool) -> None:
-        """Lets a slot render its frames from its next reset on, or no longer; in a pool that can."""
+        """Makes a slot render its frames from its next reset on, or no longer; in a pool that can."""
 
     def start(self) -> None:
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""

@@ -162,7 +162,7 @@ class EnvPool(SlotTablePool):
                 self._lighten(event)
 
     def _record(self, answer: ProcessAnswer) -> None:
-        """Notes what a process's environments report, and gives the process what has come up meanwhile."""
+        """Records the results of a process's environments, and sends the process what has come up meanwhile."""
         index, reply, longest = answer
         process = self._supervisor.processes[index]
         self._book.record(reply, process.slots)
@@ -211,7 +211,7 @@ class EnvPool(SlotTablePool):
             self._supervisor.start(index)
 
     def _admit(self) -> None:
-        """Lets those go on that waited for room in the turnstile."""
+        """Starts the processes that waited for room in the turnstile."""
         while (index := self._turnstile.admit()) is not None:
             self._go_on(index)
 
@@ -236,7 +236,7 @@ class EnvPool(SlotTablePool):
             self._supervisor.send(index, commands)
 
     def _sift(self, index: int, row: NDArray[np.uint8]) -> bytes:
-        """Takes the commands, but not the resets that must wait; has worn environments made anew for the others."""
+        """Returns the commands without the resets that must wait; recreates worn environments for the others."""
         process, now_s = self._supervisor.processes[index], time.monotonic()
         slots = process.slots
         until_s = self._book.breaker.until_s[slots.start : slots.stop]
@@ -258,14 +258,14 @@ class EnvPool(SlotTablePool):
         return commands
 
     def _renew(self, slots: list[int], now_s: float) -> None:
-        """Has environments made anew in their process, with the reset that waits for each."""
+        """Recreates environments in their process, with the reset that waits for each."""
         self._book.renew(slots)
         for slot in slots:
             self._book.command[slot] = Command.REMAKE
             self._wear.renew(range(slot, slot + 1), now_s)
 
     def _release_memory(self) -> None:
-        """Lets go of the arrays; who still holds one keeps it alive."""
+        """Drops the references to the arrays; another holder keeps one alive."""
         self._book.arrays = layout.private(self._schema, 0)
         if self._memory >= 0:
             os.close(self._memory)

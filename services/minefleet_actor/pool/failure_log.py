@@ -1,4 +1,4 @@
-"""Tells of failures in the log, without filling it."""
+"""Logs failures without filling the log."""
 
 import logging
 from dataclasses import dataclass

@@ -44,7 +44,7 @@ class EnvProcess:
                       │                       ▼                        │
                       │                    LEAVING                     │
                       ▼                       ▼                        ▼
-                    DOOMED ◀── doom ──────────┴────────────────────────┘     and from everywhere ── ended ──▶ DOWN
+                    KILLED ◀── kill ──────────┴────────────────────────┘     and from everywhere ── ended ──▶ DOWN
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -58,7 +58,7 @@ class EnvProcess:
         self.is_fresh = True
         """Whether nothing was asked of its environments yet."""
         self.failure: Failure | None = None
-        """Why it is doomed; the text may be empty where only its end will tell."""
+        """Reason for which it was killed; the text may be empty where only its end explains it."""
         self._commands = b""
         self._channel: socket.socket | None = None
         self._handle = -1
@@ -66,7 +66,7 @@ class EnvProcess:
         self._buffer = bytearray(MAX_FRAME_BYTES)
 
     def open(self, guard: ReaperProcess, index: int) -> None:
-        """Has the guard start the process."""
+        """Starts the process, by the guard."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             python = self.setup.config["python"]
@@ -76,14 +76,14 @@ class EnvProcess:
         self._commands = bytes([Command.MAKE]) * len(self.slots)
 
     def started(self, pid: int) -> None:
-        """Notes the process's number."""
+        """Records the process's number."""
         self.pid = pid
         with contextlib.suppress(ProcessLookupError):
             self._handle = os.pidfd_open(pid)
 
     @property
     def made(self) -> bool:
-        """Whether its environments are made, or were before it was dismissed or doomed."""
+        """Whether its environments are made, or were before it was shut down or killed."""
         return self.stage != Stage.DOWN and self.under_way != Command.MAKE
 
     @property
@@ -125,14 +125,14 @@ class EnvProcess:
                 self._channel.shutdown(socket.SHUT_WR)
 
     def mark_killed(self, failure: Failure | None) -> None:
-        """Hears no more of what the process says."""
+        """Ignores further replies of the process."""
         self.stage, self.failure = Stage.KILLED, failure
         if self._channel:
             self._channel.close()
             self._channel = None
 
     def ended(self) -> None:
-        """Notes that the process is gone."""
+        """Records that the process is gone."""
         self.mark_killed(None)
         if self._handle >= 0:
             os.close(self._handle)

@@ -83,7 +83,7 @@ class SlotTable:
         self._broken[slots] = False
 
     def renew(self, slots: Iterable[int]) -> None:
-        """Notes that the slots' environments are new ones, for the resets that wait or else for the next."""
+        """Records that the slots' environments are new ones, for the resets that wait or else for the next."""
         for slot in slots:
             if self.command[slot] >= Command.RESET:
                 self._sow(slot)
@@ -96,7 +96,7 @@ class SlotTable:
         return bool(self._kind.any())
 
     def record(self, reply: Reply, slots: range) -> None:
-        """Notes what a process's environments report."""
+        """Records the results of a process's environments."""
         section = self._kind[slots.start : slots.stop]
         np.maximum(section, np.frombuffer(reply.kinds, np.uint8), out=section)
         for index, ending in reply.endings.items():
@@ -107,7 +107,7 @@ class SlotTable:
             self.breaker.fail([slots[index]], failure.text, time.monotonic())
 
     def lose(self, slots: range, failure: Failure) -> None:
-        """Notes that a process has gone, with its environments. Slots without an episode have nothing to report."""
+        """Records that a process has gone, with its environments. Slots without an episode have nothing to report."""
         for slot in slots:
             if self._state[slot] != SlotState.EMPTY:
                 self._fail(slot, failure)
@@ -184,7 +184,7 @@ class SlotTablePool:
         return self._book.arrays.frame
 
     def film(self, slot: int, on: bool) -> None:
-        """Lets a slot render its frames from its next reset on, or no longer."""
+        """Makes a slot render its frames from its next reset on, or no longer."""
         self._book.arrays.film[slot] = on
 
 

@@ -1,4 +1,4 @@
-"""Keeps a pool's processes: starts them through the guard, hears them, watches their deadlines, ends them.
+"""Keeps a pool's processes: starts them through the guard, receives their replies, watches their deadlines, ends them.
 
 Nothing here waits but `turn` and `close`. What a process's end means for its slots, and when it is started again, is
 the pool's to decide.
@@ -130,7 +130,7 @@ class ProcessSupervisor:
         self._set_deadline(index)
 
     def call_at(self, index: int, when_s: float) -> None:
-        """Has `turn` yield an `TimerFired` then, for a process that is idle or down. Only the last call counts."""
+        """Makes `turn` yield a `TimerFired` then, for a process that is idle or down. Only the last call counts."""
         self._due_s[index] = when_s
 
     def shut_down(self, index: int) -> None:
@@ -168,7 +168,7 @@ class ProcessSupervisor:
         self._began_s = np.zeros(0)
 
     def _receive(self, index: int) -> Iterator[Event]:
-        """Takes a process's reply. A lone environment's failure is its process's: children of it may be left over."""
+        """Receives a process's reply. A lone environment's failure is its process's: it may have left children."""
         process = self.processes[index]
         if process.stage not in (Stage.UP, Stage.LEAVING):
             return
@@ -205,7 +205,7 @@ class ProcessSupervisor:
                 yield OverMemory(index, rss_bytes)
 
     def _end(self, index: int, how: str) -> ProcessEnded:
-        """Notes that a process is gone, noticed or not."""
+        """Records that a process is gone, noticed or not."""
         process = self.processes[index]
         if process.stage != Stage.KILLED:
             self._selector.unregister(process)

@@ -39,7 +39,7 @@ class StartLimiter:
             self._tickets.pop(index, None)
 
     def admit(self) -> int | None:
-        """Lets the next one in and returns it; None while there is no room or none waits."""
+        """Admits the next one and returns it; None while there is no room or none waits."""
         if self._is_full or not self._waiting:
             return None
         index = min(self._waiting, key=self._tickets.__getitem__)

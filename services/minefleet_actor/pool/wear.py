@@ -1,4 +1,4 @@
-"""Says when each slot's environment has been used for so long, or takes so much memory, that it is made anew."""
+"""Decides when each slot's environment is recreated, for its age or its memory."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ class RecycleSchedule:
         self._due_s[slots.start : slots.stop] = -np.inf
 
     def renew(self, slots: range, now_s: float) -> None:
-        """Notes that the slots' environments are new."""
+        """Records that the slots' environments are new."""
         section = slice(slots.start, slots.stop)
         if self._interval_s:
             passed = np.floor((now_s - self._first_s[section]) / self._interval_s) + 1

@@ -104,7 +104,7 @@ class FreshnessCuts:
         """[S] int8: `PACE` or `BALANCE` of slots that may not start for it."""
 
     def stepped(self, slots: Slots, seconds: NDArray[np.float64], recorder: Recorder) -> None:
-        """Takes how long steps have taken, [n] each. Where nothing is cut replay is not told: grants hang on it."""
+        """Records the durations of steps, [n]. Where nothing is cut they are not reported: grants depend on them."""
         if not self._enabled:
             return
         known = self._step_s[slots]
@@ -124,7 +124,7 @@ class FreshnessCuts:
         self._resets.extend((self._clock() - self._commanded_at[slots]).tolist())
 
     def report(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
-        """Tells replay every now and then which slots play; `working` [S]: whose environment is at work."""
+        """Reports to replay every few seconds which slots play; `working` [S]: those whose environment is at work."""
         if not self._balanced or (now := self._clock()) < self._report_at:
             return
         self._report_at = now + REPORT_INTERVAL_S
@@ -216,7 +216,7 @@ class FreshnessCuts:
         return bool(steps >= self._least_steps or (steps > 0 and recorder.is_done(slot)))
 
     def _update(self) -> None:
-        """Takes what replay has forecast since."""
+        """Reads new forecasts."""
         forecasts = self._router.forecasts
         if forecasts != self._forecasts:
             self._forecasts = forecasts

@@ -99,7 +99,7 @@ class Recorder:
         return self._task[slot][0]
 
     def see(self, slots: Slots, value: Array) -> None:
-        """Takes V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
+        """Records V of the slots' newest observations, [n] float32: the `next_value` of the steps that led to them."""
         waiting = self.pending[slots]
         slots, value = slots[waiting], value[waiting]
         self._arrays["next_value"][self._rows(slots, self.length[slots] - 1)] = value

@@ -14,7 +14,7 @@ from minefleet.core.fragment import Bools
 
 
 def burned_in(first: Tensor, steps: int) -> Tensor:
-    """Says which of `steps` steps at the start are not trained on: those before an episode starts, which needs none.
+    """Returns which of `steps` steps at the start are not trained on: those before an episode starts, which needs none.
 
     Args:
         first: [B, T] bool, the state is reset before this step.

@@ -71,7 +71,7 @@ class Collator:
         return replace(batch.sent(self._uploader.upload), unpacker=unpacker)
 
     def _log_unpacking(self, rows: int, rows_per_pool: int, unpacked_bytes: int) -> None:
-        """Says once what is traded for memory."""
+        """Logs once what is traded for memory."""
         if not self._has_logged:
             logger.warning(
                 "the observations of an iteration take %.0f MB unpacked, more than train_config.decode_cache_bytes "

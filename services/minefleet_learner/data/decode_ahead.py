@@ -3,7 +3,7 @@
     announce ─▶ pools of rows ─▶ a thread: unpack and stack, by many threads ─▶ upload ─▶ the next pool ─▶ take
 
 A pool is rows that fit in memory twice over: while one is trained on, the next is unpacked. Rows that were not
-announced as parts of one pool are unpacked by whoever takes them. The last ones taken are held, so that several
+announced as parts of one pool are unpacked by the taker. The last ones taken are held, so that several
 policies, and several minibatches, look at them in turn.
 
 Shape legend: B = rows of the batch, b = rows that are asked for.

@@ -66,7 +66,7 @@ class LeaseSource(Protocol):
         """Yields the fragments of chunks of a lease."""
 
     def ack(self, number: int) -> int:
-        """Says that a lease was trained on. Returns the environment steps taken so far."""
+        """Acks a lease as trained. Returns the environment steps taken so far."""
 
     def release(self, number: int) -> None:
         """Gives a lease back unused."""
@@ -133,7 +133,7 @@ class Prefetcher:
         return leased
 
     def ack(self, receipt: LeaseInfo) -> int:
-        """Says that they were trained on, from any one thread. Returns the environment steps taken so far."""
+        """Acks them as trained, from any one thread. Returns the environment steps taken so far."""
         env_steps = self._replay.ack(receipt.number)
         self._open.discard(receipt.number)
         return env_steps

@@ -4,9 +4,9 @@
     shard 1 ── its part of every iteration ──┼──▶ lease, read ──▶ feed
     ...                                      ┘
 
-With several shards, threads ask them for a lease at the same time: all hear at once which version it is for, and their
+With several shards, threads ask them for a lease at the same time: all learn at once which version it is for, and their
 waits do not add up. What answers at once is asked for in order. A lease has one number on all shards; where the wait
-ran out on one of them, the others keep their parts for when it is asked for again. Whoever is away is waited for.
+ran out on one of them, the others keep their parts for when it is asked for again. A shard that is away is waited for.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class Shards:
         return self._parts[0].replay.position
 
     def set_position(self, position: Position) -> None:
-        """Says where the learner stands; goes along with every call from now on."""
+        """Sets the learner's position, which goes along with every call from now on."""
         for part in self._parts:
             part.replay.position = position
 
@@ -76,7 +76,7 @@ class Shards:
         return list(chain.from_iterable(parts))
 
     def place(self, number: int, homes: Mapping[str, int]) -> None:
-        """Says on which shard the streams of an open lease lie."""
+        """Records on which shard the streams of an open lease lie."""
         self._homes[number] = homes
 
     def forget(self, number: int) -> None:
@@ -96,7 +96,7 @@ class Shards:
                 yield from part.replay.read(number, mine)
 
     def ack(self, number: int) -> int:
-        """Says that a lease was trained on. Returns the environment steps that actors have reported."""
+        """Acks a lease as trained. Returns the environment steps that actors have reported."""
         self.forget(number)
         return sum(part.replay.ack(number) for part in self._parts)
 

@@ -1,4 +1,4 @@
-"""Takes tensors to the device beside what it computes."""
+"""Copies tensors to the device while it computes."""
 
 import torch
 from torch import Tensor

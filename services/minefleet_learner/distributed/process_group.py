@@ -1,10 +1,10 @@
 """The ranks of one learner: what they sum, what they tell each other, and how they find each other.
 
     collectives    sum, largest, gather, merge    every rank calls the same ones in the same order
-    messages       rank 0 ── tell ─▶ the store ── hear ─▶ every other rank, in order
+    messages       rank 0 ── broadcast ─▶ the store ── receive ─▶ every other rank, in order
 
 Collectives are bounded by `train_config.rank_timeout_s`. A message may come late, since rank 0 may wait for fragments
-or for parameters as long as it takes: `hear` waits until rank 0 says something or is gone.
+or for parameters as long as it takes: `receive` waits until rank 0 sends something or is gone.
 
 Ranks find each other by the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. What they
 tell each other is JSON. A rank alone has no process group, and its collectives do nothing.
@@ -139,7 +139,7 @@ class Ranks:
                 self._store.wait([f"{LEAVING}/{rank}" for rank in range(1, self.size)])
 
     def close(self) -> None:
-        """Lets go of the others; the second time does nothing."""
+        """Leaves the group; the second time does nothing."""
         if self._store is not None:
             self._store = None
             dist.destroy_process_group()

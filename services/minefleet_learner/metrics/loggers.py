@@ -24,10 +24,10 @@ WANDB_HOST = "api.wandb.ai"
 
 
 class Sink(Protocol):
-    """Takes one row per iteration."""
+    """Logs one row per iteration."""
 
     def write(self, row: Row) -> None:
-        """Takes a row: numbers by name; None where there is none yet; mappings of numbers."""
+        """Logs a row: numbers by name; None where there is none yet; mappings of numbers."""
 
     def close(self) -> None:
         """Writes what is buffered."""
@@ -132,12 +132,12 @@ class MetricsLogger:
         self._evaluations.append(JsonLines(run.directory / EVALUATIONS_FILE, after_iteration=iteration))
 
     def write(self, row: Row) -> None:
-        """Takes the row of an iteration."""
+        """Logs the row of an iteration."""
         for sink in self._rows:
             sink.write(row)
 
     def write_evaluation(self, row: Row) -> None:
-        """Takes the row of an evaluation episode."""
+        """Logs the row of an evaluation episode."""
         for sink in self._evaluations:
             sink.write(row)
 

@@ -90,7 +90,7 @@ class LoopTimer(Collector):
         return shares(self._recent.grown(), LOOP_STAGES)
 
     def stats(self) -> dict[str, float]:
-        """Seconds of late, as the learner's board says them."""
+        """Seconds of the last while, for the learner's status."""
         return {f"{LOOP_PREFIX}{name}": seconds for name, seconds in self._recent.grown().items()}
 
     def collect(self) -> Iterator[CounterMetricFamily]:

@@ -52,7 +52,7 @@ class Speedometer:
         return self._clock() - self._launched
 
     def pass_by(self, env_steps: int) -> float | None:
-        """Notes that an iteration ends with so many steps; returns the steps per second, None after the first one."""
+        """Records that an iteration ends with so many steps; returns the steps per second, None after the first one."""
         now = self._clock()
         self._marks.append((now, env_steps))
         (then, steps_then) = self._marks[0]

@@ -97,7 +97,7 @@ class LearnerMetrics:
         )
 
     def observe(self, row: Mapping[str, Any], *, skipped_steps: int) -> None:
-        """Takes the numbers of an iteration; those it lacks keep their value."""
+        """Sets the numbers of an iteration; those it lacks keep their value."""
         for name, gauge in self._gauges.items():
             number = row.get(ROW_KEYS.get(name, name))
             if number is not None:

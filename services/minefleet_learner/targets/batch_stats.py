@@ -36,7 +36,7 @@ class BatchStats:
 
 
 def measure_batch(part: RankBatch | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
-    """Looks at what all ranks have; `part` is this one's, on its device. Every rank calls it."""
+    """Measures the batch of all ranks; `part` is this one's, on its device. Every rank calls it."""
     rows, weights, burned_in = torch.zeros(0, 4, device=device), Weights(), 0
     if part is not None:
         estimates, batch = part.estimates, part.batch

@@ -80,7 +80,7 @@ def select_seen(batch: Batch, rows: Tensor, *, whole_rows: bool) -> Selection:
 
 
 def gather(tree: Tree, index: Tensor) -> Tree:
-    """Takes entries of leaves [B, X, ...] at an index into a flattened [B, X]."""
+    """Gathers entries of leaves [B, X, ...] at an index into a flattened [B, X]."""
     flat = index.flatten()
     # Indexing by brackets copies a frame element by element, twenty times as slowly.
     return tree_map(lambda leaf: leaf.flatten(0, 1).index_select(0, flat).unflatten(0, index.shape), tree)

@@ -1,4 +1,4 @@
-"""Prepares the data of an iteration's epochs: pieces, figures of their steps, and the states before them.
+"""Prepares the data of an iteration's epochs: pieces, numbers of their steps, and the states before them.
 
 Shape legend: B = fragments, T = steps in the longest one, P = pieces.
 """

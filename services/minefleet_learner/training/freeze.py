@@ -7,7 +7,7 @@ from minefleet.policies import Policy
 
 
 def train_only(policy: Policy, *, heads: bool, warming_up: bool) -> bool:
-    """Lets gradients reach all parameters or only some, and says whether the others stand still.
+    """Enables gradients for all parameters or only some, and returns whether the others are frozen.
 
     Never those that are frozen.
 

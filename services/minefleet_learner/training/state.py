@@ -75,7 +75,7 @@ def load_scaler(scaler: torch.amp.GradScaler, arrays: Mapping[str, NDArray[Any]]
 
 @torch.no_grad()
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Tells tensors apart, almost surely: by the sum of the words of each, whatever the order of summing."""
+    """Distinguishes tensors, almost surely: by the sum of the words of each, whatever the order of summing."""
     # By name: a checkpoint is read in any order.
     sums = [_words(tensor).sum(dtype=torch.int64).cpu() for _, tensor in sorted(tensors.items())]
     return hashlib.blake2b(torch.tensor(sums, dtype=torch.int64).numpy().tobytes(), digest_size=16).hexdigest()

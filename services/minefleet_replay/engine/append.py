@@ -50,7 +50,7 @@ REFUSED = Grant(granted=False)
 
 
 class AppendPath:
-    """Takes in what actors send. Not thread-safe."""
+    """Appends what actors send. Not thread-safe."""
 
     def __init__(self, transactions: TransactionManager, clock: Callable[[], float]) -> None:
         self._transactions = transactions
@@ -63,7 +63,7 @@ class AppendPath:
     def reserve(
         self, policy_version: int, names: Sequence[ChunkName], closing: ForecastRow | None, longest_s: float
     ) -> tuple[list[Grant], int, int]:
-        """Says for each chunk if these weights may make it, and what room is left then: for theirs, for newer ones.
+        """Decides for each chunk if these weights may make it, and what room is left then: for theirs, for newer ones.
 
         Args:
             policy_version: Of the weights.
@@ -136,7 +136,7 @@ class AppendPath:
         return max(limits.least_steps, min(int(closing.window_s / step_s), limits.chunk_steps))
 
     def _judge(self, header: fragment_pb2.FragmentHeader) -> tuple[Outcome, Reason | None]:
-        """Says what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""
+        """Decides what becomes of a fragment, and why it expires if it does; makes room for it if it is stored."""
         name = ChunkName(header.name.stream, header.chunk)
         if self._state.names[name.stream].knows_fragment(header.name.sequence, header.checksum):
             return "duplicate", None

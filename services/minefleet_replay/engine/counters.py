@@ -66,7 +66,7 @@ def read_counters(directory: Path) -> Counters:
 
 
 def begin_from(counters: Counters, store: Store) -> None:
-    """Lets an empty store count on. The fragments that the last one held count as corrupt."""
+    """Makes an empty store continue the counters. The fragments that the last one held count as corrupt."""
     if not counters.system:
         return
     last = Ledger.from_row(counters.system[LEDGER])

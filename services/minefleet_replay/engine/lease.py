@@ -82,7 +82,7 @@ class LeasePath:
             raise FencedError(f"epoch {learner.epoch} is fenced: epoch {epoch} has taken over")
 
     def admit(self, learner: LearnerPosition) -> None:
-        """Takes in where the learner stands.
+        """Records the learner's position.
 
         Raises:
             FencedError: If a newer epoch has taken over.
@@ -163,7 +163,7 @@ class LeasePath:
         self._transactions.commit(change)
 
     def quarantine(self, name: ChunkName, fragment: FragmentEntry) -> None:
-        """Notes that a leased fragment's bytes are corrupt.
+        """Records that a leased fragment's bytes are corrupt.
 
         Raises:
             NotFoundError: If the fragment has left: its lease was closed meanwhile.
@@ -239,7 +239,7 @@ class LeasePath:
             self._transactions.drop(change, chunk, reason, total)
 
     def _trained(self, change: Transaction, lease: OpenLease, leased_at: float) -> None:
-        """Takes in how stale what is acked was when it was leased, and how long training on it took."""
+        """Records how stale the acked chunks were when leased, and how long training on them took."""
         if self._transactions.balance is not None:
             change.then(partial(self._transactions.balance.trained, leased_at, self._clock()))
         for chunk in (self._state.index[chunk_id] for chunk_id, uses in lease.chunks if not uses):

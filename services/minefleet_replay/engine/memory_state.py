@@ -40,7 +40,7 @@ class ReplayState:
     ledger: Ledger
     next_episode: int
     horizon: int
-    """The newest version that any use is meant for: heard of, or asked for by a lease."""
+    """The newest version that any use is meant for: reported, or named by a lease."""
 
     @property
     def oldest_version(self) -> int:

@@ -47,8 +47,8 @@ GAUGES = {
     "held_payload_bytes": "Payload bytes in the store that can still be used.",
     "payload_disk_bytes": "Bytes of the files of payloads.",
     "open_leases": "Leases that are neither acked nor released.",
-    "newest_version": "The newest policy version heard of.",
-    "epoch": "The newest epoch heard of.",
+    "newest_version": "The newest policy version reported.",
+    "epoch": "The newest epoch reported.",
     "env_steps": "Environment steps that actors have reported.",
     "env_failures": "Environment failures that actors have reported.",
     "oldest_lease_seconds": "Time since the oldest open lease of this process was granted.",
@@ -76,12 +76,12 @@ class ReplayMetrics:
     gauges: Mapping[str, Gauge]
     storage: Gauge
 
-    def show(self, figures: Mapping[str, float]) -> None:
-        """Sets the gauges that the board says too."""
+    def show(self, stats: Mapping[str, float]) -> None:
+        """Sets the gauges that the status has too."""
         for name, gauge in self.gauges.items():
-            gauge.set(figures[name])
+            gauge.set(stats[name])
         for bucket in BUCKETS:
-            self.ledger.labels(bucket).set(figures[f"{bucket}_fragments"])
+            self.ledger.labels(bucket).set(stats[f"{bucket}_fragments"])
 
 
 def refusal(kind: type[FleetError]) -> str:
@@ -125,7 +125,7 @@ def make_metrics(registry: CollectorRegistry) -> ReplayMetrics:
         lease_reuse=histogram("lease_reuse", "Uses of leased chunks before.", USES_BUCKETS),
         ledger=gauge("ledger_fragments", "Fragments by the ledger's bucket.", "bucket"),
         gauges={name: gauge(name, text) for name, text in GAUGES.items()},
-        storage=gauge("rocksdb_properties", "RocksDB's own figures.", "property"),
+        storage=gauge("rocksdb_properties", "RocksDB's own properties.", "property"),
     )
 
 

@@ -196,7 +196,7 @@ def begin_pacing(state: ReplayState, now: float) -> RateLimiter:
 
 
 def record_identity(directory: Path, identity: ShardIdentity | None, store: Store, state: ReplayState) -> None:
-    """Says outside RocksDB whose store it is, once that is durable inside."""
+    """Writes the store's identity outside RocksDB, once that is durable inside."""
     if identity is None or identity.run_id != state.run_state.run_id:
         store.sync(store.written)
         write_identity(directory, replace(identity or identity_of(state.limits), run_id=state.run_state.run_id))

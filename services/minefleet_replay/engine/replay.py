@@ -80,7 +80,7 @@ class Replay:
 
         Args:
             directory: Of the store.
-            transactions: The store, the books and the pacing.
+            transactions: The store, the state in memory and the rate limiter.
             clock: Seconds, monotonic.
             rng: Chooses among chunks.
             bound: Told the run once a first call has named it.
@@ -100,7 +100,7 @@ class Replay:
         self._trimmed: dict[Family, int] = {"episodes": 0, "drops": 0}
 
     def bind(self, run_id: str, schema_fingerprint: str | None = None) -> None:
-        """Takes the run that a first call names.
+        """Binds the store to the run that a first call names.
 
         Raises:
             RunMismatchError: If the store holds another run.
@@ -124,7 +124,7 @@ class Replay:
     def reserve(
         self, policy_version: int, names: Sequence[ChunkName], streams: Sequence[StreamState] = ()
     ) -> LeaseAnswer:
-        """Says which chunks may be made with these weights; renews grants."""
+        """Grants the chunks that may be made with these weights; renews grants."""
         with self._changed:
             for stream in streams:
                 self.transactions.streams.update(stream, self._clock())
@@ -250,7 +250,7 @@ class Replay:
             return self.transactions.shares.tasks(slow, let_off), self.transactions.shares.starved(slow), closing
 
     def wake(self) -> None:
-        """Lets waiting leases look again."""
+        """Wakes waiting leases."""
         with self._changed:
             self._changed.notify_all()
 
@@ -292,7 +292,7 @@ class Replay:
             self.transactions.payloads.remove(dead)
 
     def stats(self) -> dict[str, float]:
-        """Figures for the status."""
+        """Statistics for the status."""
         with self._changed:
             state, pacing, now = self.transactions.state, self.transactions.pacing, self._clock()
             unsynced_writes = self.transactions.store.written - self.transactions.synced
@@ -326,7 +326,7 @@ class Replay:
         return self.transactions.store.shortage()
 
     def rocksdb_property(self, name: str) -> int:
-        """One of RocksDB's own figures of the largest family."""
+        """One of RocksDB's own properties of the largest family."""
         return self.transactions.store.property("meta", name)
 
     def _take_run(self, run_id: str) -> None:
@@ -346,7 +346,7 @@ class Replay:
         logger.info("the store holds run %s from now on", run_id)
 
     def _purge(self) -> None:
-        """Drops what is condemned, slice by slice; other calls get the lock in between."""
+        """Drops dead chunks, slice by slice; other calls get the lock in between."""
         with self._changed:
             while self.transactions.purge():
                 self._changed.wait(YIELD_S)

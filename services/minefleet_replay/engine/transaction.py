@@ -59,7 +59,7 @@ class Transaction:
 
 
 class TransactionManager:
-    """The store, the books and the pacing, which change together. Not thread-safe."""
+    """The store, the state in memory and the rate limiter, which change together. Not thread-safe."""
 
     def __init__(
         self,
@@ -178,20 +178,20 @@ class TransactionManager:
             self.commit(change)
 
     def mark_dead(self, chunks: Iterable[Chunk], reason: Reason) -> None:
-        """Takes unleased chunks out of use at once, however many they are; `sweep` drops them."""
+        """Takes unleased chunks out of use at once, however many they are; `purge` drops them."""
         for chunk in chunks:
             self.state.index.mark_dead(chunk)
             self.end_chunk(chunk.name)
             self._leaving.append((chunk, reason))
 
     def mark_unusable_dead(self) -> None:
-        """Condemns what had become unusable and was not dropped yet when the store was closed."""
+        """Marks as dead what had become unusable and was not dropped yet when the store was closed."""
         self.mark_dead(self.state.index.older_than(self.state.oldest_version), "stale")
         if self.state.run_state.abandoned:
             self.mark_dead(self.state.abandoned(), "abandoned")
 
     def purge(self) -> bool:
-        """Drops some of the condemned chunks. Returns whether there were any."""
+        """Drops some of the dead chunks. Returns whether there were any."""
         change, leaving = self.change(), list(islice(self._leaving, SLICE_CHUNKS))
         if not leaving:
             return False
@@ -255,7 +255,7 @@ class TransactionManager:
             raise OverloadedError("replay is full, and a part of each file is leased", FULL_RETRY_S)
 
     def _warn_if_too_small(self) -> None:
-        """Says once when what fits is less than an iteration needs: no lease could ever be granted then."""
+        """Warns once when an iteration does not fit: no lease could ever be granted then."""
         held, needed = self.state.index.steps, self.state.limits.steps_per_iteration
         if held < needed and not self._warned:
             self._warned = True

@@ -37,7 +37,7 @@ NO_COUNTS = ActorCounts()
 
 
 class ActorProgress:
-    """All actors; the one heard of last comes last."""
+    """All actors; the one that reported last comes last."""
 
     def __init__(self, actors: dict[str, ActorCounts], gone: ActorCounts) -> None:
         self._actors = dict(actors)
@@ -51,7 +51,7 @@ class ActorProgress:
         return self._actors.get(actor, NO_COUNTS)
 
     def take(self, actor: str, counts: ActorCounts) -> None:
-        """Takes an actor's new maximum."""
+        """Records an actor's new maximum."""
         known = self._actors.pop(actor, NO_COUNTS)
         self._actors[actor] = counts
         self.total = ActorCounts(*(old + new - was for old, new, was in zip(self.total, counts, known, strict=True)))

@@ -1,4 +1,4 @@
-"""Lets streams wait for others, so that all have as many of the trained steps as they are meant to. Pure.
+"""Makes streams wait for others, so that each gets its share of the trained steps. Pure.
 
 A group is a stream (`balance: slot`) or a task (`balance: task`). Its level is the number of its steps that were
 appended, less those that left untrained, by its weight. Who plays may begin a chunk while its group stands at most one
@@ -57,7 +57,7 @@ class Balance:
         self._acked_at = now
 
     def update(self, now: float) -> None:
-        """Takes in which streams play now, and what time brings."""
+        """Updates which streams play now, and removes silent ones."""
         playing = Counter(self._group(name, task) for name, task in self._streams.playing(now - LAPSE_S))
         for group in playing:
             if group not in self._playing:

@@ -1,7 +1,7 @@
 """Names of chunks, and what each stream has ever sent.
 
 A name is remembered with its checksum while it is among the newest `WINDOW` of its stream, and as part of a range for
-as long as the stream is remembered. The streams heard of last are remembered, `MAX_STREAMS` at most.
+as long as the stream is remembered. The streams that reported last are remembered, `MAX_STREAMS` at most.
 """
 
 from bisect import bisect_right
@@ -89,7 +89,7 @@ NOTHING = StreamNames()
 
 
 class ChunkNames:
-    """All remembered streams; the one heard of last comes last."""
+    """All remembered streams; the one that reported last comes last."""
 
     def __init__(self, streams: dict[str, StreamNames], max_streams: int = MAX_STREAMS) -> None:
         self._max_streams = max_streams
@@ -105,7 +105,7 @@ class ChunkNames:
         return len(self._streams)
 
     def remember(self, stream: str, names: StreamNames) -> None:
-        """Takes a stream's new state."""
+        """Records a stream's new state."""
         self._streams.pop(stream, None)
         self._streams[stream] = names
 

@@ -141,7 +141,7 @@ class Index:
         self.payload_bytes = 0
         self.steps = 0
         self.usable_steps = 0
-        """Those of chunks that are not condemned."""
+        """Fragments of chunks that are alive."""
         self.row_weight = 0
         """Weight of the rows of all fragments."""
 
@@ -156,7 +156,7 @@ class Index:
         return self._chunks[chunk_id]
 
     def find(self, name: ChunkName) -> Chunk | None:
-        """The chunk of that name, if any of it is stored and not condemned."""
+        """The chunk of that name, if any of it is stored and alive."""
         return self._by_name.get(name)
 
     def load(
@@ -222,7 +222,7 @@ class Index:
         self._list(chunk)
 
     def mark_corrupt(self, chunk: Chunk, fragment: FragmentEntry) -> None:
-        """Notes that a fragment's bytes are corrupt: its chunk is not leased again."""
+        """Records that a fragment's bytes are corrupt: its chunk is not leased again."""
         self._unlist(chunk)
         chunk.fragments[chunk.fragments.index(fragment)] = fragment._replace(corrupt=True)
         self._list(chunk)
@@ -233,7 +233,7 @@ class Index:
         return [chunk for chunks in buckets for chunk in chunks.values() if not chunk.leases]
 
     def unleased(self) -> Iterator[Chunk]:
-        """Chunks that no lease holds and that are not condemned, the oldest first."""
+        """Live chunks that no lease holds, the oldest first."""
         return (self._chunks[chunk_id] for chunk_id in self._unleased)
 
     def oldest_unleased(self, spared: Chunk | None) -> Chunk | None:
@@ -241,7 +241,7 @@ class Index:
         return next((chunk for chunk in self.unleased() if chunk is not spared), None)
 
     def stats(self) -> dict[str, int]:
-        """The chunks' figures for the status."""
+        """The chunks' statistics for the status."""
         return {
             "ready_chunks": sum(map(len, self._ready.values())),
             "ready_steps": self._ready_steps,

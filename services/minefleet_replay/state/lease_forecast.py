@@ -8,8 +8,8 @@ steps it is answered; only for chunks that would be too stale for the next one i
                   ◀─ EARLY · fill ─▶            closes: what is long enough is cut and sent by then
                   ◀─── (1 + patience) · fill ───▶ at the latest, for what is not
 
-What acts with version v may be used for v + max_staleness at the latest. So its window is the time from when v is heard
-of until there is enough for that lease: a fragment that takes longer can never be used.
+Steps of version v may be used for version v + max_staleness at the latest. So their window is the time from the report
+of v until there are enough steps for that lease: a fragment that takes longer can never be used.
 """
 
 from collections import deque
@@ -79,12 +79,12 @@ class LeaseClock:
         self._patience = MIN_PATIENCE
 
     def be_patient(self, slow: int, streams: int) -> None:
-        """Says how many streams of all would not fit into their window."""
+        """Sets how many streams of all would not fit into their window."""
         share = slow / streams if streams else 0.0
         self._patience = min(MIN_PATIENCE + PATIENCE_PER_SHARE * share, MAX_PATIENCE)
 
     def published(self, version: int, now: float) -> None:
-        """A version was heard of."""
+        """A version was reported."""
         self._published[version] = now
         for old in [one for one in self._published if one < version - self._max_staleness - SAMPLES]:
             del self._published[old]

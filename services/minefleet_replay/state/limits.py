@@ -41,7 +41,7 @@ class Limits:
     shard: int = 0
     shards: int = 1
     streams_kept: int = MAX_STREAMS
-    """Streams whose names are remembered: those heard of last."""
+    """Streams whose names are remembered: those that reported last."""
 
     @property
     def budget(self) -> DiskBudget:

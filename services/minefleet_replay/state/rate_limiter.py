@@ -21,7 +21,7 @@ HINTS_PER_TURN = 8
 
 
 class LastSeen:
-    """Names in the order in which they were last heard of, and the steps that each is still to bring."""
+    """Names in the order of their last report, and the steps that each is still to bring."""
 
     def __init__(self) -> None:
         self._seen: dict[ChunkName, tuple[float, int]] = {}
@@ -34,13 +34,13 @@ class LastSeen:
         return len(self._seen)
 
     def record(self, name: ChunkName, steps: int, now: float) -> None:
-        """Notes that somebody spoke of the name, for the first time or again."""
+        """Records a report of the name, the first or a later one."""
         self.drop(name)
         self._seen[name] = now, steps
         self.steps += steps
 
     def renew(self, name: ChunkName, now: float) -> None:
-        """Notes that somebody spoke again of a name."""
+        """Records a later report of the name."""
         self.record(name, self._seen[name][1], now)
 
     def drop(self, name: ChunkName) -> int:
@@ -50,9 +50,9 @@ class LastSeen:
         return steps
 
     def silent_since(self, moment: float) -> Iterator[ChunkName]:
-        """Names not heard of after `moment`, the longest silent first."""
-        for name, (heard, _) in self._seen.items():
-            if heard > moment:
+        """Names that did not report after `moment`, the longest silent first."""
+        for name, (reported, _) in self._seen.items():
+            if reported > moment:
                 return
             yield name
 
@@ -141,7 +141,7 @@ class RetryAfter:
         self.retry_after_s = FIRST_HINT_S
 
     def room_was_made(self, now: float) -> None:
-        """Notes a moment."""
+        """Records a moment."""
         if self._last is not None:
             self.retry_after_s = min(max((now - self._last) / HINTS_PER_TURN, MIN_HINT_S), MAX_HINT_S)
         self._last = now

@@ -82,7 +82,7 @@ class StepCounter:
             self._task_of[stream] = task
 
     def used(self, fragments: Iterable[FragmentEntry], staleness: int, age_s: float) -> None:
-        """Takes in how stale fragments were when they were trained on for the first time."""
+        """Records how stale fragments were when they were trained on for the first time."""
         for fragment in fragments:
             use = StepUse(staleness * fragment.steps, age_s * fragment.steps)
             task = self._task(fragment)

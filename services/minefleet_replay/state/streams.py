@@ -48,7 +48,7 @@ class ChunkBegun(NamedTuple):
     oldest_version: int
     step_s: float
     since: float
-    """When it was first heard of."""
+    """Time of its first report."""
 
 
 class Streams:
@@ -67,7 +67,7 @@ class Streams:
         return len(self._known)
 
     def update(self, state: StreamState, now: float) -> None:
-        """Takes what an actor says."""
+        """Records an actor's report."""
         if self.step_s(state.name) != state.step_s:
             self._speeds = None
         self._known[state.name] = LastReport(state.step_s, state.task, now)
@@ -85,7 +85,7 @@ class Streams:
         self._begun.pop(name, None)
 
     def expire(self, moment: float) -> None:
-        """Forgets the streams that have not been heard of since."""
+        """Forgets the streams that have not reported since."""
         self._known = {name: known for name, known in self._known.items() if known.received_at >= moment}
         self._speeds = None
         self._begun = {name: begun for name, begun in self._begun.items() if name.stream in self._known}
@@ -102,7 +102,7 @@ class Streams:
         return self._known[name].task if name in self._known else ""
 
     def playing(self, moment: float) -> Iterator[tuple[str, str]]:
-        """The streams that were heard of since, and are not too slow; with their tasks."""
+        """The streams that have reported since, and are not too slow; with their tasks."""
         return (
             (name, known.task)
             for name, known in self._known.items()
@@ -166,7 +166,7 @@ class Streams:
         return self._speeds
 
     def began_at(self, name: ChunkName, now: float) -> float:
-        """When a chunk was begun, as far as was heard."""
+        """Time at which a chunk was begun, as far as was reported."""
         return self._begun[name].since if name in self._begun else now
 
     def begun_by(self, version: int) -> Iterator[ChunkBegun]:

@@ -216,7 +216,7 @@ class Store:
         return bool(self._refusal)
 
     def shortage(self, payload_bytes: int = 0) -> str | None:
-        """Says so when the largest payload would leave less room than leases, Acks and the flush of memory may need."""
+        """Warns when the largest payload would leave less room than leases, Acks and the flush of memory may need."""
         self._largest_bytes = max(self._largest_bytes, payload_bytes)
         if self._refusal or self._directory is None:
             return self._refusal or None
@@ -231,7 +231,7 @@ class Store:
         return disk.f_bavail * disk.f_frsize
 
     def property(self, family: Family, name: str) -> int:
-        """One of RocksDB's own figures."""
+        """One of RocksDB's own properties."""
         return int(self._families[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def close(self) -> None:

@@ -140,13 +140,13 @@ def names_row(names: StreamNames) -> bytes:
 
 def read_names(row: bytes) -> StreamNames:
     """Inverts `names_row`."""
-    heard, *lengths = _NAMES.unpack_from(row)
+    last_append, *lengths = _NAMES.unpack_from(row)
     pairs = [(low, high) for low, high in _PAIR.iter_unpack(row[_NAMES.size :])]
     if len(pairs) != sum(lengths):
         raise CorruptError("a stream's row of names has another length than it says")
     rest = iter(pairs)
     fragments, chunks, episodes, checksums = (tuple(islice(rest, length)) for length in lengths)
-    return StreamNames(fragments, chunks, episodes, checksums, heard)
+    return StreamNames(fragments, chunks, episodes, checksums, last_append)
 
 
 def drop_row(name: ChunkName, fragments: list[FragmentEntry], reason: Reason, uses: int, at: float) -> bytes:

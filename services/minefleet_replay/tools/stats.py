@@ -1,4 +1,4 @@
-"""Computes a store's figures from its rows: those of replay's status, and some that take a scan."""
+"""Computes a store's statistics from its rows: those of replay's status, and some that take a scan."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from minefleet_replay.tools.opening import looking
 
 
 def stats(directory: Path, limits: Limits) -> dict[str, Any]:
-    """Reads a store that is locked. Returns its figures, by the names of the board.
+    """Reads a store that is locked. Returns its statistics, by the names of the status.
 
     Raises:
         CorruptError: If it is damaged.
@@ -25,7 +25,7 @@ def stats(directory: Path, limits: Limits) -> dict[str, Any]:
 
 
 def collect_stats(state: ReplayState, raw_bytes: int) -> dict[str, Any]:
-    """The figures of books that nobody changes."""
+    """Statistics of a state that nobody changes."""
     newest = state.run_state.newest_version
     staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in state.index)
     return {

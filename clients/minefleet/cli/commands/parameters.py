@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read(arguments: argparse.Namespace) -> Asked:
-    """Tells the words apart.
+    """Splits the words into versions and options.
 
     Raises:
         ConfigError: If they are not what the action takes.
@@ -131,7 +131,7 @@ def _answered(asked: Asked, client: ParametersClient, answer: status_service_pb2
 
 
 def _start_tool(asked: Asked) -> tuple[Report, int]:
-    """Has the tool work on the store."""
+    """Runs the tool on the store."""
     options = ["--version", str(asked.version)]
     options += ["--out", str(asked.target)] if asked.target is not None else []
     return start_tool(MODULE, asked.run, asked.action, options)

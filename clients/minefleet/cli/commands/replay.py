@@ -130,7 +130,7 @@ def _export(run_: Run, target: Path | None, arguments: argparse.Namespace) -> tu
 
 
 def _start_tool(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
-    """Has the tool read the store."""
+    """Runs the tool, which reads the store."""
     options = [*more]
     options += ["--stream", arguments.stream] if arguments.stream else []
     limit = arguments.limit or (DEPARTURES if arguments.action == "why-dropped" else None)

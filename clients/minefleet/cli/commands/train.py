@@ -155,7 +155,7 @@ def train_serially(run: Run, _: Start) -> Outcome:
 
 
 def finish(run: Run, outcome: Outcome) -> int:
-    """Says how it ended: one JSON line on stdout, the reason of a failure on stderr; returns the exit code."""
+    """Prints the end of the run: one JSON line on stdout, the reason of a failure on stderr; returns the exit code."""
     ending, summary = outcome.ending, summarise(run, outcome)
     if ending.stopped_by == "failure":
         print(f"minefleet: {ending.reason}", file=sys.stderr)
@@ -166,7 +166,7 @@ def finish(run: Run, outcome: Outcome) -> int:
 
 
 def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
-    """The figures that a sweep reads, from the learner's last message or, without one, its last metrics."""
+    """The numbers that a sweep reads, from the learner's last message or, without one, its last metrics."""
     with MetricsTail(run.metrics) as tail:
         rows, result = tail.read(), run.directory / RESULT_FILE
     last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (rows or [{}])[-1]

@@ -1,4 +1,4 @@
-"""Has `curve.png` drawn while a run goes on, by a child process: matplotlib is heavy."""
+"""Redraws `curve.png` during a run, in a child process: matplotlib is heavy."""
 
 import importlib.util
 import os

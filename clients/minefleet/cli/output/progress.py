@@ -82,7 +82,7 @@ class Progress:
         return bool(rows)
 
     def _warn(self, warnings: Mapping[str, str]) -> None:
-        """Says what starves, once until it does no longer."""
+        """Prints a starving task, once until it recovers."""
         for about in warnings.keys() - self._warned:
             self.say(f"warning: {warnings[about]}")
         self._warned = set(warnings)

@@ -15,7 +15,7 @@ Report = Mapping[str, Any]
 
 
 def stats(report: Report) -> RenderableType:
-    """The ledger and the figures of each process."""
+    """The ledger and the statistics of each process."""
     return Group(*(part for shard in report["shards"] for part in (_head(shard), _ledger(shard), _stats(shard))))
 
 

@@ -1,4 +1,4 @@
-"""Says what a run waits for when it does not get on."""
+"""Reports what a stalled run waits for."""
 
 import time
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Stall:
         return self._request is not None
 
     def tick(self, iterated: bool) -> None:
-        """Takes the time; `iterated` says whether an iteration was finished since the last tick."""
+        """Checks the time; `iterated`: an iteration was finished since the last tick."""
         if iterated:
             self._request_at_s, self._reported = self._clock() + STALL_S, {}
         elif self._request is not None:

@@ -174,7 +174,7 @@ def _read_torch(path: Path) -> Any:
 
 
 def _check_pickles(path: Path) -> None:
-    """Looks at what torch will unpickle, by its own unpickler."""
+    """Checks what torch's own unpickler would load."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             for _ in range(LEGACY_PICKLES):

@@ -34,7 +34,7 @@ HARMLESS = frozenset(
 
 
 class Unknown(dict[str, Any]):
-    """Stands for an object whose class is not imported: empty."""
+    """Replaces an object whose class is not imported: empty."""
 
     def __new__(cls, *_: object, **__: object) -> "Unknown":
         """Accepts any arguments."""
