@@ -7,6 +7,7 @@ matter, not even NaN, and no gradient reaches them.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,25 +41,52 @@ class PPOLoss:
     """Mean entropy of each named part of an action, nats; they add up to `entropy`."""
 
 
+class StepTargets(NamedTuple):
+    """Constants of the objective, for every step: [B, T] float each."""
+
+    behaviour_logp: Tensor
+    """ln μ(aₜ|sₜ) of the policy that acted, as the actor recorded it."""
+    proximal_logp: Tensor
+    """ln π_prox(aₜ|sₜ); `behaviour_logp` for PPO as it was first published."""
+    advantage: Tensor
+    """Âₜ, normalised if wanted."""
+    value_target: Tensor
+    """V̂ₜ in normalised units."""
+    anchor_value: Tensor
+    """V(sₜ) before the update, in normalised units."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PPOCoefs:
+    """Weights and bounds of the objective."""
+
+    clip: float
+    """ε, > 0."""
+    policy: float = 1.0
+    """c_p, >= 0; 0 while only the value is trained."""
+    value: float = 0.5
+    """c_v, >= 0."""
+    entropy: float = 0.0
+    """c_e, >= 0."""
+    rho: float = 0.0
+    """ρ_KL, >= 0."""
+    weight_cap: float = math.inf
+    """w̄, > 0."""
+    clips_value: bool = False
+    """The squared error is the larger of that of V and that of V kept within ±ε of the anchor."""
+    log_ratio_range: float = 50.0
+    """ln ρₜ is clamped to ± this, > 0; steps beyond it have no gradient."""
+
+
 def ppo_loss(
     *,
     logp: Tensor,
-    behaviour_logp: Tensor,
-    advantage: Tensor,
     value: Tensor,
-    value_target: Tensor,
     entropy: Tensor,
+    targets: StepTargets,
     mask: Tensor,
-    clip: float,
-    policy_coef: float = 1.0,
-    value_coef: float = 0.5,
-    entropy_coef: float = 0.0,
-    anchor_value: Tensor | None = None,
+    coefs: PPOCoefs,
     kl_reference: Tensor | None = None,
-    rho: float = 0.0,
-    proximal_logp: Tensor | None = None,
-    weight_cap: float = math.inf,
-    log_ratio_range: float = 50.0,
     count: float | None = None,
 ) -> PPOLoss:
     """Computes the clipped surrogate, the value loss, the entropy bonus and the pull towards a reference.
@@ -66,78 +94,46 @@ def ppo_loss(
         ρₜ = π(aₜ|sₜ) / π_prox(aₜ|sₜ)        wₜ = min(π_prox(aₜ|sₜ) / μ(aₜ|sₜ), w̄)
         L  = -c_p E[wₜ min(ρₜ Âₜ, clip(ρₜ, 1-ε, 1+ε) Âₜ)] + c_v ½E[(V - V̂)²] - c_e E[H(π)] + ρ_KL E[KL(π ‖ π_ref)]
 
-    μ is the behaviour policy: the one that acted, whose log-probabilities the actor recorded. π_prox is the proximal
-    policy, from which one update may not go far; wₜ corrects for what it has moved since the step was acted, and has no
-    gradient. Without a proximal policy the behaviour policy stands for it. With an anchor, the squared error is the
-    larger of that of V and that of V kept within ±ε of the anchor.
+    One update may not go far from the proximal policy π_prox; wₜ corrects for its distance from the behaviour policy μ.
 
     Schulman et al. 2017, https://arxiv.org/abs/1707.06347, eq. 7 and 9; with a proximal policy, Hilton et al. 2021,
     https://arxiv.org/abs/2110.00641, the decoupled clipped objective.
 
     Args:
         logp: [B, T] float, ln π(aₜ|sₜ) under the parameters being trained.
-        behaviour_logp: [B, T] float, ln μ(aₜ|sₜ).
-        advantage: [B, T] float, normalised if wanted.
         value: [B, T] float, V(sₜ) in normalised units.
-        value_target: [B, T] float, V̂ₜ in normalised units.
         entropy: [B, T] float, of π in sₜ.
+        targets: Constants of the steps; no gradient reaches them.
         mask: [B, T] bool, False at padding.
-        clip: ε, > 0.
-        policy_coef: c_p, >= 0; 0 while only the value is trained.
-        value_coef: c_v, >= 0.
-        entropy_coef: c_e, >= 0.
-        anchor_value: [B, T] float, V(sₜ) before the update, in normalised units; None leaves the value unclipped.
+        coefs: Weights and bounds.
         kl_reference: [B, T] float, KL(π ‖ π_ref) in sₜ; None without a reference.
-        rho: ρ_KL, >= 0.
-        proximal_logp: [B, T] float, ln π_prox(aₜ|sₜ); None for PPO as it was first published.
-        weight_cap: w̄, > 0.
-        log_ratio_range: ln ρₜ is clamped to ± this, > 0; steps beyond it have no gradient.
-        count: Divisor of the means in the objective and its parts; None for the steps in this mask. Micro-batches whose
-            gradients are added up take their total number of steps: then every step weighs alike, and parts add up.
-
-    Returns:
-        The objective and its parts.
+        count: Divisor of the means in the objective; None for the steps in this mask. Micro-batches whose gradients are
+            added up take their total number of steps, so that every step weighs alike.
 
     Raises:
         ValueError: If the tensors do not share one [B, T] shape.
     """
-    anchor_value = value.detach() if anchor_value is None else anchor_value
-    kl_reference = torch.zeros_like(logp) if kl_reference is None else kl_reference
-    proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp.detach()
-    tensors = (
-        logp,
-        behaviour_logp,
-        proximal_logp,
-        advantage,
-        value,
-        value_target,
-        entropy,
-        anchor_value,
-        kl_reference,
-    )
+    tensors = (logp, value, entropy, torch.zeros_like(logp) if kl_reference is None else kl_reference, *targets)
     check_shapes(*tensors, mask)
     # Padding is blanked on entry: blanked only at the end, its NaNs would come back in the gradient as 0 · NaN.
-    logp, behaviour_logp, proximal_logp, advantage, value, value_target, entropy, anchor_value, kl_reference = (
-        tensor.masked_fill(~mask, 0.0) for tensor in tensors
-    )
+    logp, value, entropy, kl, *blanked = (tensor.masked_fill(~mask, 0.0) for tensor in tensors)
+    acted_logp, proximal_logp, advantage, value_target, anchor_value = (tensor.detach() for tensor in blanked)
     full_log_ratio = logp - proximal_logp
-    ratio = full_log_ratio.clamp(-log_ratio_range, log_ratio_range).exp()
-    weight = capped(proximal_logp - behaviour_logp, weight_cap)
-    surrogate = weight * torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
-    since_acted = (logp - behaviour_logp).clamp(-log_ratio_range, log_ratio_range)
-
-    policy = -masked_mean(surrogate, mask, count)
-    value_loss = 0.5 * masked_mean(_squared_error(value, value_target, anchor_value, clip), mask, count)
-    mean_entropy = masked_mean(entropy, mask, count)
-    mean_kl = masked_mean(kl_reference, mask, count)
+    ratio = full_log_ratio.clamp(-coefs.log_ratio_range, coefs.log_ratio_range).exp()
+    near = ratio.clamp(1 - coefs.clip, 1 + coefs.clip)
+    surrogate = capped(proximal_logp - acted_logp, coefs.weight_cap) * torch.min(ratio * advantage, near * advantage)
+    error = _squared_error(value, value_target, anchor_value if coefs.clips_value else value.detach(), coefs.clip)
+    policy, half_error = -masked_mean(surrogate, mask, count), 0.5 * masked_mean(error, mask, count)
+    mean_entropy, mean_kl = masked_mean(entropy, mask, count), masked_mean(kl, mask, count)
+    since_acted = (logp - acted_logp).clamp(-coefs.log_ratio_range, coefs.log_ratio_range)
     return PPOLoss(
-        total=policy_coef * policy + value_coef * value_loss - entropy_coef * mean_entropy + rho * mean_kl,
+        total=coefs.policy * policy + coefs.value * half_error - coefs.entropy * mean_entropy + coefs.rho * mean_kl,
         policy=policy.detach(),
-        value=value_loss.detach(),
+        value=half_error.detach(),
         entropy=mean_entropy.detach(),
         kl_reference=mean_kl.detach(),
         approx_kl=masked_mean(since_acted.exp() - 1 - since_acted, mask).detach(),
-        clip_fraction=masked_mean(((ratio - 1).abs() > clip).to(ratio.dtype), mask),
+        clip_fraction=masked_mean(((ratio - 1).abs() > coefs.clip).to(ratio.dtype), mask),
         max_log_ratio=full_log_ratio.abs().max().detach(),
     )
 

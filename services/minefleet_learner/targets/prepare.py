@@ -12,13 +12,13 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
-from minefleet_learner.algorithms.ppo import normalize
+from minefleet_learner.algorithms.ppo import StepTargets, normalize
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.pieces import Pieces, cut, sequences, windows
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.batch_stats import BatchStats
 from minefleet_learner.targets.estimate import Estimates, RankBatch
-from minefleet_learner.targets.forward import PASS_STEPS, has_memory
+from minefleet_learner.targets.forward import PASS_STEPS, gather, has_memory
 from minefleet_learner.targets.reference_state import ReferenceStateCache
 from minefleet_learner.targets.sequence_starts import states_before
 
@@ -34,9 +34,12 @@ class Prepared:
     ones, or without memory."""
     reference_start: Tree
     """Likewise, the reference's."""
-    numbers: Tensor
-    """[B, T, 5] float32: behaviour_logp, proximal_logp, advantage, and in normalised units value target and V(sₜ)
-    before the update."""
+    targets: StepTargets
+    """[B, T] float32 each."""
+
+    def targets_of(self, steps: Tensor) -> StepTargets:
+        """The targets of steps, [p, L] as indices into a flattened [B, T]."""
+        return StepTargets(*(gather(leaf, steps) for leaf in self.targets))
 
     def rows_of(self, chosen: Tensor) -> Tensor:
         """The fragments of pieces [p], rising, each once."""
@@ -56,13 +59,13 @@ class Prepared:
         Returns:
             It, and which pieces it has of these, [p] int64.
         """
-        pieces, chosen = self.pieces.of(rows, self.numbers.shape[1])
+        pieces, chosen = self.pieces.of(rows, self.batch.mask.shape[1])
         prepared = Prepared(
             batch=subset(self.batch, rows),
             pieces=pieces,
             start=tree_map(lambda leaf: leaf[chosen.cpu()], self.start),
             reference_start=tree_map(lambda leaf: leaf[chosen.cpu()], self.reference_start),
-            numbers=self.numbers[rows],
+            targets=StepTargets(*(leaf[rows] for leaf in self.targets)),
         )
         return prepared, chosen
 
@@ -86,7 +89,6 @@ class Preparer:
         advantage = estimates.advantage
         if self._config.normalize_advantage_full_batch:
             advantage = normalize(advantage, part.trained, before.advantage)
-        target, anchor = norm.normalize(estimates.target), norm.normalize(estimates.value)
         parts = self._windows(part.trained.shape[1])
         pieces = cut(part.trained, parts)
         reference_start: Tree = {}
@@ -98,8 +100,12 @@ class Preparer:
             pieces=pieces,
             start=self._starts(self._policy, batch, pieces, parts, state={}, before=estimates.start),
             reference_start=reference_start,
-            numbers=torch.stack(
-                (batch.behaviour_logp, self._proximal_logp(batch, estimates), advantage, target, anchor), -1
+            targets=StepTargets(
+                behaviour_logp=batch.behaviour_logp,
+                proximal_logp=self._proximal_logp(batch, estimates),
+                advantage=advantage,
+                value_target=norm.normalize(estimates.target),
+                anchor_value=norm.normalize(estimates.value),
             ),
         )
 
@@ -108,8 +114,9 @@ class Preparer:
         size = self._config.batch_size_per_gpu
         if self._has_memory:
             return size
-        steps = size * prepared.numbers.shape[1]
-        return steps if prepared.numbers.device.type != "cpu" else min(steps, PASS_STEPS)
+        mask = prepared.batch.mask
+        steps = size * mask.shape[1]
+        return steps if mask.device.type != "cpu" else min(steps, PASS_STEPS)
 
     def _starts(
         self, policy: Policy, batch: Batch, pieces: Pieces, parts: Sequence[slice], *, state: Tree, before: Tree

@@ -12,7 +12,7 @@ from torch import Tensor
 from minefleet.config import TrainConfig
 from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy, PolicyOutput
-from minefleet_learner.algorithms.ppo import PPOLoss, masked_mean, ppo_loss
+from minefleet_learner.algorithms.ppo import PPOCoefs, PPOLoss, masked_mean, ppo_loss
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.forward import evaluate_pieces, gather
 from minefleet_learner.targets.prepare import Prepared
@@ -35,30 +35,33 @@ class Objective:
         longest = int(mask.any(0).nonzero().max()) + 1
         steps, mask = prepared.pieces.steps[chosen, :longest], mask[:, :longest]
         output = self._evaluate(self._policy, prepared, chosen, steps, prepared.start)
-        behaviour_logp, proximal_logp, advantage, target, anchor = gather(prepared.numbers, steps).unbind(-1)
         entropies = head.entropies(output.params)
         loss = ppo_loss(
             logp=head.logp(output.params, gather(batch.action, steps)),
-            behaviour_logp=behaviour_logp,
-            proximal_logp=proximal_logp,
-            weight_cap=self._weight_cap,
-            advantage=advantage,
             value=output.value,
-            value_target=target,
             entropy=torch.stack(list(entropies.values())).sum(0),
+            targets=prepared.targets_of(steps),
             mask=mask,
-            clip=rates.clip,
-            policy_coef=0.0 if rates.warming_up else self._config.ppo_policy_coef,
-            value_coef=self._config.ppo_vf_coef,
-            entropy_coef=0.0 if rates.warming_up else rates.entropy,
-            anchor_value=anchor if self._config.clip_vloss else None,
+            coefs=self._coefs(rates),
             kl_reference=self._kl_reference(output.params, prepared, chosen, steps),
-            rho=0.0 if rates.warming_up else rates.rho,
-            log_ratio_range=self._config.log_ratio_range,
             count=count,
         )
         means = {name: masked_mean(one.detach(), mask, count) for name, one in entropies.items() if name}
         return replace(loss, head_entropy=means)
+
+    def _coefs(self, rates: Rates) -> PPOCoefs:
+        """While the value head warms up, only its error is trained on."""
+        is_trained = not rates.warming_up
+        return PPOCoefs(
+            clip=rates.clip,
+            policy=is_trained * self._config.ppo_policy_coef,
+            value=self._config.ppo_vf_coef,
+            entropy=is_trained * rates.entropy,
+            rho=is_trained * rates.rho,
+            weight_cap=self._weight_cap,
+            clips_value=self._config.clip_vloss,
+            log_ratio_range=self._config.log_ratio_range,
+        )
 
     def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Tensor, steps: Tensor) -> Tensor | None:
         """KL(current ‖ reference) [p, L]."""

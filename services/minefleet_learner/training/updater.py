@@ -144,7 +144,7 @@ class Updater:
 
         def main_loss_of(chosen: Tensor, count: float) -> PPOLoss:
             assert prepared is not None
-            return self._objective.loss(prepared, rates, chosen.to(prepared.numbers.device), count)
+            return self._objective.loss(prepared, rates, chosen.to(prepared.batch.mask.device), count)
 
         def names_of(chosen: Tensor) -> list[Name]:
             assert prepared is not None

@@ -10,7 +10,7 @@ from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, zero_value_head
 from minefleet.policies.layers.moments import moments_of
-from minefleet_learner.algorithms.ppo import normalize, ppo_loss
+from minefleet_learner.algorithms.ppo import PPOCoefs, StepTargets, normalize, ppo_loss
 
 VECTOR = Leaf(kind="box", shape=(4,), dtype="float32")
 PIXELS = Leaf(kind="box", shape=(64, 64, 3), dtype="uint8")
@@ -162,13 +162,17 @@ def test_ppo_steps_solve_a_contextual_bandit() -> None:
             output, _ = policy(obs, {}, first)
             loss = ppo_loss(
                 logp=policy.action_head.logp(output.params, action),
-                behaviour_logp=behaviour_logp,
-                advantage=advantage,
                 value=output.value,
-                value_target=policy.value_norm.normalize(reward),
                 entropy=policy.action_head.entropy(output.params),
+                targets=StepTargets(
+                    behaviour_logp=behaviour_logp,
+                    proximal_logp=behaviour_logp,
+                    advantage=advantage,
+                    value_target=policy.value_norm.normalize(reward),
+                    anchor_value=output.value,
+                ),
                 mask=mask,
-                clip=0.2,
+                coefs=PPOCoefs(clip=0.2),
             )
             optimizer.zero_grad()
             loss.total.backward()  # type: ignore[no-untyped-call]

@@ -9,16 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minefleet_learner.algorithms.ppo import PPOLoss, masked_mean, normalize, ppo_loss
+from minefleet_learner.algorithms.ppo import PPOCoefs, PPOLoss, StepTargets, masked_mean, normalize, ppo_loss
 
 COEFS: dict[str, Any] = {
     "clip": 0.2,
-    "policy_coef": 0.7,
-    "value_coef": 0.6,
-    "entropy_coef": 0.03,
+    "policy": 0.7,
+    "value": 0.6,
+    "entropy": 0.03,
     "rho": 0.2,
     "weight_cap": 1.3,
+    "clips_value": True,
 }
+
+
+def loss_of(batch: dict[str, Any], count: float | None = None, **coefs: Any) -> PPOLoss:
+    """The loss of tensors by name; a proximal policy and an anchor may be missing."""
+    rest = dict(batch)
+    rest.setdefault("proximal_logp", rest["behaviour_logp"])
+    rest.setdefault("anchor_value", rest["value"].detach())
+    targets = StepTargets(**{name: rest.pop(name) for name in StepTargets._fields})
+    return ppo_loss(**rest, targets=targets, coefs=PPOCoefs(**coefs), count=count)
 
 
 def random_batch(seed: int, rows: int = 6, length: int = 7) -> dict[str, Any]:
@@ -68,7 +78,7 @@ def test_the_loss_equals_its_definition_on_random_shapes_and_masks(
     batch = random_batch(seed, rows, length)
     if not has_proximal:
         del batch["proximal_logp"]
-    loss = ppo_loss(**batch, **COEFS | {"weight_cap": weight_cap})
+    loss = loss_of(batch, **COEFS | {"weight_cap": weight_cap})
     for name, expected in definition(batch, weight_cap).items():
         assert getattr(loss, name).item() == pytest.approx(expected, abs=1e-9), name
 
@@ -96,18 +106,9 @@ def test_loss_and_gradients_equal_those_of_cleanrl(clip_vloss: bool) -> None:
     batch = random_batch(2) | {"kl_reference": torch.zeros(())}
     batch["mask"] = torch.ones_like(batch["mask"])
     leaves = [batch[name].requires_grad_() for name in ("logp", "value", "entropy")]
-    loss = ppo_loss(
-        logp=batch["logp"],
-        behaviour_logp=batch["behaviour_logp"],
-        advantage=normalize(batch["advantage"], batch["mask"]),
-        value=batch["value"],
-        value_target=batch["value_target"],
-        entropy=batch["entropy"],
-        mask=batch["mask"],
-        clip=0.2,
-        entropy_coef=0.01,
-        anchor_value=batch["anchor_value"] if clip_vloss else None,
-    )
+    normal = batch | {"advantage": normalize(batch["advantage"], batch["mask"])}
+    normal |= {"proximal_logp": batch["behaviour_logp"], "kl_reference": None}
+    loss = loss_of(normal, clip=0.2, entropy=0.01, clips_value=clip_vloss)
     theirs = cleanrl(batch, clip_vloss=clip_vloss)
     torch.testing.assert_close(loss.total, theirs, rtol=0, atol=1e-9)
     torch.testing.assert_close(torch.autograd.grad(loss.total, leaves), torch.autograd.grad(theirs, leaves))
@@ -120,7 +121,7 @@ def test_garbage_at_padding_changes_neither_the_loss_nor_the_gradient() -> None:
 
     def gradients(floats: dict[str, Tensor]) -> tuple[PPOLoss, list[Tensor]]:
         leaves = {name: floats[name].clone().requires_grad_() for name in ("logp", "value", "entropy", "kl_reference")}
-        loss = ppo_loss(**(batch | floats | leaves), **COEFS)
+        loss = loss_of(batch | floats | leaves, **COEFS)
         return loss, list(torch.autograd.grad(loss.total, list(leaves.values())))
 
     (loss, clean), (spoilt_loss, spoilt_clean) = gradients(batch), gradients(spoilt)
@@ -133,10 +134,10 @@ def test_garbage_at_padding_changes_neither_the_loss_nor_the_gradient() -> None:
 def test_the_weight_of_a_step_has_no_gradient_and_is_a_factor_on_its_own() -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
     batch: dict[str, Any] = dict.fromkeys("behaviour_logp value value_target entropy".split(), 0 * one)
-    batch |= {"mask": one.bool(), "advantage": one, "clip": 0.2}
+    batch |= {"mask": one.bool(), "advantage": one}
     logp = (0 * one + 0.5).requires_grad_()
     proximal = (0 * one + 0.5).requires_grad_()
-    loss = ppo_loss(**batch, logp=logp, proximal_logp=proximal, weight_cap=1.4)
+    loss = loss_of(batch | {"logp": logp, "proximal_logp": proximal}, clip=0.2, weight_cap=1.4)
     loss.total.backward()  # type: ignore[no-untyped-call]
     assert logp.grad is not None
     assert logp.grad.item() == pytest.approx(-1.4)
@@ -148,7 +149,7 @@ def test_the_weight_of_a_step_has_no_gradient_and_is_a_factor_on_its_own() -> No
 def test_the_log_ratio_is_clamped_on_both_sides() -> None:
     batch: dict[str, Any] = {name: torch.zeros(1, 2) for name in ("behaviour_logp", "value", "value_target", "entropy")}
     batch |= {"mask": torch.ones(1, 2, dtype=torch.bool), "advantage": -torch.ones(1, 2)}
-    loss = ppo_loss(**batch, logp=torch.tensor([[200.0, -200.0]]), clip=0.2, log_ratio_range=2.0)
+    loss = loss_of(batch | {"logp": torch.tensor([[200.0, -200.0]])}, clip=0.2, log_ratio_range=2.0)
     assert loss.policy.item() == pytest.approx((math.exp(2) + 0.8) / 2)
     assert loss.approx_kl.item() == pytest.approx((math.exp(2) - 3 + math.exp(-2) + 1) / 2)
     assert loss.max_log_ratio.item() == 200.0
@@ -159,9 +160,9 @@ def test_unequal_micro_batches_add_up_when_divided_by_their_total_count() -> Non
     batch["mask"][:, 0] = False
     batch["mask"][0] = True
     leaf = batch["logp"].requires_grad_()
-    whole = ppo_loss(**batch, **COEFS)
+    whole = loss_of(batch, **COEFS)
     halves = [{name: x[part] for name, x in batch.items()} for part in (slice(1), slice(1, None))]
-    parts = [ppo_loss(**half, **COEFS, count=float(batch["mask"].sum())) for half in halves]
+    parts = [loss_of(half, **COEFS, count=float(batch["mask"].sum())) for half in halves]
     total = parts[0].total + parts[1].total
     torch.testing.assert_close(torch.autograd.grad(total, leaf), torch.autograd.grad(whole.total, leaf))
     torch.testing.assert_close(parts[0].value + parts[1].value, whole.value)
@@ -171,7 +172,7 @@ def test_only_the_total_carries_a_gradient() -> None:
     batch = random_batch(5)
     for name in ("logp", "value", "entropy", "kl_reference"):
         batch[name].requires_grad_()
-    loss = ppo_loss(**batch, **COEFS)
+    loss = loss_of(batch, **COEFS)
     names = [name for name in NUMBERS if getattr(loss, name).requires_grad]
     assert names == ["total"]
 
@@ -179,7 +180,7 @@ def test_only_the_total_carries_a_gradient() -> None:
 def test_other_shapes_are_refused_with_the_shapes_in_the_message() -> None:
     batch = random_batch(6) | {"entropy": torch.zeros(50, 50, dtype=torch.float64)}
     with pytest.raises(ValueError, match=r"\(50, 50\)"):
-        ppo_loss(**batch, **COEFS)
+        loss_of(batch, **COEFS)
 
 
 def test_normalized_advantages_have_mean_zero_and_deviation_one_over_the_mask() -> None:
