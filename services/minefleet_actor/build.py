@@ -17,9 +17,7 @@ from minefleet.policies.device import choose_device
 from minefleet.policies.precision import DTYPES
 from minefleet.policies.weights import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.replay_client import ReplayClient
-from minefleet.runs.run import Run, Shard
-from minefleet.v1 import status_service_pb2
+from minefleet.runs.run import Run
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner
@@ -28,9 +26,8 @@ from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.pool.slots import episode_seed
-from minefleet_actor.replay_io.permits import RolloutPermits
-from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter
-from minefleet_actor.replay_io.uploader import FragmentUploader
+from minefleet_actor.replay_io.connect import connect
+from minefleet_actor.replay_io.streams import StreamRouter
 from minefleet_actor.rollout.episodes import Episodes
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
@@ -39,7 +36,6 @@ from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.camera import Camera
 from minefleet_actor.video.lens import can_film, make_lens
 from minefleet_runtime.context import RoleContext
-from minefleet_runtime.process import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +76,25 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         actor_index=context.index,
         frame_shape=run.frame_shape,
     )
-    follower.on_staged = pool.wake
     metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
     inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
-    made = [make_shard_connection(context, shard, inference, abandoned, metrics, pool) for shard in run.shards]
-    for shard in made:
-        shard.permits.bind(follower.run_id)
-        shard.uploader.bind(follower.run_id)
+    connect_to = partial(
+        connect,
+        context,
+        follower.run_id,
+        version=lambda: inference.version,
+        progress=metrics.progress,
+        abandoned=abandoned,
+        wake=pool.wake,
+    )
     per_chunk = rollout.replay_buffer_config.fragments_per_chunk
-    router = StreamRouter(name, pool.num_slots, made, fragments_per_chunk=per_chunk, actor_index=context.index)
+    router = StreamRouter(
+        name,
+        pool.num_slots,
+        [connect_to(shard) for shard in run.shards],
+        fragments_per_chunk=per_chunk,
+        actor_index=context.index,
+    )
     episodes = Episodes(pool.num_slots, run.config.train_config.discount)
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
@@ -104,15 +110,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         follower=follower,
         metrics=metrics,
         rollout=rollout,
-        cuts=FreshnessCuts(
-            router,
-            pool.num_slots,
-            least_steps=run.config.least_steps,
-            fragment_length=rollout.fragment_length,
-            chunk_steps=rollout.fragment_length * per_chunk,
-            enabled=not inline and not rollout.worker_config.deterministic,
-            balanced=rollout.replay_buffer_config.balance != "speed",
-        ),
+        cuts=make_cuts(run, router, pool.num_slots, inline=inline),
         camera=camera,
     )
     return ActorParts(
@@ -124,6 +122,21 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         threads=ThreadGroup(failed=pool.wake),
         camera=camera,
         abandoned=abandoned,
+    )
+
+
+def make_cuts(run: Run, router: StreamRouter, slots: int, *, inline: bool) -> FreshnessCuts:
+    """Ends fragments early where time enters a run at all."""
+    rollout = run.config.rollout_config
+    buffer = rollout.replay_buffer_config
+    return FreshnessCuts(
+        router,
+        slots,
+        least_steps=run.config.least_steps,
+        fragment_length=rollout.fragment_length,
+        chunk_steps=rollout.fragment_length * buffer.fragments_per_chunk,
+        enabled=not inline and not rollout.worker_config.deterministic,
+        balanced=buffer.balance != "speed",
     )
 
 
@@ -177,73 +190,15 @@ def make_batcher(
     worker = run.config.rollout_config.worker_config
     in_turn = inline or worker.deterministic or worker.envs_per_process >= worker.num_envs
     threaded = not in_turn and (inference.device.type != "cpu" or len(os.sched_getaffinity(0)) > 1)
-    batcher = InferenceBatcher(
+    return InferenceBatcher(
         inference,
         lambda: pool.obs,
         least=worker.min_batch_size or worker.envs_per_process,
         timeout_s=0.0 if in_turn else worker.batch_timeout_s,
         threaded=threaded,
         timed=metrics.inferring,
+        decided=pool.wake if threaded else lambda: None,
     )
-    if threaded:
-        batcher.on_decided = pool.wake
-    return batcher
-
-
-def make_shard_connection(
-    context: RoleContext,
-    shard: Shard,
-    inference: PolicyRunner,
-    abandoned: threading.Event,
-    metrics: ActorMetrics,
-    pool: Pool,
-) -> ShardConnection:
-    """The connection to a shard."""
-    return ShardConnection(
-        name=shard.name,
-        permits=make_permits(context, shard, inference, metrics, pool),
-        uploader=make_uploader(context, shard, abandoned, metrics, pool),
-    )
-
-
-def make_permits(
-    context: RoleContext, shard: Shard, inference: PolicyRunner, metrics: ActorMetrics, pool: Pool
-) -> RolloutPermits:
-    """Permits for the weights that `inference` uses."""
-    buffer = context.run.config.rollout_config.replay_buffer_config
-    return RolloutPermits(
-        replay_client(context, shard, context.stopping),
-        version=lambda: inference.version,
-        granted=pool.wake,
-        renew_s=buffer.grant_timeout_s / 3,
-        max_staleness=buffer.max_staleness,
-    )
-
-
-def make_uploader(
-    context: RoleContext, shard: Shard, abandoned: threading.Event, metrics: ActorMetrics, pool: Pool
-) -> FragmentUploader:
-    """A uploader that repeats its sending until `abandoned`, also while the role is asked to stop."""
-    rollout = context.run.config.rollout_config
-    return FragmentUploader(
-        replay_client(context, shard, abandoned),
-        capacity=rollout.queue_size,
-        schema_fingerprint=context.run.fragment_schema.fingerprint,
-        compression=packing_for(rollout.replay_buffer_config.compression, shard),
-        state_dtype=rollout.state_dtype,
-        progress=partial(metrics.progress, shard.index),
-        sent=pool.wake,
-    )
-
-
-def packing_for(compression: str, shard: Shard) -> str:
-    """The packing of `encode` for a shard.
-
-    On one host, zstd takes longer to save a byte of what it does not halve than the byte takes to be carried.
-    """
-    if compression != "auto":
-        return compression
-    return "halving" if is_loopback(shard.endpoint.address.rpartition(":")[0]) else "zstd"
 
 
 def is_to_film(run: Run) -> bool:
@@ -293,24 +248,13 @@ def choose_seed(seed: int, first_version: int, *, deterministic: bool) -> int:
     return seed + first_version if deterministic else secrets.randbits(31)
 
 
-def replay_client(context: RoleContext, shard: Shard, stopping: threading.Event) -> ReplayClient:
-    """A client of one shard of replay that waits until `stopping`."""
-    return ReplayClient(
-        shard.endpoint.address,
-        identity=identity(context.run),
-        credentials=context.credentials,
-        stopping=stopping,
-        report=context.status.set_waiting,
-    )
-
-
 def parameters_client(
     context: RoleContext, name: str, architecture: Architecture, *, can_film: bool = False
 ) -> ParametersClient:
     """A client of parameters, for a policy of this architecture, that waits until the role is asked to stop."""
     return ParametersClient(
         context.run.config.services.parameters.address,
-        identity=identity(context.run),
+        identity=context.run.identity(context.role),
         credentials=context.credentials,
         watcher=name,
         can_film=can_film,
@@ -318,8 +262,3 @@ def parameters_client(
         stopping=context.stopping,
         report=context.status.set_waiting,
     )
-
-
-def identity(run: Run) -> status_service_pb2.Identity:
-    """An actor's identity."""
-    return run.identity(status_service_pb2.ROLE_ACTOR)

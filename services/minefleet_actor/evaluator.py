@@ -17,13 +17,14 @@ EVALUATOR_INDEX = 2**16
 
 def body(context: RoleContext) -> None:
     """Evaluates until asked to stop."""
-    from minefleet_actor.build import parameters_client, replay_client
+    from minefleet_actor.build import parameters_client
     from minefleet_actor.evaluation.player import make_player
     from minefleet_actor.inference.weight_sync import announced
+    from minefleet_actor.replay_io.connect import replay_client
     from minefleet_runtime.serve import serving
 
     name, config = uuid.uuid4().hex[:12], context.run.config
-    replay = replay_client(context, context.run.shards[0], context.stopping)
+    replay = replay_client(context, context.run.shards[0], "", context.stopping)
     player = make_player(context.run, episodes=config.eval_episodes, seed=config.seed, index=EVALUATOR_INDEX)
     parameters = parameters_client(context, name, player.inference.architecture)
     with serving(context, "127.0.0.1:0"), player:

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from functools import partial
 
 from minefleet.core.reproduce import reproduction
 from minefleet.v1 import status_service_pb2
@@ -35,7 +36,7 @@ def prepare(context: RoleContext) -> ActorParts:
 def act(context: RoleContext, parts: ActorParts) -> None:
     """Acts until asked to stop, then drains."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    parts.threads.start("weights", parts.follower.run)
+    parts.threads.start("weights", partial(parts.follower.run, parts.pool.wake))
     parts.threads.start("inference", parts.batcher.run)
     for shard in parts.router:
         parts.threads.start(f"{shard.name}-permits", shard.permits.run)

@@ -23,8 +23,8 @@ HEAVY = (
 BUILT_IN = {"dict", "frozenset", "list", "set", "tuple", "type"}
 OURS = """
 from minefleet_env.factory import make
-from minefleet_env.wrappers.wrap import OFF
-make(dict(id="minefleet/Corridor-v0", generator="", kwargs={}, wrappers=OFF))
+from minefleet_env.wrappers.wrap import DEFAULTS
+make(dict(id="minefleet/Corridor-v0", generator="", kwargs={}, wrappers=DEFAULTS))
 """
 
 

@@ -123,7 +123,7 @@ def test_the_first_that_can_film_is_named_and_stays_it_when_its_watch_is_opened_
 def test_when_the_one_that_films_leaves_another_is_named_and_nobody_once_none_can(
     learner: ParametersClient, watching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcer, "AWAY_S", 0.01)
+    monkeypatch.setattr(announcer, "RECONNECT_S", 0.01)
     onlooker = watching()
     cameras = [watching(watcher=name, can_film=True) for name in ("first", "second")]
     for camera, films in zip(cameras, ("first", "second"), strict=True):

@@ -159,7 +159,7 @@ def test_who_shows_no_certificate_or_another_authoritys_or_an_old_one_reaches_no
 def expired(folder: Path, tmp_path: Path) -> Credentials:
     """A learner's certificate of the right authority, which was valid until a minute ago."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificates, "EARLIER", timedelta(days=2, minutes=1))
+        patch.setattr(certificates, "CLOCK_SKEW", timedelta(days=2, minutes=1))
         patch.setattr(certificates, "timedelta", lambda days: timedelta(days=days, minutes=-1) - timedelta(days=days))
         out = certificates.issue(folder, "learner", out=tmp_path / "expired", days=1)
     certificate = (out / "cert.pem").read_bytes()

@@ -19,7 +19,7 @@ JAVA_ANSWERS_S = 20.0
 
 
 def check_minecraft(looked: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yields what there is for the packages that an interpreter has, as `look_into` says."""
+    """Yields what there is for the packages that an interpreter has, as `inspect_python` returns."""
     yield _java()
     yield from _display(looked["packages"])
     if MINERL in looked["packages"]:

@@ -4,7 +4,7 @@
 
 Wanted    filled by the loop; emptied by the thread of `run`, which takes all of it, up to the largest batch, as soon as
           it is free and `least` are wanted, or the first has waited for `timeout_s`.
-Decided   filled by the thread, emptied by the loop, which `on_decided` wakes. Both hold each slot at most once.
+Decided   filled by the thread, emptied by the loop, which `decided` wakes. Both hold each slot at most once.
 Weights   newer ones wait for the running batch to end.
 
 Where there is no thread, the loop itself calls `decide` for a batch at a time, as soon as `due_s` have passed. Where
@@ -35,7 +35,8 @@ class InferenceBatcher:
         least: Slots that start a batch, >= 1.
         timeout_s: Longest wait for more, seconds.
         threaded: Whether `run` computes, in a thread of its own.
-        timed: Surrounds what computes so many slots.
+        timed: Surrounds the computation of so many slots.
+        decided: Called whenever there is something to take or newer weights are in use; by the thread, if any.
     """
 
     def __init__(
@@ -47,9 +48,9 @@ class InferenceBatcher:
         timeout_s: float = 0.0,
         threaded: bool = False,
         timed: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+        decided: Callable[[], None] = lambda: None,
     ) -> None:
-        self.on_decided: Callable[[], None] = lambda: None
-        """Called whenever there is something to take, or newer weights are in use; by the thread, if there is one."""
+        self._on_decided = decided
         self._inference = inference
         self._obs = obs
         self._least = min(least, inference.largest)
@@ -154,7 +155,7 @@ class InferenceBatcher:
             taken, self._weights = self._weights, None
         if taken is not None:
             self._inference.swap(*taken)
-            self.on_decided()
+            self._on_decided()
 
     def _compute(self) -> None:
         with self._changed:
@@ -166,4 +167,4 @@ class InferenceBatcher:
             decision = self._inference.decide(slots, self._obs(), keeps=keeps, begins=begins)
         with self._changed:
             self._decided.append(decision)
-        self.on_decided()
+        self._on_decided()

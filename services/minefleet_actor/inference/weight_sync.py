@@ -34,8 +34,6 @@ class WeightsFollower:
 
     def __init__(self, parameters: ParametersClient) -> None:
         self.run_id = ""
-        self.on_staged: Callable[[], None] = lambda: None
-        """Called whenever weights wait to be taken."""
         self._parameters = parameters
         self._staged: Staged | None = None
         self._fetched = 0
@@ -73,15 +71,15 @@ class WeightsFollower:
             self.run_id = info.run_id
             self._staged = Staged(info, weights)
         self._fetched = info.version
-        self.on_staged()
         return info.version
 
-    def run(self) -> None:
-        """Follows until this process is asked to stop."""
+    def run(self, staged: Callable[[], None]) -> None:
+        """Follows until this process is asked to stop; calls `staged` whenever weights wait to be taken."""
         try:
             for news in announced(self._parameters):
                 if news.version != self._fetched:
                     self._fetch_if_there()
+                    staged()
         except StoppedError:
             return
 

@@ -21,7 +21,7 @@ from itertools import starmap
 from typing import NamedTuple
 
 from minefleet.rpc.channel import StoppedError
-from minefleet.rpc.replay_client import LeaseForecast, Position, ReplayClient, duration
+from minefleet.rpc.replay_client import LeaseForecast, ReplayClient, duration
 from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]
@@ -82,10 +82,6 @@ class RolloutPermits:
         self._missed = False
         """Whether the loop was told of a chunk that it is not granted, and nothing since."""
         self._closed = False
-
-    def bind(self, run_id: str) -> None:
-        """Names the run that the grants are asked for."""
-        self._replay.position = Position(run_id=run_id)
 
     def request(self, chunk: Chunk) -> None:
         """Asks for a chunk; idempotent."""

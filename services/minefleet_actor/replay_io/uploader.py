@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import encode
-from minefleet.rpc.replay_client import Packed, Position, ReplayClient
+from minefleet.rpc.replay_client import Packed, ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
 CALL_BYTES = 4 * 2**20
@@ -71,10 +71,6 @@ class FragmentUploader:
         self._refused = False
         """Whether the loop was told that there is no room, and nothing since."""
         self._closed = False
-
-    def bind(self, run_id: str) -> None:
-        """Names the run that the fragments are made for."""
-        self._replay.position = Position(run_id=run_id)
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -67,7 +67,7 @@ def test_a_port_that_another_launcher_has_claimed_is_not_free_though_its_service
 ) -> None:
     port = int(claimed_elsewhere.rpartition(":")[2])
     monkeypatch.setattr(ports, "FIRST_PORT", port)
-    monkeypatch.setattr(ports, "TRIES", 1)
+    monkeypatch.setattr(ports, "MAX_TRIES", 1)
     monkeypatch.setattr(random, "sample", lambda among, _: [among[0]])
     with pytest.raises(ConfigError, match="no port is free"):
         claim(ServicesConfig())

@@ -171,7 +171,7 @@ def test_no_role_outlives_a_killed_supervisor(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
         "from test_supervisor import stand_in; from minefleet.launch.supervisor import RoleSupervisor;"
         "child = stand_in(Path(sys.argv[2]), 'replay', 'serve');"
-        "RoleSupervisor(stages=[[child]], grace_s=9, tell=print).run()"
+        "RoleSupervisor(stages=[[child]], grace_s=9, report=print).run()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(STAND_IN.parent), str(tmp_path)]) as supervisor:
         starts = os.open(tmp_path / "starts", os.O_RDWR)

@@ -60,7 +60,7 @@ def follower_of(script: Script) -> WeightsFollower:
 
 def test_versions_that_were_superseded_before_they_were_taken_are_skipped() -> None:
     follower = follower_of(Script(info(1), info(2), info(5)))
-    follower.run()
+    follower.run(lambda: None)
     staged = follower.take()
     assert staged is not None
     assert (staged.info.version, staged.weights["layer"][0]) == (5, 5)
@@ -72,7 +72,7 @@ def test_weights_that_cannot_be_had_are_left_for_the_next_ones(fault: FleetError
     script = Script(info(1), info(2), info(3))
     script.faults[2] = fault
     follower = follower_of(script)
-    follower.run()
+    follower.run(lambda: None)
     assert script.fetched == [1, 2, 3]
     staged = follower.take()
     assert staged is not None
@@ -82,7 +82,7 @@ def test_weights_that_cannot_be_had_are_left_for_the_next_ones(fault: FleetError
 def test_weights_of_another_run_are_never_staged() -> None:
     follower = follower_of(Script(info(1), info(7, run_id="other")))
     with pytest.raises(RunMismatchError, match="acts for run run, parameters now holds run other"):
-        follower.run()
+        follower.run(lambda: None)
     staged = follower.take()
     assert staged is not None
     assert staged.info.version == 1

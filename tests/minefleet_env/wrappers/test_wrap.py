@@ -240,9 +240,9 @@ def test_an_interpreter_without_gymnasium_refuses_wrappers_and_needs_none_otherw
     code = """
 import sys
 sys.modules["gymnasium"] = None
-from minefleet_env.wrappers.wrap import OFF, wrap
-assert wrap(sys, OFF) is sys
-wrap(sys, {**OFF, "frame_skip": 2})
+from minefleet_env.wrappers.wrap import DEFAULTS, wrap
+assert wrap(sys, DEFAULTS) is sys
+wrap(sys, {**DEFAULTS, "frame_skip": 2})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1

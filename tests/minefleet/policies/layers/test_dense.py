@@ -20,7 +20,7 @@ def by_onednn() -> Iterator[None]:
     """All products go through oneDNN, however small and whatever the processor."""
     assert dense.MULTIPLY is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "LEAST_PRODUCT", 0)
+        patch.setattr(dense, "MIN_ONEDNN_PRODUCT", 0)
         yield
 
 
@@ -50,7 +50,7 @@ def test_small_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(len(rows))
         return rows @ weight.t()
 
-    monkeypatch.setattr(dense, "LEAST_PRODUCT", 4 * 8 * 6)
+    monkeypatch.setattr(dense, "MIN_ONEDNN_PRODUCT", 4 * 8 * 6)
     monkeypatch.setattr(dense, "MULTIPLY", multiply)
     for rows in (3, 4, 5):
         values, weight = torch.ones(rows, 8), torch.ones(6, 8)

@@ -118,7 +118,7 @@ def test_layers_start_orthogonal_with_zero_biases() -> None:
 
 @pytest.mark.parametrize("steps", [4, 5, 8])
 def test_parts_come_to_the_same_and_none_is_larger_than_said(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    monkeypatch.setattr(encoders, "AT_ONCE", 4)
+    monkeypatch.setattr(encoders, "ENCODE_CHUNK_STEPS", 4)
     encode, obs, sizes = encoder(NESTED, CONFIG), random_obs(NESTED, steps), list[int]()
 
     def counted(part: Tree) -> torch.Tensor:

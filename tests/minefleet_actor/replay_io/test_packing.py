@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.config.fleet import EndpointConfig
 from minefleet.runs.run import Shard
-from minefleet_actor.build import packing_for
+from minefleet_actor.replay_io.connect import packing_for
 
 
 @pytest.mark.parametrize(
