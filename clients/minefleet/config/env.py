@@ -28,8 +28,8 @@ class WrappersConfig:
     """Key of `info` that holds the mask of allowed actions, for environments that tell it there: it becomes part of the
     observation, as `action_mask`. Empty where there is none, or where the observation has it already."""
     reward_scale: float = 1.0
-    """Multiply rewards, before they are clipped, > 0. What is trained on changes, what is reported does not: returns
-    are sums of the environment's rewards."""
+    """Multiply rewards, before they are clipped, > 0. Training sees the change, reports do not: returns are
+    sums of the environment's rewards."""
     reward_clip: float = 0.0
     """Clip rewards to [-reward_clip, reward_clip], likewise only what is trained on; 0 does not."""
 
