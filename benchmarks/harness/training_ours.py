@@ -63,7 +63,7 @@ def main() -> None:
         for index, fragment in enumerate(fragments())
     ]
     assert len(packed) == FRAGMENTS
-    feed = Prefetcher(
+    prefetcher = Prefetcher(
         InMemory(packed),
         order="least_used",
         readers=CONFIG.num_readers,
@@ -82,13 +82,13 @@ def main() -> None:
 
     def iterate() -> None:
         number = next(numbers)
-        leased = feed.take(number)
+        leased = prefetcher.take(number)
         updater.update(leased.batch, rates(CONFIG, number, 0.0))
-        feed.ack(leased.receipt)
+        prefetcher.ack(leased.lease)
 
     measure(iterate, iterations)
-    feed.end()
-    feed.close()
+    prefetcher.end()
+    prefetcher.close()
 
 
 if __name__ == "__main__":

@@ -67,15 +67,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     first_version = follower.first()
     seed = choose_seed(run.config.seed, first_version, deterministic=rollout.worker_config.deterministic)
     name = choose_name(context, first_version, inline=inline)
-    make_pool: Callable[..., Pool] = InlinePool if inline else EnvPool
-    pool = make_pool(
-        run.config.env,
-        run.schema,
-        rollout.worker_config,
-        seed=seed,
-        actor_index=context.index,
-        frame_shape=run.frame_shape,
-    )
+    pool = make_pool(run, seed, context.index, inline=inline)
     metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
     inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
     connect_to = partial(
@@ -122,6 +114,19 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         threads=ThreadGroup(failed=pool.wake),
         camera=camera,
         abandoned=abandoned,
+    )
+
+
+def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:
+    """A pool of the run's environments, which are not started yet."""
+    kind: Callable[..., Pool] = InlinePool if inline else EnvPool
+    return kind(
+        run.config.env,
+        run.schema,
+        run.config.rollout_config.worker_config,
+        seed=seed,
+        actor_index=actor_index,
+        frame_shape=run.frame_shape,
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeAlias
@@ -57,21 +57,50 @@ def build_learner(
         background: Fetch, publish and save beside the training; otherwise all is done in order, on the caller's thread.
         setup: Makes what is trained; None for the policy of the configuration and AdamW.
     """
-    run, config = context.run, context.run.config.train_config
-    ranks, device = set_up_torch(config)
+    run = context.run
+    ranks, device = set_up_torch(run.config.train_config)
     updater = build_updater(run, device, ranks, setup)
+    metrics = LearnerMetrics(context.registry)
+    metrics.parity_bound.set(bound := _parity_bound(run))
+    rounded = rounded_tensors(updater.policy, run.config.train_config.wire_dtype)
+    return Learner(
+        LearnerParts(
+            updater=updater,
+            probe=ParityProbe(
+                updater.policy,
+                versions=run.config.rollout_config.replay_buffer_config.max_staleness + 2,
+                context_length=run.config.train_config.context_length,
+                rounded=rounded,
+                bound=bound,
+            ),
+            services=build_services(context, updater, ranks, metrics, rounded, background=background),
+            stopping=context.stopping,
+            copier=copier or Copier(),
+            ranks=ranks,
+            background=background,
+        )
+    )
+
+
+def build_services(
+    context: RoleContext,
+    updater: Updater,
+    ranks: Ranks,
+    metrics: LearnerMetrics,
+    rounded: Collection[str],
+    *,
+    background: bool,
+) -> LearnerServices:
+    """Builds the clients, the prefetcher and the writer of rank 0."""
+    run, config = context.run, context.run.config.train_config
     device = next(updater.policy.parameters()).device
     replay = build_replay(context)
-    rounded = rounded_tensors(updater.policy, config.wire_dtype)
-    rollout = run.config.rollout_config
-    metrics, bound = LearnerMetrics(context.registry), _parity_bound(run)
-    metrics.parity_bound.set(bound)
-    loop_time = LoopTimer(rollout.replay_buffer_config.max_staleness)
+    loop_time = LoopTimer(run.config.rollout_config.replay_buffer_config.max_staleness)
     context.registry.register(loop_time)
     context.status.add_source(loop_time.stats)
-    outlets = LearnerServices(
+    return LearnerServices(
         run=run,
-        feed=build_feed(
+        prefetcher=build_prefetcher(
             context,
             LeadingShards(replay, ranks),
             device,
@@ -102,24 +131,6 @@ def build_learner(
         status=context.status,
         loop_time=loop_time,
     )
-    probe = ParityProbe(
-        updater.policy,
-        versions=rollout.replay_buffer_config.max_staleness + 2,
-        context_length=config.context_length,
-        rounded=rounded,
-        bound=bound,
-    )
-    return Learner(
-        LearnerParts(
-            updater=updater,
-            probe=probe,
-            outlets=outlets,
-            stopping=context.stopping,
-            copier=copier or Copier(),
-            ranks=ranks,
-            background=background,
-        )
-    )
 
 
 def _parity_bound(run: Run) -> float:
@@ -144,7 +155,7 @@ def build_follower(context: RoleContext) -> RankWorker:
         updater=updater,
         replay=replay,
         parts=parts,
-        feed=build_feed(context, parts, device, ranks, ahead=True, burn_in=updater.burn_in),
+        prefetcher=build_prefetcher(context, parts, device, ranks, ahead=True, burn_in=updater.burn_in),
         over=context.stopping,
     )
 
@@ -203,7 +214,7 @@ def build_replay(context: RoleContext) -> Shards:
     return Shards(parts)
 
 
-def build_feed(
+def build_prefetcher(
     context: RoleContext,
     replay: LeaseSource,
     device: torch.device,
@@ -213,7 +224,7 @@ def build_feed(
     burn_in: int,
     reading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Prefetcher:
-    """Builds the feed. Nothing may be leased ahead where `max_staleness` is 0; else two batches share the memory."""
+    """Builds the prefetcher. With `max_staleness` 0 nothing may be leased ahead; else two batches share the memory."""
     config, rollout = context.run.config.train_config, context.run.config.rollout_config
     buffer = rollout.replay_buffer_config
     ahead = ahead and config.prefetch_batches > 0 and buffer.max_staleness > 0

@@ -1,10 +1,10 @@
 """Rank 0 towards the others: which fragments are whose, and what to do with them.
 
-    feed's thread   lease ─▶ part ─▶ tell "part"    the others read theirs meanwhile, one iteration ahead
-    loop            rates ─▶ tell "update"          all train together
-                    end   ─▶ tell "end"             the others leave
+    prefetcher   lease ─▶ part ─▶ broadcast "part"     the others read theirs meanwhile, one iteration ahead
+    loop         rates ─▶ broadcast "update"           all train together
+                 end   ─▶ broadcast "end"              the others leave
 
-Whatever only rank 0 knows goes along; the others ask nobody but replay, for the bytes of their own fragments.
+Each message carries all that only rank 0 knows; the others call replay alone, for the bytes of their own fragments.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,7 +94,7 @@ def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> 
     ranks.broadcast(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
 
 
-def whole_receipt(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:
+def whole_lease(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:
     """The fragments of a lease that all ranks have read. Every rank calls it."""
     if ranks.is_alone:
         return mine

@@ -33,8 +33,8 @@ from minefleet.runs.run import RUN_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
-from minefleet_learner.checkpoints.restore import copy_insides, restore, take_snapshot
-from minefleet_learner.coordinator import begin, end, have_update, whole_receipt
+from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
+from minefleet_learner.coordinator import begin, end, have_update, whole_lease
 from minefleet_learner.data.prefetcher import LeasedBatch
 from minefleet_learner.diagnostics.parity import Parity, ParityProbe
 from minefleet_learner.distributed.process_group import Ranks
@@ -58,7 +58,7 @@ class LearnerParts:
 
     updater: Updater
     probe: ParityProbe
-    outlets: LearnerServices
+    services: LearnerServices
     stopping: threading.Event
     """Set when the learner shall stop, by others or by itself."""
     copier: Copier
@@ -81,20 +81,20 @@ class IterationInput:
 
 
 class Learner:
-    """One learner on one run: `start`; `take`, train and `hand_over` until `is_over`; `finish`."""
+    """One learner on one run: `start`; `take`, train and `finish_iteration` until `is_over`; `finish`."""
 
     def __init__(self, parts: LearnerParts) -> None:
         self._parts = parts
-        self._finisher = Publisher(parts.outlets)
+        self._publisher = Publisher(parts.services)
         self._backlog: Backlog[IterationResult, CheckpointState] = Backlog(
-            self._finisher.finish,
-            room=min(parts.outlets.run.config.rollout_config.replay_buffer_config.max_staleness, MAX_ITERATIONS_AHEAD)
+            self._publisher.finish,
+            room=min(parts.services.run.config.rollout_config.replay_buffer_config.max_staleness, MAX_ITERATIONS_AHEAD)
             + 2,
             background=parts.background,
             give_up=parts.stopping.set,
         )
         self._watch = Stopwatch()
-        self._time = parts.outlets.loop_time
+        self._time = parts.services.loop_time
         self._moments = Copier()
         self._copying: Future[Weights] = Future()
         self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None
@@ -113,7 +113,7 @@ class Learner:
     @property
     def is_over(self) -> bool:
         """Whether a stop condition is met. Raises what finishing an iteration raised."""
-        is_last = self._iteration >= self._parts.outlets.run.config.train_config.num_iterations
+        is_last = self._iteration >= self._parts.services.run.config.train_config.num_iterations
         return is_last or bool(self._known().stopped_by)
 
     def start(self) -> None:
@@ -121,19 +121,19 @@ class Learner:
 
         The checkpoint of a fresh run is written before any peer knows of it, so that its name survives a crash.
         """
-        run, updater, outlets = self._parts.outlets.run, self._parts.updater, self._parts.outlets
+        run, updater, services = self._parts.services.run, self._parts.updater, self._parts.services
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
         state = restore(run, updater)
-        self._finisher.take_up(state)
+        self._publisher.take_up(state)
         if newest(run.checkpoints) is None:
-            outlets.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
+            services.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
         begin(self._parts.ranks, updater)
-        outlets.status.set_run(state.run_id)
+        services.status.set_run(state.run_id)
         self._parts.copier.reserve(updater.policy.state_dict(), self._parts.probe.versions + SPARE_COPIES)
         self._copying = self._begin_copy()
-        self._started = self._finisher.publish_first(self._copying.result())
+        self._started = self._publisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
-        outlets.status.set_state(status_service_pb2.STATE_RUNNING)
+        services.status.set_state(status_service_pb2.STATE_RUNNING)
         self._set_alarm(60 * run.config.stop.minutes)
 
     def take(self) -> IterationInput:
@@ -143,7 +143,7 @@ class Learner:
             StoppedError: If asked to stop while waiting.
         """
         self._time.waits()
-        leased = self._parts.outlets.feed.take(self._version)
+        leased = self._parts.services.prefetcher.take(self._version)
         self._time.trains()
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
@@ -153,7 +153,7 @@ class Learner:
         have_update(self._parts.ranks, iteration=self._iteration, version=self._version, rates=taken.rates)
         return taken
 
-    def hand_over(self, taken: IterationInput, report: UpdateReport, *, new_version: bool = True) -> None:
+    def finish_iteration(self, taken: IterationInput, report: UpdateReport, *, new_version: bool = True) -> None:
         """Finishes an iteration: copies the weights and leaves the rest to the backlog.
 
         Args:
@@ -162,14 +162,14 @@ class Learner:
             new_version: Whether its weights are published; otherwise the newest version stays the newest.
         """
         self._iteration, self._version = self._iteration + 1, self._version + new_version
-        began, writer = time.monotonic(), self._parts.outlets.writer
+        began, writer = time.monotonic(), self._parts.services.writer
         with self._time.waiting_for_publish():
             self._backlog.make_room()
         if new_version:
             self._time.trained()
         self._copying, self._is_published = self._begin_copy(), new_version
-        account = IterationStats(
-            receipt=whole_receipt(self._parts.ranks, taken.leased.receipt),
+        stats = IterationStats(
+            lease=whole_lease(self._parts.ranks, taken.leased.lease),
             report=report,
             parity=taken.parity,
             rates=taken.rates,
@@ -181,8 +181,8 @@ class Learner:
             version=self._version,
             is_published=new_version,
             weights=self._copying,
-            insides=copy_insides(self.updater, self._moments) if writer.claim(self._iteration) else None,
-            account=account,
+            train_state=copy_train_state(self.updater, self._moments) if writer.claim(self._iteration) else None,
+            stats=stats,
         )
         self._backlog.put(trained)
 
@@ -198,32 +198,32 @@ class Learner:
         if not is_whole:
             logger.info("what was under way is abandoned; the last checkpoint stands")
             return
-        outlets, state = self._parts.outlets, self._finisher.conclude(reason)
-        text = (outlets.run.directory / RUN_FILE).read_text()
-        place = outlets.writer.write(take_snapshot(self._parts.updater, state, text))
-        self._finisher.write_result(place)
+        services, state = self._parts.services, self._publisher.conclude(reason)
+        text = (services.run.directory / RUN_FILE).read_text()
+        place = services.writer.write(take_snapshot(self._parts.updater, state, text))
+        self._publisher.write_result(place)
         logger.info("stopped by %s after %d iterations; the checkpoint is %s", state.stopped_by, state.iteration, place)
 
     def close(self) -> None:
         """Gives back leases and ends all threads; the second time does nothing."""
-        outlets = self._parts.outlets
+        services = self._parts.services
         if self._alarm is not None:
             self._alarm.cancel()
         self._parts.stopping.set()
-        outlets.parameters.close()
+        services.parameters.close()
         self._backlog.close()
         if self._copy_thread is not None:
             self._copy_thread.shutdown()
-        outlets.feed.close()
-        outlets.writer.close()
-        self._finisher.close()
-        outlets.replay.close()
+        services.prefetcher.close()
+        services.writer.close()
+        self._publisher.close()
+        services.replay.close()
         self._parts.ranks.close()
 
     def _set_alarm(self, after_s: float) -> None:
         """Ends the wait for fragments when the time of the run is over: none may ever come."""
         if after_s:
-            self._alarm = threading.Timer(after_s, self._parts.outlets.feed.end)
+            self._alarm = threading.Timer(after_s, self._parts.services.prefetcher.end)
             self._alarm.daemon = True
             self._alarm.start()
 
@@ -242,7 +242,7 @@ class Learner:
         return self._backlog.newest() or self._started
 
     def _rates(self) -> Rates:
-        config = self._parts.outlets.run.config
+        config = self._parts.services.run.config
         share = progress(config, self._iteration, self._known().env_steps)
         return rates(config.train_config, self._iteration, share)
 

@@ -62,9 +62,9 @@ class IterationResult:
     is_published: bool
     weights: Future[Weights]
     """The copy of them, which may be under way."""
-    insides: TrainState | None
+    train_state: TrainState | None
     """Directory of a checkpoint that is due."""
-    account: IterationStats
+    stats: IterationStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class LearnerServices:
     """The destinations of iterations."""
 
     run: Run
-    feed: Prefetcher
+    prefetcher: Prefetcher
     replay: Shards
     parameters: ParametersClient
     writer: CheckpointWriter
@@ -124,7 +124,7 @@ class Publisher:
         self._read_episodes()
         self._judge()
         self._save(trained)
-        self._log(trained.account)
+        self._log(trained.stats)
         return self._state
 
     def conclude(self, reason: str) -> CheckpointState:
@@ -176,14 +176,14 @@ class Publisher:
 
     def _ack(self, trained: IterationResult) -> None:
         """Spends the lease; from here on the iteration is done."""
-        state, account = self._state, trained.account
-        env_steps = self._services.feed.ack(account.receipt)
+        state, stats = self._state, trained.stats
+        env_steps = self._services.prefetcher.ack(stats.lease)
         self._state = replace(
             state,
             iteration=trained.iteration,
             env_steps=max(state.env_steps, env_steps),
-            trained_steps=state.trained_steps + (account.receipt.new_steps if account.report.is_trained else 0),
-            skipped_steps=state.skipped_steps + account.report.skipped_steps,
+            trained_steps=state.trained_steps + (stats.lease.new_steps if stats.report.is_trained else 0),
+            skipped_steps=state.skipped_steps + stats.report.skipped_steps,
             wall_s=self._wall_s,
         )
 
@@ -206,14 +206,14 @@ class Publisher:
             )
             self._state = replace(self._state, stopped_by=reason)
         if self._state.stopped_by:
-            self._services.feed.end()
+            self._services.prefetcher.end()
 
     def _save(self, trained: IterationResult) -> None:
         """Writes a checkpoint where one is due; the last one is left to the loop."""
-        if trained.insides is None or self._state.stopped_by:
+        if trained.train_state is None or self._state.stopped_by:
             return
         self._rank()
-        checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.insides, self._run_text)
+        checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.train_state, self._run_text)
         self._services.writer.submit(checkpoint)
 
     def _rank(self) -> None:
@@ -221,17 +221,17 @@ class Publisher:
         config = self._services.run.config.train_config
         self._state = with_best(self._state, self._episodes) if config.keep_best else self._state
 
-    def _log(self, account: IterationStats) -> None:
+    def _log(self, stats: IterationStats) -> None:
         row = make_row(
             state=self._state,
             episodes=self._episodes,
-            account=account,
+            stats=stats,
             sps=self._speed.pass_by(self._state.env_steps),
             loop_share=self._services.loop_time.shares(),
             shares=self._shares.summary(self._services.replay.latest),
         )
         self._journal.write(row)
-        self._services.metrics.observe(row, skipped_steps=account.report.skipped_steps)
+        self._services.metrics.observe(row, skipped_steps=stats.report.skipped_steps)
         self._services.status.set_stats({name: row[name] for name in STATUS_KEYS if row[name] is not None})
 
     @property

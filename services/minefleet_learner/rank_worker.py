@@ -1,6 +1,6 @@
 """Every rank but rank 0: it receives what to read and when to train, and knows nothing else of the run.
 
-    rank 0 ── "part" ───▶ follower ──▶ feed: read, decode, collate
+    rank 0 ── "part" ───▶ follower ──▶ prefetcher: read, decode, collate
     rank 0 ── "update" ─▶ follower ──▶ take the batch, train with the others
     rank 0 ── "end" ────▶ follower ──▶ leave
 
@@ -21,7 +21,7 @@ import numpy as np
 from minefleet.rpc.replay_client import LeasedChunk, Order, Packed, Position
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.restore import restore
-from minefleet_learner.coordinator import END, PART, START, UPDATE, compare, whole_receipt
+from minefleet_learner.coordinator import END, PART, START, UPDATE, compare, whole_lease
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.process_group import Ranks
@@ -77,7 +77,7 @@ class RankWorker:
     updater: Updater
     replay: Shards
     parts: FollowingShards
-    feed: Prefetcher
+    prefetcher: Prefetcher
     over: threading.Event
     """Ends every wait for replay."""
 
@@ -100,15 +100,15 @@ class RankWorker:
     def close(self) -> None:
         """Ends all threads."""
         self.over.set()
-        self.feed.end()
-        self.feed.close()
+        self.prefetcher.end()
+        self.prefetcher.close()
         self.replay.close()
         self.ranks.close()
 
     def _update(self, iteration: int, version: int, rates: Rates) -> None:
         seeds = np.random.SeedSequence((self.run.config.seed, self.ranks.rank, iteration))
         seed_everything(int(seeds.generate_state(1)[0]))
-        leased = self.feed.take(version)
+        leased = self.prefetcher.take(version)
         self.updater.update(leased.batch, rates)
-        whole_receipt(self.ranks, leased.receipt)
-        self.feed.ack(leased.receipt)
+        whole_lease(self.ranks, leased.lease)
+        self.prefetcher.ack(leased.lease)

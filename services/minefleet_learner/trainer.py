@@ -176,7 +176,7 @@ class BaseTrainer(ABC):
         """
         if self._taken is None:
             raise RuntimeError("there is nothing to broadcast: fetch fragments first")
-        self._learner.hand_over(self._taken, self.report or UpdateReport(), new_version=new_version)
+        self._learner.finish_iteration(self._taken, self.report or UpdateReport(), new_version=new_version)
         self._taken = None
 
     def fit(self, context: RoleContext | None = None, act: Callable[[], None] | None = None) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class Fleet:
 def iterate(learner: Learner) -> None:
     """One iteration as `PPOTrainer` makes it."""
     taken = learner.take()
-    learner.hand_over(taken, learner.updater.update(taken.leased.batch, taken.rates))
+    learner.finish_iteration(taken, learner.updater.update(taken.leased.batch, taken.rates))
 
 
 def train(learner: Learner, stopping: threading.Event) -> None:
@@ -241,7 +241,7 @@ def test_an_iteration_that_publishes_nothing_is_acked_and_the_newest_version_sta
     for version, new_version in ((1, False), (1, True), (2, True)):
         made.act(version)
         taken = learner.take()
-        learner.hand_over(taken, UpdateReport(grad_norm=1.0), new_version=new_version)
+        learner.finish_iteration(taken, UpdateReport(grad_norm=1.0), new_version=new_version)
     learner.finish("signal")
     rows = made.rows()
     assert [(row["iteration"], row["policy_version"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
@@ -571,7 +571,8 @@ def test_a_learner_that_is_fenced_ends_with_that_although_it_waits_for_fragments
         ended.result()
     assert made.rows() == []
     assert read_state(made.run.checkpoints / "latest").iteration == 0
-    assert not {thread.name.partition("_")[0] for thread in threading.enumerate()} & {"backlog", "feed", "checkpoint"}
+    running = {thread.name.partition("_")[0] for thread in threading.enumerate()}
+    assert not running & {"backlog", "prefetch", "checkpoint"}
 
 
 def test_a_learner_gives_up_where_parameters_holds_another_run(fleet: Callable[..., Fleet]) -> None:

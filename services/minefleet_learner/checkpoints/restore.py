@@ -60,10 +60,10 @@ def take_snapshot(updater: Updater, state: CheckpointState, run_text: str) -> Ch
         state: Where training stands.
         run_text: Text of `run.yaml`.
     """
-    return checkpoint_of(state, to_numpy(updater.policy), copy_insides(updater, Copier()), run_text)
+    return checkpoint_of(state, to_numpy(updater.policy), copy_train_state(updater, Copier()), run_text)
 
 
-def copy_insides(updater: Updater, copier: Copier) -> TrainState:
+def copy_train_state(updater: Updater, copier: Copier) -> TrainState:
     """Copies what a checkpoint holds beside the weights and the counters; `copier` copies the optimizer's moments."""
     return TrainState(
         optimizer=copier.copy(optimizer_tensors(updater.policy, updater.optimizer)),

@@ -51,7 +51,7 @@ class LeaseInfo:
 class LeasedBatch:
     """One iteration's fragments."""
 
-    receipt: LeaseInfo
+    lease: LeaseInfo
     batch: Batch | None
     """None where this rank has none of them."""
 
@@ -115,7 +115,7 @@ class Prefetcher:
         self._reading = reading
         self._readers = readers
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed") if ahead else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
         self._next: Future[LeasedBatch] | None = None
         self._numbers = 0
         self._open: set[int] = set()
@@ -132,10 +132,10 @@ class Prefetcher:
         self._next = self._thread.submit(self._fetch, version + 1)
         return leased
 
-    def ack(self, receipt: LeaseInfo) -> int:
+    def ack(self, lease: LeaseInfo) -> int:
         """Acks them as trained, from any one thread. Returns the environment steps taken so far."""
-        env_steps = self._replay.ack(receipt.number)
-        self._open.discard(receipt.number)
+        env_steps = self._replay.ack(lease.number)
+        self._open.discard(lease.number)
         return env_steps
 
     def end(self) -> None:
@@ -217,13 +217,13 @@ class Prefetcher:
             for (_, half), chunk in zip(named, mine, strict=True)
             if chunk.uses == 0
         )
-        receipt = LeaseInfo(
+        lease = LeaseInfo(
             number=number,
             staleness=[use_version - chunk.oldest_version for chunk in mine],
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
-        return LeasedBatch(receipt=receipt, batch=self._collator.collate(named) if named else None)
+        return LeasedBatch(lease=lease, batch=self._collator.collate(named) if named else None)
 
 
 def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, HalfPacked]:

@@ -1,7 +1,7 @@
 """All shards of replay as one: a lease is made of a part from every shard.
 
     shard 0 ── its part of every iteration ──┐
-    shard 1 ── its part of every iteration ──┼──▶ lease, read ──▶ feed
+    shard 1 ── its part of every iteration ──┼──▶ lease, read ──▶ prefetcher
     ...                                      ┘
 
 With several shards, threads ask them for a lease at the same time: all learn at once which version it is for, and their

@@ -22,6 +22,7 @@ from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read, write
 from minefleet.runs.run import RUN_FILE, Run, read_run
+from minefleet_learner.algorithms.ppo import StepTargets
 from minefleet_learner.checkpoints.restore import take_snapshot
 from minefleet_learner.data.batch import OF_TENSORS, Batch
 from minefleet_learner.data.pieces import Pieces
@@ -38,7 +39,7 @@ MAX_DUMPS = 5
 """Per run: the first ones tell most."""
 MAX_DUMP_BYTES = 2**32
 """Of all dumps of a run; what would exceed it is not kept."""
-OF_PREPARED = ("start", "reference_start", "numbers")
+OF_PREPARED = ("start", "reference_start")
 OF_PIECES = tuple(field.name for field in fields(Pieces))
 
 
@@ -112,7 +113,10 @@ def _read_step(path: Path, device: torch.device) -> BadStep:
     prepared = None
     if words["micro_batches"]:
         pieces = Pieces(**_trees(tensors, "pieces", OF_PIECES))
-        prepared = Prepared(batch=batch, pieces=pieces, **_trees(tensors, "prepared", OF_PREPARED))
+        trees: dict[str, Any] = _trees(tensors, "targets", StepTargets._fields)
+        prepared = Prepared(
+            batch=batch, pieces=pieces, targets=StepTargets(**trees), **_trees(tensors, "prepared", OF_PREPARED)
+        )
     return BadStep(batch=batch, rates=Rates(**words["rates"]), prepared=prepared, micro_batches=words["micro_batches"])
 
 
@@ -121,6 +125,7 @@ def _arrays(bad: BadStep) -> dict[str, Tensor]:
     parts: dict[str, Tree] = {"batch": {name: getattr(bad.batch, name) for name in OF_TENSORS}}
     if bad.prepared is not None:
         parts["prepared"] = {name: getattr(bad.prepared, name) for name in OF_PREPARED}
+        parts["targets"] = bad.prepared.targets._asdict()
         parts["pieces"] = {name: getattr(bad.prepared.pieces, name) for name in OF_PIECES}
     return flatten(parts)
 

@@ -1,14 +1,14 @@
 """Accounts for the time of the learner's loop.
 
-    loop    waits ─▶ trains ─▶ (stands still) ─▶ trains ─▶ waits
-    feed    reading ──▶ not                                        tell what a wait is for
-    backlog unpublished ──▶ published
+    loop         waits ─▶ trains ─▶ (waits for publish) ─▶ trains ─▶ waits
+    prefetcher   reading ──▶ not                                       explain what a wait is for
+    backlog      unpublished ──▶ published
 
-Three threads say what they do; whenever one does, the time since the last word goes to what the loop was doing then. So
-it is right at every moment, also within a wait that does not end.
+Three threads report their activity; at each report, the time since the last one goes to what the loop was doing. So the
+seconds are right at every moment, also within a wait that does not end.
 
-No fragment may be used at a version more than `max_staleness` above the one that acted it. So a loop that has trained
-more versions than that which are not out waits for these: before, nobody can act for it.
+No fragment may be used at a version more than `max_staleness` above the one that acted it. Once the loop is more
+unpublished versions ahead than that, it waits for its own publishes.
 """
 
 import threading
@@ -60,7 +60,7 @@ class LoopTimer(Collector):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """The feed reads fragments that it has leased."""
+        """The prefetcher reads fragments that it has leased."""
         self._read(True)
         try:
             yield

@@ -63,7 +63,7 @@ class Speedometer:
 class IterationStats:
     """The loop's account of a trained iteration."""
 
-    receipt: LeaseInfo
+    lease: LeaseInfo
     report: UpdateReport
     parity: Parity
     rates: Rates
@@ -77,13 +77,13 @@ def make_row(
     *,
     state: CheckpointState,
     episodes: EpisodeStatistics,
-    account: IterationStats,
+    stats: IterationStats,
     sps: float | None,
     loop_share: Mapping[str, float],
     shares: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The numbers of an iteration that has just been acked."""
-    staleness, uses = account.receipt.staleness, account.receipt.uses
+    staleness, uses = stats.lease.staleness, stats.lease.uses
     return {
         "iteration": state.iteration,
         "env_steps": state.env_steps,
@@ -92,23 +92,23 @@ def make_row(
         "wall_s": state.wall_s,
         **episodes.summary(),
         "sps": sps,
-        "learner_wait_ratio": account.learner_wait_ratio,
-        "publish_blocked_s": account.publish_blocked_s,
+        "learner_wait_ratio": stats.learner_wait_ratio,
+        "publish_blocked_s": stats.publish_blocked_s,
         "loop_share": loop_share,
         **shares,
         "staleness_mean": mean(staleness),
         "staleness_max": max(staleness, default=None),
         "reuse_mean": mean(uses),
-        **asdict(account.report),
+        **asdict(stats.report),
         "skipped_steps": state.skipped_steps,
-        "learning_rate": account.rates.learning_rate,
-        "clip": account.rates.clip,
-        "rho": account.rates.rho,
-        "entropy_coef": account.rates.entropy,
-        "parity_steps": account.parity.steps,
-        "parity_logp": account.parity.logp,
-        "parity_value": account.parity.value,
-        "parity_unprobed": account.parity.unprobed,
+        "learning_rate": stats.rates.learning_rate,
+        "clip": stats.rates.clip,
+        "rho": stats.rates.rho,
+        "entropy_coef": stats.rates.entropy,
+        "parity_steps": stats.parity.steps,
+        "parity_logp": stats.parity.logp,
+        "parity_value": stats.parity.value,
+        "parity_unprobed": stats.parity.unprobed,
     }
 
 

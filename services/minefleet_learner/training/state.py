@@ -29,10 +29,10 @@ class TrainState:
 
 
 def checkpoint_of(
-    state: CheckpointState, policy: Mapping[str, NDArray[Any]], insides: TrainState, run: str
+    state: CheckpointState, policy: Mapping[str, NDArray[Any]], train_state: TrainState, run: str
 ) -> Checkpoint:
     """Puts a checkpoint together."""
-    rest = {field.name: getattr(insides, field.name) for field in fields(insides)}
+    rest = {field.name: getattr(train_state, field.name) for field in fields(train_state)}
     return Checkpoint(state=state, policy=policy, run=run, **rest)
 
 

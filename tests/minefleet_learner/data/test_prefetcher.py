@@ -39,7 +39,7 @@ def test_every_reader_reads_its_share_and_nothing_is_read_twice(
             for seed in range(CHUNKS)
         ]
     )
-    feed = Prefetcher(
+    prefetcher = Prefetcher(
         replay,
         order="least_used",
         readers=readers,
@@ -50,8 +50,8 @@ def test_every_reader_reads_its_share_and_nothing_is_read_twice(
         stopping=threading.Event(),
         report=lambda _: None,
     )
-    with closing(feed):
-        batch = feed.take(1).batch
+    with closing(prefetcher):
+        batch = prefetcher.take(1).batch
     assert [len(share) for share in replay.shares] == [CHUNKS // readers] * readers
     assert batch is not None
     assert {stream for stream, _ in batch.names} == {stream for share in replay.shares for stream in share}

@@ -11,7 +11,7 @@ from minefleet_learner.metrics.task_shares import FIRST_ITERATIONS, WINDOW, Step
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))
 
 
-def account(
+def stats(
     name: str, played: int, trained: int, stale: int = 0, too_slow: int = 0, needed_s: float = 0, let_off: int = 0
 ) -> StepAccount:
     """Of a task whose steps are trained on with a staleness of 2, after 3 s."""
@@ -44,8 +44,8 @@ def answer(*tasks: StepAccount, streams: tuple[StepAccount, ...] = (), window_s:
 def summary(shares: StepShares, iterations: int, slow_trained: int, **options: Any) -> dict[str, Any]:
     """After so many iterations in each of which two tasks play 100 steps, and one of them is trained on less."""
     for number in range(1, iterations + 1):
-        slow = account("slow", 100 * number, slow_trained * number, (100 - slow_trained) * number, **options)
-        found = shares.summary([answer(account("fast", 100 * number, 100 * number), slow)])
+        slow = stats("slow", 100 * number, slow_trained * number, (100 - slow_trained) * number, **options)
+        found = shares.summary([answer(stats("fast", 100 * number, 100 * number), slow)])
     return found
 
 
@@ -70,8 +70,8 @@ def test_what_is_lost_in_the_first_iterations_is_shown_and_starves_nobody() -> N
     shares, warnings, found = StepShares(CONFIG), set[str](), dict[str, Any]()
     for number in range(1, 2 * WINDOW):
         stale = 20 * min(number, FIRST_ITERATIONS)
-        slow = account("slow", 20 * number, 20 * number - stale, stale)
-        found = shares.summary([answer(account("fast", 100 * number, 100 * number), slow)])
+        slow = stats("slow", 20 * number, 20 * number - stale, stale)
+        found = shares.summary([answer(stats("fast", 100 * number, 100 * number), slow)])
         warnings |= set(found["step_warnings"])
         assert (number <= FIRST_ITERATIONS) == (number == 1 or found["step_shares"]["slow"]["trained_steps"] == 0)
     assert not warnings
@@ -89,8 +89,8 @@ def test_a_task_that_balance_lets_off_is_named() -> None:
     shares = StepShares(CONFIG)
     for number in range(WINDOW):
         slow, fast = (
-            account("slow", 10 * number, 10 * number, let_off=30 * number),
-            account("fast", 90 * number, 90 * number),
+            stats("slow", 10 * number, 10 * number, let_off=30 * number),
+            stats("fast", 90 * number, 90 * number),
         )
         found = shares.summary([answer(fast, slow)])
     (said,) = found["step_warnings"].values()
@@ -113,14 +113,14 @@ def test_what_is_too_slow_is_said_at_once_with_values_that_help() -> None:
 
 def test_shards_are_summed_and_a_replay_that_counts_anew_begins_a_new_window() -> None:
     shares = StepShares(CONFIG)
-    two = [answer(account("a", 10, 10)), answer(account("a", 30, 10), account("b", 5, 5))]
+    two = [answer(stats("a", 10, 10)), answer(stats("a", 30, 10), stats("b", 5, 5))]
     shares.summary(two)
-    grown = [answer(account("a", 20, 20)), answer(account("a", 60, 20), account("b", 6, 6))]
+    grown = [answer(stats("a", 20, 20)), answer(stats("a", 60, 20), stats("b", 6, 6))]
     found = shares.summary(grown)["step_shares"]
     assert (found["a"]["played_steps"], found["a"]["trained_steps"], found["b"]["played_steps"]) == (40, 20, 1)
-    assert shares.summary([answer(account("a", 1, 1))])["step_shares"]["a"]["played_steps"] == 0
+    assert shares.summary([answer(stats("a", 1, 1))])["step_shares"]["a"]["played_steps"] == 0
 
 
 def test_streams_that_starve_are_named() -> None:
-    (stream,) = StepShares(CONFIG).summary([answer(streams=(account("x-3", 9, 1, 8),))])["starved_streams"]
+    (stream,) = StepShares(CONFIG).summary([answer(streams=(stats("x-3", 9, 1, 8),))])["starved_streams"]
     assert stream == {"stream": "x-3", "played_steps": 9, "trained_steps": 1, "dropped_steps": {"stale": 8}}
