@@ -1,4 +1,4 @@
-"""Errors of an environment, as far as they can be told from here."""
+"""Errors of an environment, as far as they are known here."""
 
 from __future__ import annotations
 

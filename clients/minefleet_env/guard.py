@@ -122,7 +122,7 @@ class ProcessReaper:
                 process_tree.kill_group(pid)
 
     def _reap(self) -> None:
-        """Reaps what has ended, kills what it left behind, and only then tells of it."""
+        """Reaps what has ended, kills what it left behind, and only then reports it."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
         ended: list[dict[str, Any]] = []
@@ -141,7 +141,7 @@ class ProcessReaper:
             self._send(**event)
 
     def _inspect(self) -> None:
-        """Kills what an end left behind unseen; tells of processes that take more memory than they may."""
+        """Kills what an end left behind unseen; reports processes that take more memory than they may."""
         if time.monotonic() < self._inspect_at_s:
             return
         self._inspect_at_s = time.monotonic() + INSPECT_INTERVAL_S

@@ -31,7 +31,7 @@ class LeadingShards:
         self._ranks = ranks
 
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
-        """Leases for all ranks and tells the others their parts. Returns that of rank 0."""
+        """Leases for all ranks and sends the others their parts. Returns that of rank 0."""
         chunks = self._shards.lease(number, use_version=use_version, wait_s=wait_s, order=order)
         if chunks is None or self._ranks.is_alone:
             return chunks

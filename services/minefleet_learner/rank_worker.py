@@ -59,7 +59,7 @@ class FollowingShards:
         return self._shards.read(number, chunks)
 
     def ack(self, number: int) -> int:
-        """Forgets a lease; rank 0 tells replay."""
+        """Forgets a lease; rank 0 releases it."""
         self._shards.forget(number)
         return 0
 

@@ -20,7 +20,7 @@ MAX_NAME_CHARACTERS = 200
 MAX_NUMBER = 2**63 - 1
 
 Admit = Callable[[fragment_pb2.FragmentHeader], None]
-"""Told a header before any of its payload is taken; raises to refuse it."""
+"""Called with a header before any of its payload is read; raises to reject it."""
 
 
 def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) -> Iterator[FragmentUpload]:

@@ -59,7 +59,7 @@ SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, e
 
 
 def status_of(error: Exception, method: str) -> grpc.Status:
-    """The status that tells a caller of `method` about the error.
+    """The gRPC status of an error, for a caller of `method`.
 
     Only a `FleetError` is quoted, and a shortage of this machine. Anything else is a bug here: it is logged under an
     error id, and the caller learns the id alone.

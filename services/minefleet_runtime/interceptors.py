@@ -197,7 +197,7 @@ async def _abort(context: Any, status: grpc.Status) -> None:
     try:
         await context.abort(status.code, status.details, status.trailing_metadata)
     except grpc.aio.InternalError:
-        # The call is over already, by gRPC's own doing: nobody is there to be told.
+        # The call is over already, by gRPC's own doing: nobody is there to receive it.
         raise asyncio.CancelledError from None
 
 

@@ -8,7 +8,7 @@ from minefleet.config.checks import above, at_least, whole_or_share
 from minefleet.core.errors import ConfigError
 
 MIN_QUEUE = 8
-"""Finished fragments that an actor buffers at least, unless it is told."""
+"""Minimum of finished fragments that an actor buffers by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -83,7 +83,7 @@ def _unlocked(counts: Mapping[str, int]) -> dict[str, float]:
 
 
 class _Game(crafter.Env):  # type: ignore[misc]  # crafter is untyped.
-    """Crafter's own environment, told which world to make."""
+    """Crafter's own environment, with a given world."""
 
     def begin(self, seed: int, episode: int) -> Frame:
         """Makes the world that `crafter.Env(seed=seed)` makes at its reset number `episode`, which count from 1."""

@@ -8,7 +8,7 @@ Nothing else is waited for, and there is no thread. Each role is a process in a 
 the supervisor; if the supervisor is killed, the kernel kills its roles.
 
 Where the learner has several ranks, each is a process, and they live and die together: when one dies, the others are
-killed and all start again. A rank other than rank 0 that exits with 0 has been told by rank 0 that the run is over.
+killed and all start again. A rank other than rank 0 that exits with 0 has learned from rank 0 that the run is over.
 
 The run is over when the learner, its rank 0, exits with 0. A role that exits with 2 has a configuration that cannot
 work, and one that dies fast several times in a row will not do better: both end the run with the reason.
@@ -65,7 +65,7 @@ class RoleSupervisor:
     grace_s: float
     """Longest drain of one stage, seconds."""
     report: Callable[[str], None]
-    """Told of every death and every decision, for people."""
+    """Called with every death and every decision, as text for people."""
     tick: Callable[[], None] = lambda: None
     """Called every `TICK_S`."""
     clock: Callable[[], float] = time.monotonic

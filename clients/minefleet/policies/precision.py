@@ -33,7 +33,7 @@ def compute(policy: Policy, obs: Tree, state: Tree, first: Tensor, dtype: torch.
 def exact_float32() -> Iterator[None]:
     """Keeps float32 what it is: by default torch convolves and runs GRUs on a GPU with ten bits of its mantissa (TF32).
 
-    Two devices that round differently would differ by more than what tells a fault from rounding.
+    Two devices that round differently would differ by more than what distinguishes a fault from rounding.
     """
     before = cudnn.allow_tf32
     cudnn.allow_tf32 = False

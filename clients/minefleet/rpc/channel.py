@@ -36,7 +36,7 @@ MAX_DELAY_S = 2.0
 PING_TIMEOUT_MS = 15_000
 """An answer to a ping waits behind uploads in the sender's buffers: megabytes, which take seconds on a slow line."""
 
-# An end tells the other how large the frames may be that it takes: a piece with its head fits into one. The default of
+# Each end announces the largest frame that it takes: a piece with its head fits into one. The default of
 # 16 KiB would cut it into 64.
 FRAMES = (("grpc.http2.max_frame_size", 2 * PIECE_BYTES),)
 
@@ -128,7 +128,7 @@ class Retrier:
     patience_s: float | None = None
     """Give up after so long, seconds; None never."""
     report: Callable[[str | None], None] = lambda _: None
-    """Told what is waited for when a wait starts, and None when it is over."""
+    """Called with a wait's reason when it starts, and with None when it is over."""
 
     def __call__(self, attempt: Callable[[], Result]) -> Result:
         """Calls `attempt` until it returns. Waits between attempts double up to `MAX_DELAY_S`, with jitter.

@@ -72,7 +72,7 @@ class ParametersClient:
         rounded: Names of the float32 tensors that are published as bfloat16; all others stay exact.
         stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
         patience_s: Give up on an unanswered call after so long, seconds; None never.
-        report: Told what is waited for, and None when the wait is over.
+        report: Called with a wait's reason, and with None when it is over.
     """
 
     def __init__(

@@ -206,7 +206,7 @@ class ReplayClient:
             position: Goes along with every call; assign a new one whenever it changes.
             stopping: Set when this process is asked to stop: calls that wait for replay then raise `StoppedError`.
             patience_s: Give up after so long, seconds; None never.
-            report: Told what is waited for when a wait starts, and None when it is over.
+            report: Called with a wait's reason when it starts, and with None when it is over.
         """
         self.position = position
         self._identity = identity
@@ -327,7 +327,7 @@ class ReplayClient:
         Args:
             number: The lease.
             chunks: Which of its chunks; none means all.
-            missing: Told the name of each fragment that was found corrupt and is not yielded.
+            missing: Called with the name of each fragment that was found corrupt and is not yielded.
 
         Raises:
             NotFoundError: If no such lease is open.

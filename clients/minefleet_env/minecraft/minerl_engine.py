@@ -49,7 +49,7 @@ def launched() -> Any:
 
     Raises:
         RefusedError: If there is none.
-        EnvError: If it ends at its start; tells what it said.
+        EnvError: If it ends at its start; has the end of its log.
     """
     malmo = importlib.import_module("minerl.env.malmo")
     launcher = Path(malmo.InstanceManager.MINECRAFT_DIR) / LAUNCHER

@@ -70,7 +70,7 @@ class Simulator(gymnasium.Env[Any, Any]):
         """Starts an episode.
 
         Raises:
-            EnvError: If the engine ends at its start; tells what it said.
+            EnvError: If the engine ends at its start; has the end of its log.
         """
         del options
         if seed is not None:

@@ -34,7 +34,7 @@ def main() -> int:
     """Plays, and prints what came of it."""
     arguments = parse(sys.argv[1:])
     die_with_launcher()
-    logging.getLogger("minefleet_actor.pool").setLevel(logging.ERROR)  # What failed is told at the end.
+    logging.getLogger("minefleet_actor.pool").setLevel(logging.ERROR)  # Failures are reported at the end.
     config = from_dict(json.loads(arguments.config))
     try:
         schema = read_schema(arguments, config)

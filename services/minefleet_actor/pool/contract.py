@@ -43,7 +43,7 @@ class Ready:
     tasks: Mapping[int, str]
     """For each slot whose episode has begun, its task, if it has one."""
     failures: Mapping[int, Failure]
-    """For each slot that failed, why; told once, and only when nothing can change the slot's rows any more."""
+    """For each slot that failed, why; reported once, and only when nothing can change the slot's rows any more."""
     idle_s: float = 0.0
     """Seconds that the pool only waited for this."""
 

@@ -91,7 +91,7 @@ class ReaperProcess:
         self._popen, self._channel = None, None
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        """Passes a request on. To a dead guard that does nothing; `events` tells of the death."""
+        """Passes a request on. To a dead guard that does nothing; `events` reports the death."""
         if self._channel:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)

@@ -96,7 +96,7 @@ class EnvProcess:
         return self._channel.fileno() if self._channel else -1
 
     def send(self, commands: bytes, longest: Command) -> None:
-        """Passes commands on. To a dead process that does nothing; `receive` tells of the death."""
+        """Passes commands on. To a dead process that does nothing; `receive` reports the death."""
         self.under_way, self._commands, self.is_fresh = longest, commands, False
         if self._channel:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):

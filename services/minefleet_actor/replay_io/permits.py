@@ -80,7 +80,7 @@ class RolloutPermits:
         self._is_notified = False
         self._urgent = False
         self._missed = False
-        """Whether the loop was told of a chunk that it is not granted, and nothing since."""
+        """Whether the loop has met a chunk that is not granted, and was not woken since."""
         self._closed = False
 
     def request(self, chunk: Chunk) -> None:

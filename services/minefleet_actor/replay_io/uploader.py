@@ -69,7 +69,7 @@ class FragmentUploader:
         self._queue: deque[QueuedFragment] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
         self._refused = False
-        """Whether the loop was told that there is no room, and nothing since."""
+        """Whether the loop has met a full queue, and was not woken since."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -142,12 +142,12 @@ class FragmentUploader:
         return 2 * queued_fragments >= self._capacity
 
     def _forget(self, count: int) -> None:
-        """Drops the oldest fragments, which replay has; tells the loop if it waits for room."""
+        """Drops the oldest fragments, which replay has; wakes the loop if it waits for room."""
         with self._changed:
             for _ in range(count):
                 self._queue.popleft()
-            told, self._refused = self._refused, False
-        if told:
+            is_awaited, self._refused = self._refused, False
+        if is_awaited:
             self._sent()
 
     def _append(self, packed: list[Packed]) -> None:

@@ -34,7 +34,7 @@ PATIENCE_ITERATIONS = 2.0
 USUAL_STEPS = 128
 """Steps in the longer mean."""
 REPORT_RATIO = 2.0
-"""Replay is told anew where steps take so many times as long as it was told, or the inverse."""
+"""Steps are reported anew when they take so many times as long as reported before, or the inverse."""
 ALIKE_SHARE, HICCUP_RATIO = 0.95, 4.0
 """A slot whose chunks usually take less than such a share of their limit is like others, and the limit is little more
 than they all take. One of them may take so many times as long as usually."""

@@ -101,7 +101,7 @@ class Prefetcher:
             may_be_empty: Whether a lease without a fragment that could be read is used all the same, as ranks do, for
                 others may have some.
             stopping: Ends every wait.
-            report: Told that fragments are waited for, and None when they have come.
+            report: Called with the reason of a wait for fragments, and with None when they have come.
             reading: Entered while fragments are read.
         """
         self._replay = replay

@@ -8,7 +8,7 @@ from minefleet.v1 import episode_pb2
 from minefleet_learner.metrics.censoring import hazard, uncut_mean
 
 MAX_KINDS = 16
-"""Kinds of failures that are told apart."""
+"""Kinds of failures that are counted apart."""
 OTHER_TASK = "other"
 """Name for what is beyond a bound."""
 WINDOWS = ("returns", "discounted_returns", "lengths", "outcomes", "cut_returns", "cut_lengths")

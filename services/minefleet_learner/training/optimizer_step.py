@@ -68,7 +68,7 @@ class Stepper:
             names_of: The fragments of pieces.
             tally: Takes the step's numbers.
             kl_limit: The step is not taken where the mean KL(behaviour ‖ current) exceeds this.
-            dump: Told the pieces of a step that is not finite.
+            dump: Called with the pieces of a step that is not finite.
 
         Returns:
             Whether to go on: False once the limit is exceeded.

@@ -70,7 +70,7 @@ class Updater:
             reference: What pulls the policy towards itself, if anything does.
             ranks: This one and the others.
             compiled: Runs on the same weights in place of the policy.
-            dump: Told every step that is not finite, while the weights are those before it.
+            dump: Called with every step that is not finite, while the weights are those before it.
         """
         self.policy = policy
         self.optimizer = optimizer

@@ -54,7 +54,7 @@ def open_replay(
         clock: Seconds, monotonic.
         wall_clock: Seconds since 1970, for records that people read.
         rng: Chooses among chunks.
-        bound: Told the run, now or once a first call has named it.
+        bound: Called with the run, now or once a first call has named it.
 
     Raises:
         ConflictError: If another process has it open.

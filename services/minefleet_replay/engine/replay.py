@@ -83,7 +83,7 @@ class Replay:
             transactions: The store, the state in memory and the rate limiter.
             clock: Seconds, monotonic.
             rng: Chooses among chunks.
-            bound: Told the run once a first call has named it.
+            bound: Called with the run once a first call has named it.
         """
         self._directory = directory
         self.transactions = transactions

@@ -43,7 +43,7 @@ class StreamNames:
     checksums: tuple[tuple[int, int], ...] = ()
     """(sequence, checksum) of the newest `WINDOW` fragments to arrive, the latest last."""
     last_append: int = 0
-    """Number of the last append that spoke of the stream; tells which streams to forget."""
+    """Number of the last append that named the stream; decides which streams to forget."""
 
     def with_fragment(self, sequence: int, chunk: int, checksum: int, last_append: int) -> "StreamNames":
         """Remembers a fragment, and its chunk."""

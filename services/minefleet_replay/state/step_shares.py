@@ -10,7 +10,7 @@ from minefleet_replay.state.chunk_names import MAX_STREAMS
 from minefleet_replay.state.index import FragmentEntry
 
 MAX_TASKS = 1000
-"""Tasks that are told apart; those after them are counted together."""
+"""Tasks that are counted apart; those after them are counted together."""
 OTHER_TASK = "other"
 MAX_STARVED = 5
 """Streams that are named."""

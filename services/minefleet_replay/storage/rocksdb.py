@@ -197,7 +197,7 @@ class Store:
         while rows.valid():
             yield rows.key(), rows.value()
             rows.next()
-        # An iterator that meets corruption ends as if there were no more rows; only its status tells.
+        # An iterator that meets corruption ends as if there were no more rows; only its status shows it.
         with translated_storage():
             rows.status()
 

@@ -29,7 +29,7 @@ ACTIONS = {
 }
 ONLINE = ("stats", "why-dropped")
 DEPARTURES = 100
-"""Departures that are shown unless told."""
+"""Default number of departures that are shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

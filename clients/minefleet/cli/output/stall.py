@@ -14,7 +14,7 @@ REPEAT_S = 120.0
 
 
 class Stall:
-    """Asks the roles in the background while nothing new comes, and tells what those say that do not just run."""
+    """Fetches the roles' statuses in the background while nothing new comes, and reports those that are not running."""
 
     def __init__(
         self, directory: Path, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
