@@ -101,7 +101,7 @@ def every_model_says_what_it_says_itself_and_forgets_where_it_should() -> None:
             theirs, after = policy(obs, policy.initial_state(BATCH))
             ours = MinePolicyAdapter(policy, schema)
             probe(ours, schema)
-            assert ours.is_told and ours.takes_chunks, name
+            assert ours.intercepts_masks and ours.takes_chunks, name
             output, state_after = ours(obs, ours.initial_state(BATCH), first)
             first[0, 1] = True
             whole, _ = ours(obs, ours.initial_state(BATCH), first)
