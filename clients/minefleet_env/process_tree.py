@@ -53,10 +53,10 @@ def kill_children(spared: Collection[int] = ()) -> bool:
 
     What they have started comes to this process, if it adopts orphans, as soon as they are dead.
     """
-    unspared = [pid for pid in children(os.getpid()) if pid not in spared]
-    for pid in unspared:
+    killed = [pid for pid in children(os.getpid()) if pid not in spared]
+    for pid in killed:
         kill_group(pid)
-    return bool(unspared)
+    return bool(killed)
 
 
 def kill_tree(leader: int) -> None:

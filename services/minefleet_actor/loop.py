@@ -70,7 +70,7 @@ class Phase:
     WORKING, READY, BLOCKED, AWAITING_BOOTSTRAP = range(4)
 
 
-STEP, RESET, FAILURE_KINDS = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
+STEP, RESET, FAILED = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
 
 
 class Actor:
@@ -196,7 +196,7 @@ class Actor:
         for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
             self._phase[slot] = Phase.READY
-        for slot in ready.slots[ready.kind == FAILURE_KINDS]:
+        for slot in ready.slots[ready.kind == FAILED]:
             self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
     def _process_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:

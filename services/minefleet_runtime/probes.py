@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,7 +20,7 @@ from prometheus_client.registry import Collector
 from minefleet.core.errors import ConfigError
 from minefleet.rpc.enum_names import state_word
 from minefleet_runtime.context import StatusTracker
-from minefleet_runtime.process import bind_patiently
+from minefleet_runtime.process import await_free_port
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +125,9 @@ def probing(address: str, status: StatusTracker, registry: CollectorRegistry, ke
         ConfigError: If the address cannot be bound; names `key`.
     """
     host, _, port = address.rpartition(":")
+    await_free_port(address)
     try:
-        server = bind_patiently(partial(ProbeServer, host, int(port), status, registry), OSError)
+        server = ProbeServer(host, int(port), status, registry)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {address}: {error.strerror}. Port 0 takes a free one") from error
     thread = threading.Thread(target=server.serve_forever, name="probes", daemon=True)

@@ -1,6 +1,7 @@
 """This process: its cores, open files, memory, log, threads and signals, and the addresses that it serves at."""
 
 import ctypes
+import errno
 import ipaddress
 import logging
 import os
@@ -10,16 +11,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
-from typing import TypeVar
 
 from minefleet.core.errors import EXIT_FAILED
 from minefleet.launch.placement import ALL_CORES
+from minefleet.launch.ports import listen_error
 
 logger = logging.getLogger(__name__)
-
-Bound = TypeVar("Bound")
 
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -138,13 +136,12 @@ def findable(address: str) -> str:
     return f"{socket.gethostbyname(socket.gethostname())}:{port}" if host in EVERYWHERE else address
 
 
-def bind_patiently(bind: Callable[[], Bound], refusal: type[Exception]) -> Bound:
-    """Returns what `bind` does once it no longer raises `refusal`; raises that after `BIND_PATIENCE_S`."""
+def await_free_port(address: str) -> None:
+    """Returns once nobody listens at `host:port`, or after `BIND_PATIENCE_S`; at once if another error forbids it."""
+    host, _, port = address.rpartition(":")
     until = time.monotonic() + BIND_PATIENCE_S
-    while True:
-        try:
-            return bind()
-        except refusal:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.5)
+    while time.monotonic() < until:
+        error = listen_error(host, int(port))
+        if error is None or error.errno != errno.EADDRINUSE:
+            return
+        time.sleep(0.1)

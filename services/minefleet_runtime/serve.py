@@ -21,7 +21,7 @@ from minefleet_runtime.context import RoleContext
 from minefleet_runtime.health import AioHealth, Health
 from minefleet_runtime.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
-from minefleet_runtime.process import allow_open_files, bind_patiently, findable, is_loopback
+from minefleet_runtime.process import allow_open_files, await_free_port, findable, is_loopback
 from minefleet_runtime.status import AioStatusServicer, StatusServicer
 
 logger = logging.getLogger(__name__)
@@ -151,12 +151,9 @@ def _bind(server: grpc.Server | grpc.aio.Server, address: str, context: RoleCont
             "(services.security.token_file=FILE), or say services.security.insecure=true"
         )
     trust = own.server()
-
-    def listen() -> int:
-        return server.add_insecure_port(place) if trust is None else server.add_secure_port(place, trust)
-
+    await_free_port(place)
     try:
-        port = bind_patiently(listen, RuntimeError)
+        port = server.add_insecure_port(place) if trust is None else server.add_secure_port(place, trust)
     except RuntimeError as error:
         raise ConfigError(
             f"{context.section}.{key}: cannot listen on {place}: it is in use or not this machine's. "

@@ -58,7 +58,7 @@ def are_given(services: ServicesConfig) -> bool:
 def is_elsewhere(address: str) -> bool:
     """Whether an address with a port is another machine's."""
     host, _, port = address.rpartition(":")
-    error = _error(host, 0)
+    error = listen_error(host, 0)
     return port != "0" and error is not None and error.errno == errno.EADDRNOTAVAIL
 
 
@@ -89,7 +89,7 @@ def _claim(name: str, address: str, claimed: dict[str, str], *, may_move: bool) 
     if address in claimed.values():
         other = next(key for key, value in claimed.items() if value == address)
         raise ConfigError(f"{name}={address} is taken by {other}; port 0 takes a free one")
-    is_ours, error = _reserve(int(port)), _error(host, int(port))
+    is_ours, error = _reserve(int(port)), listen_error(host, int(port))
     if may_move and (error or not is_ours):
         return _free(host)
     if error is None:
@@ -118,9 +118,9 @@ def _free(host: str) -> str:
     ports = range(FIRST_PORT, first_ephemeral) or range(FIRST_PORT, 65536)
     for port in random.sample(ports, MAX_TRIES):
         address = f"{host}:{port}"
-        if port not in _NAMES and _reserve(port) and _error(host, port) is None:
+        if port not in _NAMES and _reserve(port) and listen_error(host, port) is None:
             return address
-    error = _error(host, 0)
+    error = listen_error(host, 0)
     raise ConfigError(f"no port is free on {host}" + (f": {error.strerror}" if error else ""))
 
 
@@ -137,8 +137,8 @@ def _reserve(port: int) -> bool:
     return True
 
 
-def _error(host: str, port: int) -> OSError | None:
-    """Why nobody can listen there now, if so."""
+def listen_error(host: str, port: int) -> OSError | None:
+    """The error of listening there now; None where that works."""
     try:
         with socket.create_server((host, port)):
             return None

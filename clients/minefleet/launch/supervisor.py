@@ -209,7 +209,7 @@ def is_rank(child: RoleProcess) -> bool:
 
 def supervisor(
     run: Run,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     tick: Callable[[], None] = lambda: None,
     *,
     stages: slice = ALL,
@@ -221,7 +221,7 @@ def supervisor(
     """
     placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
     for note in placement.notes:
-        tell(note)
+        report(note)
     anywhere = placement.others
     players = [
         _child(run, "actor", f"actor-{index}", at, index, start=start) for index, at in enumerate(placement.actors)
@@ -240,7 +240,7 @@ def supervisor(
             [_child(run, "parameters", "parameters", anywhere)],
         ][stages],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
-        report=tell,
+        report=report,
         tick=tick,
     )
 

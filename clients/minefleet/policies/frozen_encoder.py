@@ -224,10 +224,10 @@ def _find_unread(policy: Policy, encoder: FrozenEncoder, obs: Tree, outputs: Tre
     with torch.no_grad():
         for parameter in noisy.parameters():
             parameter.add_(torch.randn_like(parameter) * NOISE)
-    outputs_ = _pass(noisy, frozen.stored(obs, outputs))
+    expected = _pass(noisy, frozen.stored(obs, outputs))
 
     def is_unread() -> bool:
-        return _equal(outputs_, _pass(noisy, frozen.stored(obs, outputs)), 0.0)
+        return _equal(expected, _pass(noisy, frozen.stored(obs, outputs)), 0.0)
 
     for path, leaf in flatten(schema.obs).items():
         if len(leaf.shape) < 2:
@@ -260,8 +260,8 @@ def _equal(one: tuple[PolicyOutput, Tree], other: tuple[PolicyOutput, Tree], tol
     return all(torch.allclose(mine, theirs, rtol=tolerance, atol=tolerance) for mine, theirs in pairs)
 
 
-def _tensors(outputs_: tuple[PolicyOutput, Tree]) -> list[Tensor]:
-    output, state = outputs_
+def _tensors(result: tuple[PolicyOutput, Tree]) -> list[Tensor]:
+    output, state = result
     return [output.value, *flatten(output.params).values(), *flatten(state).values()]
 
 

@@ -78,14 +78,14 @@ class WeightsFollower:
         try:
             for news in announced(self._parameters):
                 if news.version != self._fetched:
-                    self._fetch_if_there()
-                    staged()
+                    self._fetch_if_there(staged)
         except StoppedError:
             return
 
-    def _fetch_if_there(self) -> None:
+    def _fetch_if_there(self, staged: Callable[[], None]) -> None:
         try:
             self.fetch()
+            staged()
         except (NotFoundError, CorruptError) as error:
             logger.warning("the newest weights cannot be had, the next ones will do: %s", error)
 

@@ -136,9 +136,9 @@ class StreamRouter:
 
     def forecast(self, slot: int) -> ChunkForecast:
         """The forecast for the chunk that the slot is making."""
-        grants = self._shard(slot).permits
+        permits = self._shard(slot).permits
         whole = self._sequence[slot] - self._chunk_start[slot]
-        return ChunkForecast(grants.deadline(self._oldest[slot]), grants.longest_chunk_s, whole)
+        return ChunkForecast(permits.deadline(self._oldest[slot]), permits.longest_chunk_s, whole)
 
     def time_left_s(self, slot: int, version: int, now: float) -> float:
         """Longest duration of a chunk that this version begins now."""

@@ -34,7 +34,7 @@ class CheckpointWriter:
         self._directory = directory
         self._save_interval = save_interval
         self._keep_interval = keep_interval
-        self._latest_interval_s = latest_min_interval_s
+        self._latest_min_interval_s = latest_min_interval_s
         self._clock = clock
         self._saved = saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if background else None
@@ -46,7 +46,7 @@ class CheckpointWriter:
     def claim(self, iteration: int) -> bool:
         """Whether this iteration shall be written; then it must be submitted."""
         with self._lock:
-            is_due = self._claims == 0 and self._clock() - self._claimed >= self._latest_interval_s
+            is_due = self._claims == 0 and self._clock() - self._claimed >= self._latest_min_interval_s
             if not is_due and not self._is_kept(iteration):
                 return False
             self._claims += 1

@@ -1,9 +1,9 @@
 """Makes batches of what was read: unpacked at once where that fits, else pool by pool.
 
-half-packed fragments ─▶ what is small ──────────────────────────┐
-          │                                                      ├─▶ batch, on the device
+half-packed fragments ─▶ what is small ───────────────────────────────┐
+          │                                                           ├─▶ batch, on the device
           ├─ all of it fits in `decode_cache_bytes` ─▶ unpack, stack ─┤
-          └─ else ─▶ unpacker, of pools of fragments that fit ───┘
+          └─ else ─▶ unpacker, of pools of fragments that fit ────────┘
 """
 
 import logging
@@ -38,7 +38,7 @@ class Collator:
             least_rows: Fragments of a pool at least, whatever they take.
         """
         self._device = device
-        self._decoded_bytes = decode_cache_bytes
+        self._decode_cache_bytes = decode_cache_bytes
         self._uploader = Uploader(device)
         self._least_rows = least_rows
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="unpacker")
@@ -54,10 +54,10 @@ class Collator:
         rows = [place(name, half.steps, half) for name, half in named]
         row_bytes, width = [half.large_bytes for _, half in named], width_of(rows)
         batch = collate_steps([name for name, _ in named], rows)
-        if len(rows) * max(row_bytes) <= self._decoded_bytes:  # Rows are padded to the longest.
+        if len(rows) * max(row_bytes) <= self._decode_cache_bytes:  # Rows are padded to the longest.
             large = stack(rows, width, pinned=self._uploader.wants_pinned, spread=self._threads.map)
             return filled(batch, large).sent(self._uploader.upload)
-        rows_per_pool = max(self._least_rows, self._decoded_bytes // POOLS // max(row_bytes))
+        rows_per_pool = max(self._least_rows, self._decode_cache_bytes // POOLS // max(row_bytes))
         self._log_unpacking(len(rows), rows_per_pool, sum(row_bytes))
         unpacker = DecodeAhead(
             rows,

@@ -51,13 +51,12 @@ class Objective:
 
     def _coefs(self, rates: Rates) -> PPOCoefs:
         """While the value head warms up, only its error is trained on."""
-        is_trained = not rates.warming_up
         return PPOCoefs(
             clip=rates.clip,
-            policy=is_trained * self._config.ppo_policy_coef,
+            policy=0.0 if rates.warming_up else self._config.ppo_policy_coef,
             value=self._config.ppo_vf_coef,
-            entropy=is_trained * rates.entropy,
-            rho=is_trained * rates.rho,
+            entropy=0.0 if rates.warming_up else rates.entropy,
+            rho=0.0 if rates.warming_up else rates.rho,
             weight_cap=self._weight_cap,
             clips_value=self._config.clip_vloss,
             log_ratio_range=self._config.log_ratio_range,

@@ -143,8 +143,8 @@ def identity_of(limits: Limits) -> ShardIdentity:
 
 def check(directory: Path, identity: ShardIdentity, state: ReplayState) -> None:
     """Refuses a store that does not fit its identity or the configuration."""
-    standing, limits = state.run_state, state.limits
-    if state.ledger.appended < identity.appended or (identity.run_id and not standing.run_id):
+    run_state, limits = state.run_state, state.limits
+    if state.ledger.appended < identity.appended or (identity.run_id and not run_state.run_id):
         raise CorruptError(
             f"{directory} has lost fragments: it knows of {state.ledger.appended}, {identity.appended} had been synced "
             "to disk"
@@ -154,9 +154,9 @@ def check(directory: Path, identity: ShardIdentity, state: ReplayState) -> None:
             f"{directory} is shard {identity.shard} of {identity.shards} (counted from 0), this process is shard "
             f"{limits.shard} of {limits.shards}; neither can change within a run: give every shard its own store again"
         )
-    if standing.run_id and standing.schema != limits.schema_fingerprint:
+    if run_state.run_id and run_state.schema != limits.schema_fingerprint:
         raise ContractError(
-            f"{directory} holds fragments of schema {standing.schema}, run {standing.run_id} now has "
+            f"{directory} holds fragments of schema {run_state.schema}, run {run_state.run_id} now has "
             f"{limits.schema_fingerprint}"
         )
 

@@ -202,7 +202,7 @@ def test_every_actor_and_every_shard_is_a_process_in_a_place_of_its_own(tmp_path
     config = spread(load("cartpole", settings))
     run = Run(directory=tmp_path, config=config, schema=Schema(obs={}, action={}), architecture="")
     said: list[str] = []
-    fleet = supervisor(run, tell=said.append, tick=lambda: None)
+    fleet = supervisor(run, report=said.append, tick=lambda: None)
     names = [[child.name for child in stage] for stage in fleet.stages]
     actors = ["actor-0", "actor-1", "actor-2"]
     assert names == [["learner"], actors, ["replay-0", "replay-1"], ["parameters"]]

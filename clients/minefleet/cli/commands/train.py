@@ -131,7 +131,7 @@ def train_fleet(run: Run, start: Start) -> Outcome:
         stall.tick(iterated=iterated or not is_training)
         curve.tick()
 
-    fleet = supervisor(run, tell=progress.say, tick=tick, start=start)
+    fleet = supervisor(run, report=progress.say, tick=tick, start=start)
     with progress:
         progress.say(f"training in {run.directory}")
         ending = fleet.run()
