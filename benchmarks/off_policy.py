@@ -29,12 +29,12 @@ from minefleet.config import FleetConfig
 from minefleet.config.load import load
 from minefleet.core.files import write_whole
 from minefleet.policies import build
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.training.schedules import progress, rates
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 STALENESS = (0, 2, 4, 8)

@@ -19,14 +19,14 @@ from minefleet.config import FleetConfig
 from minefleet.config.load import load
 from minefleet.policies import build
 from minefleet.policies.precision import DTYPES
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 

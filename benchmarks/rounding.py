@@ -24,7 +24,7 @@ from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, tree_map
 from minefleet.launch.preflight import describe_environment
 from minefleet.policies import Policy, build
-from minefleet.policies.weights import load_numpy, rounded_tensors, to_numpy
+from minefleet.policies.weight_arrays import load_numpy, rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint import read_policy
 from minefleet.runs.run import read_run

@@ -32,7 +32,7 @@ from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import Batch, collate
 from minefleet_learner.targets.amp import compute_dtype
-from minefleet_learner.training.compile import compiled_policy
+from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
 from vpt_costs import costs

@@ -1,7 +1,8 @@
 """Checks the English of docstrings and headings, and names: `python docs/check_language.py`, part of `make check`.
 
 A docstring or a heading must not open with a free relative clause ("What is stored", "Where files lie"): it names the
-thing, or says what a function returns or does. No two classes of the product have one name. The words that
+thing, or says what a function returns or does. No two classes of the product have one name, and no two modules but the
+parts that every role has. The words that
 `docs/glossary.md` rejects stand in no name and no sentence of the product, its protos and its pages; decisions, which
 record what was, may have them.
 """
@@ -21,6 +22,10 @@ PRODUCT = ("clients/", "services/")
 GLOSSARY = ROOT / "docs" / "glossary.md"
 EXEMPT = ("docs/glossary.md", "docs/check_language.py", "docs/decisions/", "CHANGELOG.md", "tests/", "benchmarks/")
 """The rules themselves, records of what was, and code that may still have the words."""
+SHARED_MODULES = frozenset("__init__ __main__ build errors loop metrics prometheus role service tools".split())
+"""The same part of several packages."""
+NAMED_FROM_OUTSIDE = ("clients/minefleet/cli/commands/", "clients/minefleet/config/")
+"""Modules that have a command's name, or a key's of the configuration."""
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"^\d+: ")
@@ -39,6 +44,7 @@ def main() -> None:
         for line, text in found(path)
     ]
     faults += shared_names(path for path in paths if path.startswith(PRODUCT))
+    faults += shared_modules(path for path in paths if path.startswith(PRODUCT))
     faults += rejected_words(path for path in paths if not path.startswith(EXEMPT))
     sys.exit("\n".join(faults) or 0)
 
@@ -59,6 +65,21 @@ def shared_names(paths: Iterable[str]) -> Iterator[str]:
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(path)
     return (f"{', '.join(found_in)}: several classes {name}" for name, found_in in places.items() if len(found_in) > 1)
+
+
+def shared_modules(paths: Iterable[str]) -> Iterator[str]:
+    """Faults of names that stand for several modules or packages."""
+    places: dict[str, set[str]] = {}
+    for path in paths:
+        if path.endswith(".py") and not path.startswith(NAMED_FROM_OUTSIDE):
+            module = Path(path)
+            for part in (module, module.parent):
+                places.setdefault(part.stem, set()).add(str(part))
+    return (
+        f"{', '.join(sorted(found_in))}: several modules {name}"
+        for name, found_in in places.items()
+        if len(found_in) > 1 and name not in SHARED_MODULES
+    )
 
 
 def rejected_words(paths: Iterable[str]) -> Iterator[str]:

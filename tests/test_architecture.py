@@ -31,8 +31,8 @@ def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-RESTRICTED = ["clients/minefleet/policies/vpt/files.py", "clients/minefleet/policies/vpt/pickles.py"]
-"""They read VPT's files, as weights alone and as plain data: tests/minefleet/policies/vpt/test_files.py."""
+RESTRICTED = ["clients/minefleet/policies/vpt/weight_files.py", "clients/minefleet/policies/vpt/pickles.py"]
+"""They read VPT's files, as weights alone and as plain data: tests/minefleet/policies/vpt/test_weight_files.py."""
 
 
 def test_nothing_pickles() -> None:

@@ -13,7 +13,7 @@ from minefleet.core.tree import tree_map
 from minefleet.envs import schema_of
 from minefleet.envs.faulty import Faulty, Mark
 from minefleet.v1 import episode_pb2
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.recorder import Recorder
 
 Fragments = list[tuple[Name, Fragment]]
@@ -33,7 +33,7 @@ class Stream:
         self._seeds = iter(range(seed, seed + 10_000))
         self._env = Faulty(**ENV)
         self._recorder = Recorder(schema_of(self._env), 1, LENGTH)
-        self._episodes = Episodes(1, 0.99)
+        self._episodes = EpisodeRecorder(1, 0.99)
         self._obs, _ = self._env.reset(seed=next(self._seeds))
         self._first = True
 

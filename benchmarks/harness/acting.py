@@ -11,7 +11,7 @@ from harness.replaying import RUN_ID, Server, scratch, serving
 from minefleet.config.load import from_data
 from minefleet.launch.prepare import prepare
 from minefleet.policies import build
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run

@@ -135,7 +135,7 @@ def faulty_fleet(
 def publish(run: Run, address: str) -> None:
     """Publishes fresh weights twice: actors that find a first version draw the run's seed, which is for one of them."""
     from minefleet.policies import build
-    from minefleet.policies.weights import to_numpy
+    from minefleet.policies.weight_arrays import to_numpy
 
     weights = to_numpy(build(run.config.policy, run.schema))
     with closing(ParametersClient(address)) as learner:

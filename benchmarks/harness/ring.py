@@ -22,12 +22,12 @@ from minefleet.core.schema import Schema
 from minefleet.envs.corridor import FORWARD
 from minefleet.policies import Policy
 from minefleet.policies.actor_critic import ActorCritic
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 Values = NDArray[np.floating[Any]]

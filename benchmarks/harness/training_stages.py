@@ -18,10 +18,10 @@ WAITS = (
 )
 """Innermost functions of a thread that waits."""
 STAGES = (
-    ("forward", ("Forward.__call__ (", "evaluate (minefleet_learner/targets/forward.py")),
+    ("forward", ("Forward.__call__ (", "evaluate (minefleet_learner/targets/passes.py")),
     ("backward", ("backward (torch/_tensor.py", "Tensor.backward (")),
     ("optimizer", ("step (torch/optim/", "clip_grad_norm", "zero_grad (torch/optim/")),
-    ("gather", ("gather (minefleet_learner/", "observations (minefleet_learner/targets/forward.py")),
+    ("gather", ("gather (minefleet_learner/", "observations (minefleet_learner/targets/passes.py")),
     (
         "pack and unpack",
         ("minefleet/rpc/codec.py", "minefleet_learner/data/lazy_obs.py", "minefleet_learner/data/collate.py"),

@@ -21,11 +21,11 @@ from minefleet.config import FleetConfig
 from minefleet.config.load import from_settings
 from minefleet.core.errors import ConfigError, FleetError, GaveUpError
 from minefleet.core.files import write_whole
-from minefleet.core.import_path import reference_of
-from minefleet.launch import rollout
+from minefleet.core.user_code import reference_of
+from minefleet.launch import rollout_roles
 from minefleet.launch.prepare import RESULT_FILE, hold, holding, join, prepare, prepare_resumed
+from minefleet.launch.role_supervisor import LEARNER_ONLY, supervisor
 from minefleet.launch.rollout_manager import RolloutManager
-from minefleet.launch.supervisor import LEARNER_ONLY, supervisor
 from minefleet.runs.run import RUN_FILE, WHOLE_CONFIG_FILE, Run, read_run
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def start_rolloutmanager(
         return RolloutManager(join(config, manager.run.directory))
     run = None if is_there else prepare(config, directory)
     descriptor = hold(directory)
-    return rollout.start(
+    return rollout_roles.start(
         run or prepare_resumed(config, read_run(directory)),
         outlives_us=config.detach_rollout_manager,
         descriptor=descriptor,
@@ -150,7 +150,7 @@ def _train(run: Run) -> dict[str, Any]:
 
     def tick() -> None:
         if not manager.pid:
-            raise FleetError(f"the rollout manager has ended before the learner; see {run.logs / rollout.LOG}")
+            raise FleetError(f"the rollout manager has ended before the learner; see {run.logs / rollout_roles.LOG}")
 
     result.unlink(missing_ok=True)
     ending = supervisor(run, logger.info, tick, stages=LEARNER_ONLY).run()

@@ -18,9 +18,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env import process_tree
-from minefleet_env.frames import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_env.host import EnvHost
 from minefleet_env.layout import attach
+from minefleet_env.packets import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_env.probe import reply
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minefleet_env.errors import EnvError
-from minefleet_env.factory import make
-from minefleet_env.frames import Command, EpisodeEnd, Failure, Kind, Reply
+from minefleet_env.make_env import make
+from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.spaces import reader, schema_of, writer
 from minefleet_env.wrappers.masks import MASK, allow_nothing, masks_of
 

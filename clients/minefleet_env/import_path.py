@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env.errors import RefusedError
-from minefleet_env.minecraft import names
+from minefleet_env.minecraft import import_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         RefusedError: If there is no such file.
     """
-    names.serve()
+    import_stubs.serve()
     path = path.resolve()
     if not path.is_file():
         raise RefusedError(f"there is no file {path}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.factory import make
 from minefleet_env.host import refuse_error, rendered
+from minefleet_env.make_env import make
 from minefleet_env.spaces import schema_of, writer
 
 if TYPE_CHECKING:

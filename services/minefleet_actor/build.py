@@ -15,7 +15,7 @@ from minefleet.core.tree import flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
 from minefleet.policies.precision import DTYPES
-from minefleet.policies.weights import Architecture, architecture
+from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 from minefleet_actor.inference.batcher import InferenceBatcher
@@ -27,8 +27,8 @@ from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
 from minefleet_actor.pool.slots import episode_seed
 from minefleet_actor.replay_io.connect import connect
-from minefleet_actor.replay_io.streams import StreamRouter
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.replay_io.stream_router import StreamRouter
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.rollout.reward_shaping import shaping
@@ -87,7 +87,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         fragments_per_chunk=per_chunk,
         actor_index=context.index,
     )
-    episodes = Episodes(pool.num_slots, run.config.train_config.discount)
+    episodes = EpisodeRecorder(pool.num_slots, run.config.train_config.discount)
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     actor = Actor(
@@ -217,7 +217,12 @@ def is_to_film(run: Run) -> bool:
 
 
 def make_camera(
-    run: Run, pool: Pool, episodes: Episodes, router: StreamRouter, parameters: ParametersClient, metrics: ActorMetrics
+    run: Run,
+    pool: Pool,
+    episodes: EpisodeRecorder,
+    router: StreamRouter,
+    parameters: ParametersClient,
+    metrics: ActorMetrics,
 ) -> Camera:
     """A camera that films while parameters names this actor."""
     worker = run.config.rollout_config.worker_config

@@ -50,8 +50,8 @@ from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
-from minefleet_actor.replay_io.streams import StreamRouter
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.replay_io.stream_router import StreamRouter
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.video.camera import Camera
@@ -83,7 +83,7 @@ class Actor:
         inference: PolicyRunner,
         batcher: InferenceBatcher,
         recorder: Recorder,
-        episodes: Episodes,
+        episodes: EpisodeRecorder,
         router: StreamRouter,
         follower: WeightsFollower,
         metrics: ActorMetrics,

@@ -16,7 +16,7 @@ from minefleet.launch.ranks import ranks_on_this_machine
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
 from minefleet.policies.policy import twin
-from minefleet.policies.weights import rounded_tensors
+from minefleet.policies.weight_arrays import rounded_tensors
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run
@@ -35,8 +35,8 @@ from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.publish import LearnerServices
 from minefleet_learner.rank_worker import FollowingShards, RankWorker
 from minefleet_learner.targets.amp import compute_dtype
-from minefleet_learner.training.compile import compiled_policy
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.compiled_policy import compiled_policy
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 from minefleet_runtime.context import RoleContext
 

@@ -16,7 +16,7 @@ from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.process_group import Ranks
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.state import digest, optimizer_tensors
+from minefleet_learner.training.train_state import digest, optimizer_tensors
 from minefleet_learner.training.updater import Updater
 
 START, PART, UPDATE, END = "start", "part", "update", "end"

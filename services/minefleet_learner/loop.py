@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from minefleet.policies.weights import Weights
+from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
 from minefleet.runs.run import RUN_FILE

@@ -18,7 +18,7 @@ import numpy as np
 
 from minefleet.core.errors import ContractError, FencedError, GaveUpError
 from minefleet.core.files import write_whole
-from minefleet.policies.weights import Weights
+from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import NO_POSITION, Position
 from minefleet.runs.checkpoint import CheckpointState
@@ -26,7 +26,7 @@ from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
-from minefleet_learner.metrics.episodes import EpisodeStatistics
+from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.loggers import MetricsLogger, finite
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, evaluation_row, make_row
@@ -34,7 +34,7 @@ from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_shares import StepShares
 from minefleet_learner.training.optimizer_step import NonFiniteError
-from minefleet_learner.training.state import TrainState, checkpoint_of
+from minefleet_learner.training.train_state import TrainState, checkpoint_of
 from minefleet_runtime.context import StatusTracker
 
 RESULT_FILE = "result.json"

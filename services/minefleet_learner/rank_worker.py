@@ -26,7 +26,7 @@ from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.process_group import Ranks
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)

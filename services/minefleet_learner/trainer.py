@@ -142,7 +142,7 @@ class BaseTrainer(ABC):
         import torch
 
         from minefleet_learner.targets.estimate import estimate, recompute
-        from minefleet_learner.targets.forward import stored_state
+        from minefleet_learner.targets.passes import stored_state
 
         if num_fragments != self.config.fragments_per_iteration:
             raise ValueError(

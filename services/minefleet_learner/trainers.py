@@ -10,7 +10,7 @@ from functools import partial
 
 from minefleet.config import TrainConfig
 from minefleet.config.fleet import OUR_TRAINER
-from minefleet.core import import_path
+from minefleet.core import user_code
 from minefleet.core.errors import ConfigError
 from minefleet.launch.rollout_manager import RolloutManager
 from minefleet.runs.run import Run
@@ -26,7 +26,7 @@ def find(name: str) -> type[BaseTrainer]:
     if name == OUR_TRAINER:
         return PPOTrainer
     try:
-        found = import_path.load(name)
+        found = user_code.load(name)
     except ConfigError as error:
         raise ConfigError(f"trainer_name={name}: {error}") from error
     if not isinstance(found, type) or not issubclass(found, BaseTrainer):
@@ -40,7 +40,7 @@ def find(name: str) -> type[BaseTrainer]:
 def build_trainer(run: Run) -> BaseTrainer:
     """Builds the trainer of a run."""
     from minefleet.policies import build
-    from minefleet_env.factory import make
+    from minefleet_env.make_env import make
 
     config = run.config
     return find(config.trainer_name)(

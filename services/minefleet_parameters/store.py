@@ -46,14 +46,14 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
 )
-from minefleet.core.files import write_whole
+from minefleet.core.files import remove_partial_files, write_whole
 from minefleet.rpc.weights.manifest import check_architecture, check_manifest, info_of
 from minefleet.rpc.weights.missing import MissingTensorsError
 from minefleet.rpc.weights.tensor_chunks import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.disk_full import refusing_when_full, remove_asides
 from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
 from minefleet_parameters.upload import WeightsUpload
+from minefleet_runtime.disk_full import overloaded_when_full
 
 IDENTITY_FILE = "identity.json"
 
@@ -133,8 +133,8 @@ class ParameterStore:
         shutil.rmtree(self._incoming_path, ignore_errors=True)
         self._incoming_path.mkdir()
         self._versions_path.mkdir(exist_ok=True)
-        remove_asides(self._directory)
-        remove_asides(self._versions_path)
+        remove_partial_files(self._directory)
+        remove_partial_files(self._versions_path)
         self.identity = _read_identity(self._identity_path)
         versions = [_read_version(path) for path in self._versions_path.glob("*.json")]
         self._versions = {version.version: version for version in versions}
@@ -308,7 +308,7 @@ class ParameterStore:
         return (entry for version in self._versions.values() for entry in version.manifest.tensors)
 
     def _write_identity(self, identity: StoreIdentity) -> None:
-        with refusing_when_full():
+        with overloaded_when_full():
             write_whole(self._identity_path, json.dumps(asdict(identity)))
         self.identity = identity
 
@@ -337,7 +337,7 @@ class ParameterStore:
         version.publish_time.GetCurrentTime()
         path = self._version_path(version.version)
         try:
-            with refusing_when_full():
+            with overloaded_when_full():
                 self.tensors.take_over(whole, header.manifest.tensors)
                 write_whole(path, json_format.MessageToJson(version, preserving_proto_field_name=True))
         except (OSError, OverloadedError):

@@ -16,8 +16,8 @@ from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_chunks import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
-from minefleet_parameters.disk_full import refusing_when_full
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
+from minefleet_runtime.disk_full import overloaded_when_full
 
 
 class WeightsUpload:
@@ -40,7 +40,7 @@ class WeightsUpload:
 
     def start(self) -> None:
         """Makes the tensors that have no bytes to wait for."""
-        with self._lock, refusing_when_full():
+        with self._lock, overloaded_when_full():
             self._check_open()
             for entry in self._entries.values():
                 if entry.size_bytes == 0:
@@ -53,7 +53,7 @@ class WeightsUpload:
             RejectedError: If one is not the next piece of its tensor.
             OverloadedError: If the disk is full.
         """
-        with self._lock, refusing_when_full():
+        with self._lock, overloaded_when_full():
             self._check_open()
             for piece in pieces:
                 data = piece.data
@@ -69,7 +69,7 @@ class WeightsUpload:
         """
         with self._lock:
             self._check_open()
-            with refusing_when_full():
+            with overloaded_when_full():
                 whole = {digest: finishing.result() for digest, finishing in self._finishing.items()}
             yield whole
 

@@ -22,7 +22,7 @@ from minefleet_runtime.health import AioHealth, Health
 from minefleet_runtime.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
 from minefleet_runtime.process import allow_open_files, await_free_port, findable, is_loopback
-from minefleet_runtime.status import AioStatusServicer, StatusServicer
+from minefleet_runtime.status_service import AioStatusServicer, StatusServicer
 
 logger = logging.getLogger(__name__)
 

@@ -143,7 +143,7 @@ def test_an_environment_of_minerl_in_an_interpreter_without_it_is_a_problem(path
 def test_a_java_that_does_not_answer_is_not_called_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(path, "java", "")
     (path / "java").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
-    monkeypatch.setattr("minefleet.doctor.minecraft.JAVA_ANSWERS_S", 0.1)
+    monkeypatch.setattr("minefleet.doctor.minecraft_checks.JAVA_ANSWERS_S", 0.1)
     only(found("java", config(interpreter(path, MINERL))), Level.PROBLEM, "does not answer")
 
 

@@ -10,7 +10,7 @@ from tests.role_process import RoleProcess, wait_for
 from minefleet.config.load import from_data
 from minefleet.launch.prepare import prepare
 from minefleet.policies import build
-from minefleet.policies.weights import Weights, to_numpy
+from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import Position, ReplayClient
 from minefleet.runs.run import Run

@@ -20,7 +20,7 @@ from minefleet.policies import Policy, PolicyOutput
 from minefleet.policies.frozen_encoder import KEY, FrozenEncoder
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.value_norm import ValueNorm
-from minefleet.policies.weights import Weights, to_numpy
+from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.weights.version import VersionInfo
 from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher
@@ -31,9 +31,9 @@ from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import SlotTimer
 from minefleet_actor.pool import EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import StreamVerdict
-from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, shard_numbers
+from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers
 from minefleet_actor.replay_io.uploader import QueuedFragment
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 
@@ -281,7 +281,7 @@ def play(
         inference=inference,
         batcher=batcher,
         recorder=Recorder(schema, SLOTS, 6),
-        episodes=Episodes(SLOTS, 0.9),
+        episodes=EpisodeRecorder(SLOTS, 0.9),
         router=lanes_,
         cuts=FreshnessCuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]

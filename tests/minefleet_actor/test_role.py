@@ -15,7 +15,7 @@ from minefleet.core.errors import EXIT_GAVE_UP
 from minefleet.launch import ports
 from minefleet.launch.preflight import preflight
 from minefleet.policies import build
-from minefleet.policies.weights import Weights, to_numpy
+from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 

@@ -21,7 +21,7 @@ from minefleet.launch import ports
 from minefleet.launch.preflight import preflight
 from minefleet.monitoring.status import read_status
 from minefleet.policies import build
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from minefleet.config import EnvConfig
 from minefleet_env import layout
 from minefleet_env.errors import RefusedError
-from minefleet_env.frames import Command, Kind
 from minefleet_env.host import EnvHost
+from minefleet_env.packets import Command, Kind
 from minefleet_env.probe import describe
 from minefleet_env.spaces import schema_of
 

@@ -22,7 +22,7 @@ HEAVY = (
 )
 BUILT_IN = {"dict", "frozenset", "list", "set", "tuple", "type"}
 OURS = """
-from minefleet_env.factory import make
+from minefleet_env.make_env import make
 from minefleet_env.wrappers.wrap import DEFAULTS
 make(dict(id="minefleet/Corridor-v0", generator="", kwargs={}, wrappers=DEFAULTS))
 """

@@ -21,7 +21,7 @@ from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")

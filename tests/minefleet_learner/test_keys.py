@@ -24,10 +24,10 @@ from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_in, burned_steps
 from minefleet_learner.data.pieces import cut, windows
 from minefleet_learner.targets.estimate import recompute
-from minefleet_learner.targets.forward import evaluate_pieces
+from minefleet_learner.targets.passes import evaluate_pieces
 from minefleet_learner.targets.sequence_starts import states_before
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.state import seed_everything
+from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]

@@ -24,9 +24,9 @@ from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EpisodeEnd, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import RolloutPermits
-from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter
+from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter
 from minefleet_actor.replay_io.uploader import QueuedFragment
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
 from minefleet_replay.state.chunk_names import ChunkName
@@ -349,7 +349,7 @@ def simulate(
         inference=inference,  # type: ignore[arg-type]
         batcher=InferenceBatcher(inference, lambda: pool.obs),  # type: ignore[arg-type]
         recorder=Recorder(SCHEMA, pool.num_slots, FRAGMENT),
-        episodes=Episodes(pool.num_slots, 0.9),
+        episodes=EpisodeRecorder(pool.num_slots, 0.9),
         router=lanes,
         follower=post,  # type: ignore[arg-type]
         metrics=ActorMetrics(CollectorRegistry(), "actor", 1),

@@ -24,6 +24,12 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     sync(path.parent)
 
 
+def remove_partial_files(directory: Path) -> None:
+    """Removes what a crash in `write_whole` has left in a directory."""
+    for aside in directory.glob(".*"):
+        aside.unlink()
+
+
 def write_durably(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Writes a file whose bytes survive power loss; its name survives once the directory is synced too.
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from minefleet.config import FleetConfig
 from minefleet.doctor.finding import Finding, Level
 from minefleet.doctor.interpreter import check_interpreter, inspect_python
-from minefleet.doctor.machine import check_machine
-from minefleet.doctor.minecraft import MINERL, MINESTUDIO, check_minecraft
+from minefleet.doctor.machine_checks import check_machine
+from minefleet.doctor.minecraft_checks import MINERL, MINESTUDIO, check_minecraft
 
 __all__ = ["Finding", "Level", "examine"]
 

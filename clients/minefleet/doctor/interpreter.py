@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from minefleet.doctor.finding import Finding, Level, ask
-from minefleet.doctor.minecraft import GUIDE, MINERL, MINESTUDIO
+from minefleet.doctor.minecraft_checks import GUIDE, MINERL, MINESTUDIO
 from minefleet_env import boot
 
 QUOTED = 100

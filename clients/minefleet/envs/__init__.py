@@ -40,11 +40,11 @@ def make(config: "EnvConfig", render_mode: str | None = None) -> Any:
     """
     from dataclasses import asdict
 
-    from minefleet.core.import_path import refusing
-    from minefleet_env import factory
+    from minefleet.core.user_code import refusing
+    from minefleet_env import make_env
 
     with refusing():
-        return factory.make(asdict(config), render_mode)
+        return make_env.make(asdict(config), render_mode)
 
 
 def schema_of(env: Any) -> "Schema":
@@ -53,8 +53,8 @@ def schema_of(env: Any) -> "Schema":
     Raises:
         ConfigError: If a space, or a key of a Dict, has no counterpart in a schema; names the leaf.
     """
-    from minefleet.core.import_path import refusing
     from minefleet.core.schema import Schema
+    from minefleet.core.user_code import refusing
     from minefleet_env import spaces
 
     with refusing():

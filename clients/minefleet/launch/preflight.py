@@ -99,7 +99,7 @@ def check_devices(config: FleetConfig) -> dict[str, Any]:
 def answer(config: FleetConfig, schema: Schema) -> dict[str, Any]:
     """Returns what the child process finds out about the policy."""
     from minefleet.policies import build
-    from minefleet.policies.weights import architecture, architecture_fingerprint, check_state
+    from minefleet.policies.weight_arrays import architecture, architecture_fingerprint, check_state
 
     with naming(f"the policy {config.policy.generator or 'of minefleet'} fails"):
         policy = build(config.policy, schema, config.path_map)

@@ -1,7 +1,7 @@
 """A handle on a run's replay, parameters and actors, for a trainer.
 
-`python -m minefleet.launch.rollout` keeps them alive and holds the run's directory. The handle finds that process by
-its number, and takes it for nobody else by its command line.
+`python -m minefleet.launch.rollout_roles` keeps them alive and holds the run's directory. The handle finds that process
+by its number, and takes it for nobody else by its command line.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class RolloutManager:
 
 def rollout_command(directory: Path) -> list[str]:
     """Arguments of the Python that keeps a run's roles alive."""
-    return ["-m", "minefleet.launch.rollout", "--run-dir", str(directory)]
+    return ["-m", "minefleet.launch.rollout_roles", "--run-dir", str(directory)]
 
 
 def _keeps(pid: int, directory: Path) -> bool:

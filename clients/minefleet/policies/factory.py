@@ -6,18 +6,18 @@ from functools import partial
 
 from minefleet.config import PolicyConfig
 from minefleet.config.paths import there
-from minefleet.core import import_path
+from minefleet.core import user_code
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.policies import frozen_encoder
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.layers.encoders import encoder
 from minefleet.policies.minestudio.adapter import MinePolicyAdapter, is_mine_policy
-from minefleet.policies.minestudio.probe import probe
+from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
 from minefleet.policies.vpt.generator import check_fits
-from minefleet_env.minecraft import names
+from minefleet_env.minecraft import import_stubs
 
 SCHEMA = "schema"
 """A parameter of a generator."""
@@ -49,8 +49,8 @@ def build(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str] | No
 
 def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]) -> Policy:
     reference = config.generator
-    names.serve(partial(_load_vpt_policy, path_map))
-    generator = import_path.load(reference)
+    import_stubs.serve(partial(_load_vpt_policy, path_map))
+    generator = user_code.load(reference)
     arguments = dict.fromkeys(_schema_arguments(generator), schema) | config.kwargs
     try:
         inspect.signature(generator).bind(**arguments)

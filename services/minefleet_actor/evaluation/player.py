@@ -17,7 +17,7 @@ from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.video.lens import Lens, make_lens
 from minefleet_actor.video.reel import Reel, caption_of
 
@@ -55,7 +55,7 @@ class Player:
         """The file, once it is written."""
         self._recording = recording
         self._pool = pool
-        self._episodes = Episodes(pool.num_slots, discount, evaluation=True)
+        self._episodes = EpisodeRecorder(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
         self._left = np.zeros(pool.num_slots, np.int64)

@@ -19,8 +19,8 @@ from torch import Tensor
 from minefleet.config import WorkerConfig
 from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
-from minefleet.policies.compile import compiled, headline
 from minefleet.policies.precision import DTYPES, compute, exact_float32
+from minefleet.policies.torch_compile import compiled, headline
 
 logger = logging.getLogger(__name__)
 

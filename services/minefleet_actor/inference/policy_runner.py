@@ -19,7 +19,7 @@ from torch import Tensor
 from minefleet.core.schema import Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
-from minefleet.policies.weights import Architecture, architecture, load_numpy
+from minefleet.policies.weight_arrays import Architecture, architecture, load_numpy
 from minefleet_actor.inference.forward import Forward, ForwardOptions
 from minefleet_actor.inference.weight_layout import lay_out
 

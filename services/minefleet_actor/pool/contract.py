@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import GaveUpError
 from minefleet.core.tree import Tree
-from minefleet_env.frames import EpisodeEnd, Failure, Kind
+from minefleet_env.packets import EpisodeEnd, Failure, Kind
 
 __all__ = ["EnvGaveUpError", "EnvStartError", "EpisodeEnd", "Failure", "Kind", "Pool", "Ready", "Slots"]
 

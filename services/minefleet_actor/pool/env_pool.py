@@ -38,10 +38,9 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Failure, Ready, Slots
+from minefleet_actor.pool.env_process import Stage
 from minefleet_actor.pool.failure_log import FailureLog
-from minefleet_actor.pool.process import Stage
-from minefleet_actor.pool.slots import SlotTable, SlotTablePool
-from minefleet_actor.pool.supervisor import (
+from minefleet_actor.pool.process_supervisor import (
     Event,
     OverMemory,
     ProcessAnswer,
@@ -50,10 +49,11 @@ from minefleet_actor.pool.supervisor import (
     TimerFired,
     named,
 )
+from minefleet_actor.pool.slots import SlotTable, SlotTablePool
 from minefleet_actor.pool.turnstile import StartLimiter
 from minefleet_actor.pool.wear import RecycleSchedule
 from minefleet_env import boot, layout
-from minefleet_env.frames import Command, Setup
+from minefleet_env.packets import Command, Setup
 
 KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""

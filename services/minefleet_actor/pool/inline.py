@@ -14,8 +14,8 @@ from minefleet.core.tree import Tree
 from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
 from minefleet_actor.pool.slots import SlotTable, SlotTablePool
 from minefleet_env import layout
-from minefleet_env.frames import Command
 from minefleet_env.host import EnvHost
+from minefleet_env.packets import Command
 
 
 class InlinePool(SlotTablePool):

@@ -18,8 +18,8 @@ from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.breaker import Breaker
 from minefleet_actor.pool.contract import Ready, Slots
-from minefleet_env.frames import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.layout import private
+from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
 
 FAILED = int(Kind.FAILED)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet_actor.replay_io.streams import StreamRouter
+from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.recorder import Recorder
 
 MARGIN_S = 0.03

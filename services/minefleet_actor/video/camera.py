@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from minefleet.v1 import episode_pb2
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.rollout.episodes import Episodes
+from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.video.lens import Lens
 from minefleet_actor.video.picture import Caption
 from minefleet_actor.video.reel import Reel, caption_of, forget_oldest, video_name
@@ -77,7 +77,7 @@ class Camera:
         self,
         *,
         lens: Lens,
-        episodes: Episodes,
+        episodes: EpisodeRecorder,
         film: Callable[[int, bool], None],
         is_named: Callable[[], bool],
         report: Report,

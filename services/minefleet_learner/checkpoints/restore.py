@@ -8,12 +8,12 @@ from pathlib import Path
 from minefleet.config import TrainConfig
 from minefleet.config.train import AUTO
 from minefleet.policies import zero_value_head
-from minefleet.policies.weights import load_numpy, to_numpy
+from minefleet.policies.weight_arrays import load_numpy, to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read
 from minefleet.runs.policy_source import read_weights
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.host_copy import Copier
-from minefleet_learner.training.state import (
+from minefleet_learner.training.train_state import (
     TrainState,
     checkpoint_of,
     load_optimizer,

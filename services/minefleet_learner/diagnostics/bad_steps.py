@@ -26,7 +26,7 @@ from minefleet_learner.algorithms.ppo import StepTargets
 from minefleet_learner.checkpoints.restore import take_snapshot
 from minefleet_learner.data.batch import OF_TENSORS, Batch
 from minefleet_learner.data.pieces import Pieces
-from minefleet_learner.targets.prepare import Prepared
+from minefleet_learner.targets.preparer import Prepared
 from minefleet_learner.training.optimizer_step import BAD_STEPS
 from minefleet_learner.training.schedules import Rates
 from minefleet_learner.training.updater import BadStep, Updater

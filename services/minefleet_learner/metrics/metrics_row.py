@@ -10,8 +10,8 @@ from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import episode_pb2
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity
+from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.episode_window import mean
-from minefleet_learner.metrics.episodes import EpisodeStatistics
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates
 

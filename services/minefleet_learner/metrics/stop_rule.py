@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from minefleet.config import FleetConfig
 from minefleet.runs.checkpoint import CheckpointState
-from minefleet_learner.metrics.episodes import EpisodeStatistics
+from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 
 MIN_EPISODES = 20
 """Episodes without which no mean return is judged."""

@@ -16,7 +16,7 @@ from minefleet_learner.algorithms.advantages import chain, chain_vtrace
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.pieces import sequences
 from minefleet_learner.targets.amp import compute_dtype
-from minefleet_learner.targets.forward import (
+from minefleet_learner.targets.passes import (
     evaluate,
     gather,
     has_memory,

@@ -16,7 +16,7 @@ from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
 from minefleet.policies.precision import compute
 from minefleet_learner.data.batch import Batch
-from minefleet_learner.targets.forward import gather, in_order, observations, passes, stored_state
+from minefleet_learner.targets.passes import gather, in_order, observations, passes, stored_state
 
 
 class StartCollector:

@@ -32,8 +32,8 @@ from minefleet_learner.data.pieces import draw
 from minefleet_learner.distributed.process_group import SINGLE_RANK, Ranks, RanksError
 from minefleet_learner.targets.batch_stats import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.targets.estimate import Estimates, RankBatch, estimate
-from minefleet_learner.targets.forward import acted_on, has_memory
-from minefleet_learner.targets.prepare import Prepared, Preparer
+from minefleet_learner.targets.passes import acted_on, has_memory
+from minefleet_learner.targets.preparer import Prepared, Preparer
 from minefleet_learner.targets.reference_state import build_carrier
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
@@ -41,7 +41,7 @@ from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective
 from minefleet_learner.training.optimizer_step import Stepper
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.state import Arrays, digest, rng_arrays
+from minefleet_learner.training.train_state import Arrays, digest, rng_arrays
 
 KL_SLACK = 1.5
 """An optimizer step may exceed `target_kl` by such a factor."""

@@ -13,9 +13,9 @@ import xxhash
 from minefleet.core.errors import CorruptError
 from minefleet.core.files import write_whole
 from minefleet_replay.state.ledger import Ledger
-from minefleet_replay.storage.disk_full import translated_shortage
 from minefleet_replay.storage.rocksdb import Store, StoreBatch
 from minefleet_replay.storage.rows import LEDGER, UNEXPLAINED, number_key
+from minefleet_runtime.disk_full import overloaded_when_full
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def write_counters(directory: Path, counters: Counters) -> None:
     """
     rows = {key.decode(): row.hex() for key, row in counters.system.items()}
     content = {"next_episode": counters.next_episode, "system": rows}
-    with translated_shortage():
+    with overloaded_when_full():
         write_whole(directory / FILE, json.dumps(content | {"checksum": _checksum(content)}))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minefleet.core.errors import ContractError, CorruptError
 from minefleet.core.files import write_whole
-from minefleet_replay.storage.disk_full import translated_shortage
+from minefleet_runtime.disk_full import overloaded_when_full
 
 FILE = "identity.json"
 
@@ -53,5 +53,5 @@ def write_identity(directory: Path, identity: ShardIdentity) -> None:
     Raises:
         OverloadedError: If the disk is full or too many files are open; the former one stays.
     """
-    with translated_shortage():
+    with overloaded_when_full():
         write_whole(directory / FILE, json.dumps(asdict(identity)))

@@ -20,8 +20,8 @@ from minefleet.core.errors import CorruptError
 from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet_replay.state.index import PayloadLocation
-from minefleet_replay.storage.disk_full import translated_shortage
 from minefleet_replay.storage.rocksdb import StorageError
+from minefleet_runtime.disk_full import overloaded_when_full
 
 SUFFIX = ".payloads"
 
@@ -56,7 +56,7 @@ class PayloadLog:
         Raises:
             OverloadedError: If the disk is full or too many files are open; nothing was written.
         """
-        with translated_shortage():
+        with overloaded_when_full():
             descriptor = self._open()
             place = PayloadLocation(self._newest, self._sizes[self._newest])
             written_bytes = _write(descriptor, pieces, place.offset)
@@ -72,7 +72,7 @@ class PayloadLog:
             OverloadedError: If too many files are open.
         """
         try:
-            with translated_shortage():
+            with overloaded_when_full():
                 descriptor = os.open(self.path(place.file), os.O_RDONLY)
         except FileNotFoundError as error:
             raise CorruptError(f"{self.path(place.file)} is missing") from error

@@ -16,7 +16,7 @@ from minefleet.runs.run import Run, read_run
 from minefleet_replay.engine.drop_log import why_dropped
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.storage.rocksdb import DATABASE
-from minefleet_replay.tools.export import ExportRequest, export
+from minefleet_replay.tools.export_fragments import ExportRequest, export
 from minefleet_replay.tools.fsck import fsck
 from minefleet_replay.tools.opening import locked, looking
 from minefleet_replay.tools.stats import stats

@@ -12,7 +12,7 @@ from minefleet.cli.settings import split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.launch.supervisor import LaunchEnd
+from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 

@@ -15,7 +15,7 @@ from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies import ActorCritic, Policy, build, frozen_encoder
 from minefleet.policies.frozen_encoder import KEY
 from minefleet.policies.layers.encoders import ENCODE_CHUNK_STEPS
-from minefleet_learner.training.compile import compiled_policy
+from minefleet_learner.training.compiled_policy import compiled_policy
 
 SIDE, WIDTH = 4, 3
 ACTION = {"buttons": Leaf(kind="discrete", shape=(), dtype="int64", categories=(5,))}

@@ -11,7 +11,7 @@ from tests.minefleet_actor.side_env import FAR, SPREAD, STEPS
 
 from minefleet.config import EnvConfig, FleetConfig, PolicyConfig
 from minefleet.policies import build
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import Run

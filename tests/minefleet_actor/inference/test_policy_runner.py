@@ -15,7 +15,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy, build
-from minefleet.policies.weights import to_numpy
+from minefleet.policies.weight_arrays import to_numpy
 from minefleet_actor.inference.forward import ForwardOptions, padded_sizes
 from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 

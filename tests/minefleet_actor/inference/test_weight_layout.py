@@ -10,7 +10,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import flatten
 from minefleet.policies import Policy, build
-from minefleet.policies.weights import load_numpy, to_numpy
+from minefleet.policies.weight_arrays import load_numpy, to_numpy
 from minefleet_actor.inference.weight_layout import lay_out
 
 SCHEMA = Schema(

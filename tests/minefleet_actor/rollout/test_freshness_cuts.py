@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minefleet_actor.replay_io.permits import StreamVerdict
-from minefleet_actor.replay_io.streams import ChunkForecast
+from minefleet_actor.replay_io.stream_router import ChunkForecast
 from minefleet_actor.rollout.freshness_cuts import (
     BALANCE,
     HICCUP_RATIO,

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from minefleet.config import FleetConfig, PolicyConfig, TrainConfig
 from minefleet.core.errors import ContractError
 from minefleet.core.schema import Schema
-from minefleet.policies.weights import architecture, to_numpy
+from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version import read_info
 from minefleet.runs.checkpoint import CheckpointState, read, write

@@ -19,7 +19,7 @@ from minefleet.policies import Policy
 from minefleet_learner.data.batch import collate
 from minefleet_learner.data.pieces import PADDING, Pieces, cut, draw, evenly, sequences, windows
 from minefleet_learner.targets.estimate import recompute
-from minefleet_learner.targets.forward import evaluate_pieces
+from minefleet_learner.targets.passes import evaluate_pieces
 from minefleet_learner.targets.sequence_starts import states_before
 from minefleet_learner.training.schedules import rates
 

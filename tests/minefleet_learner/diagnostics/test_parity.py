@@ -20,7 +20,7 @@ from minefleet.config import EnvConfig, PolicyConfig, TrainConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
 from minefleet.policies import Policy, build
-from minefleet.policies.weights import rounded_tensors, to_numpy
+from minefleet.policies.weight_arrays import rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet_actor.inference.forward import ForwardOptions
 from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep

@@ -5,7 +5,7 @@ import pytest
 from minefleet.config import FleetConfig, StopConfig, TrainConfig
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1.episode_pb2 import EpisodeRecord
-from minefleet_learner.metrics.episodes import EpisodeStatistics
+from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.training.schedules import progress
 

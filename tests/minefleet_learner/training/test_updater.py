@@ -19,12 +19,12 @@ from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import collate
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_learner.targets import forward, prepare
+from minefleet_learner.targets import passes, preparer
 from minefleet_learner.targets.estimate import recompute
-from minefleet_learner.targets.forward import gather
+from minefleet_learner.targets.passes import gather
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.state import digest, restore_rng, rng_arrays, seed_everything
+from minefleet_learner.training.train_state import digest, restore_rng, rng_arrays, seed_everything
 from minefleet_learner.training.updater import Updater
 
 Make = Callable[..., Fragment]
@@ -160,9 +160,9 @@ def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
     batch, config = make_batch(make_fragment, 0), replace(CONFIG, batch_size_per_gpu=6, batches_per_iteration=1)
     if recorded:
         config = replace(config, gae_values="behaviour")
-    trained, passes = [], []
+    trained, calls_of = [], list[int]()
     for steps in (10**6, 2 * batch.mask.shape[1], 1):
-        for module in (forward, prepare):
+        for module in (passes, preparer):
             monkeypatch.setattr(module, "PASS_STEPS", steps)
         policy = make_policy()
         calls = list[int]()
@@ -170,10 +170,10 @@ def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
         seed_everything(0)
         make_updater(policy, config).update(batch, rates(config, 0, 0.0))
         trained.append(weights(policy))
-        passes.append(len(calls))
-    assert passes[1] == 3 * passes[0]
+        calls_of.append(len(calls))
+    assert calls_of[1] == 3 * calls_of[0]
     steps = int(batch.mask.sum())
-    assert passes[2] == steps * config.epochs_per_iteration + (0 if recorded else len(batch))
+    assert calls_of[2] == steps * config.epochs_per_iteration + (0 if recorded else len(batch))
     for other in trained[1:]:
         for name, tensor in trained[0].items():
             torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5)
@@ -181,9 +181,9 @@ def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
 
 def test_a_policy_with_memory_runs_over_all_rows_that_it_may(make_fragment: Make, make_policy: MakePolicy) -> None:
     batch = make_batch(make_fragment, 0, gru_size=5)
-    assert forward.rows_of_a_pass(make_policy(5), batch, 1000) == 1000
-    assert forward.rows_of_a_pass(make_policy(), batch, 1000) == forward.PASS_STEPS // batch.mask.shape[1]
-    assert forward.rows_of_a_pass(make_policy(), batch, 2) == 2
+    assert passes.rows_of_a_pass(make_policy(5), batch, 1000) == 1000
+    assert passes.rows_of_a_pass(make_policy(), batch, 1000) == passes.PASS_STEPS // batch.mask.shape[1]
+    assert passes.rows_of_a_pass(make_policy(), batch, 2) == 2
 
 
 def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: MakePolicy) -> None:

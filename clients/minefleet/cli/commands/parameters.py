@@ -14,7 +14,7 @@ from rich.console import Console
 from minefleet.cli.commands.evaluate import positive
 from minefleet.cli.output.weights_table import RENDER
 from minefleet.cli.settings import newest_run
-from minefleet.cli.tools import Report, start_tool
+from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import ConfigError, DeadlineError, UnavailableError
 from minefleet.core.files import disk_bytes
 from minefleet.launch.prepare import stored_run

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Converts, prints one JSON object, and returns the exit code."""
     from minefleet.policies.vpt.architecture import PRESETS
-    from minefleet.policies.vpt.files import make_policy, read_architecture, write_policy
+    from minefleet.policies.vpt.weight_files import make_policy, read_architecture, write_policy
 
     if arguments.model not in PRESETS and not Path(arguments.model).exists():
         raise ConfigError(f"there is no {arguments.model}; MODEL is a file, or one of {', '.join(PRESETS)}")

@@ -6,9 +6,9 @@ policy:
 """
 
 from minefleet.policies.vpt.architecture import PRESETS, VPTArchitecture
-from minefleet.policies.vpt.files import load_vpt_policy, write_policy
 from minefleet.policies.vpt.generator import generate
-from minefleet.policies.vpt.policy import HierarchicalHead, VPTPolicy
+from minefleet.policies.vpt.vpt_policy import HierarchicalHead, VPTPolicy
+from minefleet.policies.vpt.weight_files import load_vpt_policy, write_policy
 
 __all__ = [
     "PRESETS",

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minefleet.core.tree import Tree
-from minefleet.policies.vpt.layers import fan_in
 from minefleet.policies.vpt.memory import banded
+from minefleet.policies.vpt.normed_layers import fan_in
 
 BASIS = 10
 QUERY_SCALE, KEY_SCALE, WEIGHT_SCALE, BASIS_SCALE = 0.1, 0.2, 0.1, 0.2

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from minefleet.policies.layers.encoders import Pixels
 from minefleet.policies.vpt.architecture import VPTArchitecture
-from minefleet.policies.vpt.layers import fan_in, normed_conv, normed_linear
+from minefleet.policies.vpt.normed_layers import fan_in, normed_conv, normed_linear
 
 RESIDUAL_BLOCKS = 2
 DENSE_SCALE = 1.4

@@ -18,7 +18,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
 from minefleet.policies.minestudio.adapter import MinePolicyAdapter
-from minefleet.policies.minestudio.probe import probe
+from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.policy import PolicyOutput, twin
 from minefleet.policies.vpt import load_vpt_policy
 from minefleet_learner.training.freeze import train_only
@@ -397,7 +397,7 @@ def test_a_checkpoint_of_minestudios_trainer_gives_weights_by_strict_names(tmp_p
     model, checkpoint = tmp_path / "tiny.model", tmp_path / "model.ckpt"
     model.write_bytes(pickle.dumps(model_file(net_kwargs())))
     code = "import sys, json, torch; sys.path.insert(0, sys.argv[1])\n"
-    code += "from minefleet_env.minecraft import names; names.serve()\n"
+    code += "from minefleet_env.minecraft import import_stubs; import_stubs.serve()\n"
     code += "from minestudio.models import VPTPolicy\n"
     code += "torch.save(VPTPolicy(json.loads(sys.argv[2]), temperature=2.0).state_dict(), sys.argv[3])"
     clients = str(SCRIPT.parents[1] / "clients")

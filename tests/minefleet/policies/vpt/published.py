@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minefleet.policies.vpt import VPTPolicy
-from minefleet.policies.vpt.names import our_name
+from minefleet.policies.vpt.weight_names import our_name
 
 
 def net_kwargs(

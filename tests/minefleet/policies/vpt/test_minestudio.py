@@ -14,7 +14,7 @@ from torch import Tensor
 from minefleet.core.tree import Tree
 from minefleet.policies.vpt import VPTPolicy
 from minefleet.policies.vpt.architecture import from_kwargs
-from minefleet.policies.vpt.names import our_weights
+from minefleet.policies.vpt.weight_names import our_weights
 
 HERE = Path(__file__).parent
 BOUND = 1e-5

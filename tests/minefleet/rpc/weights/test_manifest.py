@@ -71,7 +71,7 @@ def test_digests_and_fingerprints_are_the_same_on_every_machine() -> None:
 
 
 def test_the_fingerprint_of_weights_is_that_of_their_policy() -> None:
-    from minefleet.policies.weights import architecture_fingerprint
+    from minefleet.policies.weight_arrays import architecture_fingerprint
 
     described = {name: (array.dtype.name, array.shape) for name, array in WEIGHTS.items()}
     assert describe(WEIGHTS)[0].architecture_fingerprint == architecture_fingerprint(described)

@@ -10,7 +10,7 @@ import pytest
 
 from minefleet.rpc.replay_client import LeaseForecast
 from minefleet_actor.replay_io.permits import RolloutPermits
-from minefleet_actor.replay_io.streams import ShardConnection, StreamRouter, shard_numbers
+from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers
 
 
 class Replay:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minefleet_env.factory import make
+from minefleet_env.make_env import make
 from minefleet_env.wrappers.wrap import DEFAULTS
 
 

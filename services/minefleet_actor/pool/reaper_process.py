@@ -1,4 +1,4 @@
-"""The guard of a pool's processes, as the pool sees it; `minefleet_env.guard` is what it is."""
+"""The guard of a pool's processes, as the pool sees it; `minefleet_env.reaper` is what it is."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ class ReaperProcess:
         with theirs:
             arguments = [str(theirs.fileno()), str(os.getpid()), str(self._max_rss_bytes)]
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "minefleet_env.guard", *arguments],
+                [sys.executable, "-P", "-m", "minefleet_env.reaper", *arguments],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

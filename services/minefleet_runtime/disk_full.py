@@ -1,4 +1,4 @@
-"""Recognises errors of a machine that has run out of something for a while."""
+"""Answers calls with OverloadedError while the machine has no disk or no file handles left."""
 
 import errno
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from minefleet.core.errors import OverloadedError
 
-SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 
 
 @contextmanager
-def translated_shortage() -> Iterator[None]:
+def overloaded_when_full() -> Iterator[None]:
     """Turns a full disk and too many open files into an OverloadedError; other errors stay as they are."""
     try:
         yield

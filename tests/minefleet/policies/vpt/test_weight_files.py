@@ -17,8 +17,8 @@ from torch import Tensor
 from minefleet.cli import main
 from minefleet.core.errors import ConfigError
 from minefleet.policies.vpt import PRESETS, VPTPolicy, load_vpt_policy, write_policy
-from minefleet.policies.vpt.files import read_architecture, read_weights
-from minefleet.policies.vpt.names import our_name, our_value_norm
+from minefleet.policies.vpt.weight_files import read_architecture, read_weights
+from minefleet.policies.vpt.weight_names import our_name, our_value_norm
 
 Attack = Callable[[Path], object]
 

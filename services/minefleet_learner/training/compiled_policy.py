@@ -5,9 +5,9 @@ import torch
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
-from minefleet.policies.compile import compiled
 from minefleet.policies.precision import compute
-from minefleet_learner.targets.forward import has_memory
+from minefleet.policies.torch_compile import compiled
+from minefleet_learner.targets.passes import has_memory
 
 ROWS, STEPS = 3, 4
 """Of what it is tried on; neither is 1, which would be compiled for 1 alone."""

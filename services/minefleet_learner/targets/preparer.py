@@ -18,7 +18,7 @@ from minefleet_learner.data.pieces import Pieces, cut, sequences, windows
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.batch_stats import BatchStats
 from minefleet_learner.targets.estimate import Estimates, RankBatch
-from minefleet_learner.targets.forward import PASS_STEPS, gather, has_memory
+from minefleet_learner.targets.passes import PASS_STEPS, gather, has_memory
 from minefleet_learner.targets.reference_state import ReferenceStateCache
 from minefleet_learner.targets.sequence_starts import states_before
 

@@ -11,7 +11,7 @@ from minefleet.core.errors import ConfigError, ContractError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import Policy, build
 from minefleet.policies.layers.moments import moments_of
-from minefleet.policies.weights import (
+from minefleet.policies.weight_arrays import (
     architecture,
     architecture_fingerprint,
     check_state,

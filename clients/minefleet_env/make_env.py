@@ -90,7 +90,7 @@ class OldEnv:
 def _adapted(env: Any) -> Any:
     """The environment if it has the interface of Gymnasium, or adapted to it."""
     if any(cls.__name__ == MINESTUDIO for cls in type(env).__mro__):
-        from minefleet_env.minecraft.minestudio import Simulator
+        from minefleet_env.minecraft.simulator import Simulator
 
         return Simulator(env)
     is_new = any(f"{cls.__module__}.{cls.__qualname__}" == "gymnasium.core.Env" for cls in type(env).__mro__)

@@ -14,7 +14,7 @@ from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
 from minefleet.launch.child import RoleProcess
 from minefleet.launch.placement import ProcessPlacement
-from minefleet.launch.supervisor import LaunchEnd, RoleSupervisor, supervisor
+from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, supervisor
 from minefleet.runs.run import Run
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
@@ -169,7 +169,7 @@ def test_no_role_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "starts")
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from test_supervisor import stand_in; from minefleet.launch.supervisor import RoleSupervisor;"
+        "from test_supervisor import stand_in; from minefleet.launch.role_supervisor import RoleSupervisor;"
         "child = stand_in(Path(sys.argv[2]), 'replay', 'serve');"
         "RoleSupervisor(stages=[[child]], grace_s=9, report=print).run()"
     )

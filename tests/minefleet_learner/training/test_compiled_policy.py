@@ -15,7 +15,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.policies import Policy
 from minefleet_learner.build import build_optimizer
-from minefleet_learner.training.compile import compiled_policy
+from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
 

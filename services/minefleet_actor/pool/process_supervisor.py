@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet_actor.pool.contract import Failure
-from minefleet_actor.pool.guard import ReaperProcess
-from minefleet_actor.pool.process import EnvProcess, GarbledError, Stage
-from minefleet_env.frames import Command, Reply, Setup
+from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
+from minefleet_actor.pool.reaper_process import ReaperProcess
+from minefleet_env.packets import Command, Reply, Setup
 
 logger = logging.getLogger(__name__)
 

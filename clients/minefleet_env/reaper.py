@@ -1,4 +1,4 @@
-"""The guard of a pool's environment processes, `python -m minefleet_env.guard`, started by `EnvPool`.
+"""The guard of a pool's environment processes, `python -m minefleet_env.reaper`, started by `EnvPool`.
 
     pool ── start, kill ──────────▶ guard ──▶ environment processes ──▶ whatever they start
     pool ◀── started, ended, rss ── guard ◀── orphans ────────────────────────┘

@@ -9,7 +9,7 @@ from minefleet.config.load import load
 from minefleet.core import crafter_score
 from minefleet.core.errors import ConfigError
 from minefleet.v1.episode_pb2 import EpisodeRecord
-from minefleet_learner.metrics.episodes import EpisodeStatistics
+from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 
 
 def filled(count: int) -> EpisodeStatistics:

@@ -13,9 +13,9 @@ from gymnasium import spaces
 
 from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.factory import make
+from minefleet_env.make_env import make
 from minefleet_env.minecraft import minestudio_engine
-from minefleet_env.minecraft.minestudio import Simulator
+from minefleet_env.minecraft.simulator import Simulator
 from minefleet_env.spaces import schema_of, writer
 from minefleet_env.wrappers.wrap import DEFAULTS
 
