@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from minefleet.rpc.replay_client import Order
+from minefleet.rpc.replay_types import Order
 from minefleet.runs.run import Run, read_run
 from replay_opening import PATIENCE_S, client_of, header_of, make_run, resident_bytes, running
 

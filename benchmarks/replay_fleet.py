@@ -29,7 +29,7 @@ from harness.replaying import Server, make_run, scratch, serving
 from harness.report import aligned, line
 from harness.sizing import HEADROOM, Cost, fit, machine, markdown, replace_measured, sizing_rows
 from minefleet.config import ReplayBufferConfig
-from minefleet.rpc.replay_client import NO_POSITION
+from minefleet.rpc.replay_types import NO_POSITION
 from minefleet.v1 import status_service_pb2
 
 FIRST_LOAD = 16

@@ -27,7 +27,8 @@ from minefleet.config import (
 from minefleet.core.schema import Leaf, Schema
 from minefleet.launch.ports import claim
 from minefleet.rpc.codec import checksum
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.metrics import make_metrics

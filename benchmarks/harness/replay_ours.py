@@ -21,7 +21,8 @@ from harness.replaying import LEARNER, Server, make_run, scratch, serving
 from minefleet.config import ReplayBufferConfig
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import decode
-from minefleet.rpc.replay_client import Packed, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Packed
 from minefleet.v1 import replay_service_pb2, status_service_pb2
 from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
 from minefleet_runtime.process import keep_freed_memory

@@ -14,7 +14,7 @@ import torch
 
 from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
 from minefleet.rpc.codec import encode
-from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
+from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import Prefetcher

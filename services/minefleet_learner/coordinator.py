@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from minefleet.core.errors import ConfigError
-from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
+from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.process_group import Ranks

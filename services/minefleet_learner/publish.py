@@ -20,7 +20,7 @@ from minefleet.core.errors import ContractError, FencedError, GaveUpError
 from minefleet.core.files import write_whole
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.replay_client import NO_POSITION, Position
+from minefleet.rpc.replay_types import NO_POSITION, Position
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.writer import CheckpointWriter

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from minefleet.rpc.replay_client import LeasedChunk, Order, Packed, Position
+from minefleet.rpc.replay_types import LeasedChunk, Order, Packed, Position
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.restore import restore
 from minefleet_learner.coordinator import END, PART, START, UPDATE, compare, whole_lease

@@ -10,7 +10,7 @@ import grpc
 
 from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, RejectedError
 from minefleet.rpc.channel import bundled
-from minefleet.rpc.replay_client import duration
+from minefleet.rpc.durations import duration, in_seconds
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.append_stream import MAX_NUMBER, check_name, receive
 from minefleet_replay.engine.append import Outcome
@@ -107,7 +107,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         with self._counted():
             learner, wanted = self._learner(request.learner), self._wanted(request)
             context.add_callback(self._replay.wake)
-            wait_s = min(request.wait.ToNanoseconds() / 1e9, MAX_WAIT_S)
+            wait_s = min(in_seconds(request.wait), MAX_WAIT_S)
             with _one_of(self._waits, f"{MAX_WAITS} leases are waited for", WAIT_RETRY_S):
                 leased = self._replay.lease(learner, wanted, wait_s, context.is_active)
         progress, (tasks, starved, closing) = self._replay.progress(), self._replay.shares()
@@ -253,7 +253,7 @@ def _streams(states: Sequence[replay_service_pb2.StreamState]) -> list[StreamSta
             name=state.stream,
             chunk=state.chunk,
             oldest_version=state.oldest_version if state.HasField("oldest_version") else None,
-            step_s=max(0.0, state.step_time.ToNanoseconds() / 1e9),
+            step_s=max(0.0, in_seconds(state.step_time)),
             task=state.task,
         )
         for state in states

@@ -5,7 +5,7 @@ import logging
 import uuid
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -27,6 +27,7 @@ from minefleet.core.errors import (
     UnavailableError,
 )
 from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.durations import duration
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,8 @@ def status_of(error: Exception, method: str) -> grpc.Status:
 def _status(code: grpc.StatusCode, message: str, error: Exception) -> grpc.Status:
     status = status_pb2.Status(code=code.value[0], message=_cut(message))
     if isinstance(error, OverloadedError):
-        delay = duration_pb2.Duration()
-        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         detail = any_pb2.Any()
-        detail.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+        detail.Pack(error_details_pb2.RetryInfo(retry_delay=duration(error.retry_after_s)))
         status.details.append(detail)
     return rpc_status.to_status(status)
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from google.protobuf import duration_pb2
-
 from minefleet.core.errors import ContractError
+from minefleet.rpc.durations import duration
 from minefleet.rpc.enum_names import role_word
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.context import StatusTracker
@@ -52,14 +51,12 @@ def describe(
     if request.HasField("caller"):
         compare(identity, request.caller)
     report = status.snapshot()
-    uptime = duration_pb2.Duration()
-    uptime.FromNanoseconds(round(report.uptime_s * 1e9))
     return status_service_pb2.DescribeResponse(
         identity=identity,
         run_id=report.run_id,
         state=report.state,
         detail=report.detail,
-        uptime=uptime,
+        uptime=duration(report.uptime_s),
         stats={**report.stats, **status.read_sources()},
     )
 

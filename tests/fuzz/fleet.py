@@ -21,7 +21,7 @@ from tests.role_process import TIMEOUT_S, RoleProcess, free_address, wait_for
 from minefleet.config import EndpointConfig, EnvConfig, FleetConfig, ServicesConfig
 from minefleet.launch.preflight import PreflightResult, preflight
 from minefleet.rpc.channel import CLIENT_OPTIONS
-from minefleet.rpc.replay_client import Position
+from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 
 LEASE_S = 0.05

@@ -6,19 +6,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from minefleet.config import PolicyConfig
-from minefleet.config.load import (
-    MEMORY,
-    MINESTUDIO,
-    PIXELS,
-    VECTORS,
-    all_keys,
-    from_data,
-    load,
-    name_of,
-    presets,
-    read_settings,
-    to_yaml,
-)
+from minefleet.config.keys import all_keys
+from minefleet.config.load import MEMORY, MINESTUDIO, PIXELS, VECTORS, from_data, load, name_of, read_settings, to_yaml
+from minefleet.config.yaml_text import presets
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree

@@ -13,7 +13,8 @@ from grpc_status import rpc_status
 
 from minefleet.core.errors import ConflictError, ContractError, InternalError, UnavailableError
 from minefleet.rpc.channel import StoppedError
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 from minefleet.v1 import (
     fragment_pb2,
     replay_service_pb2,

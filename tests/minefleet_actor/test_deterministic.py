@@ -12,7 +12,8 @@ from minefleet.launch.prepare import prepare
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 

@@ -25,7 +25,8 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint import newest, read, read_state
 from minefleet.runs.run import Run

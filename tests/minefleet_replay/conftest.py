@@ -23,7 +23,8 @@ from minefleet.config import (
 from minefleet.core.schema import Leaf, Schema
 from minefleet.rpc.channel import pieces
 from minefleet.rpc.codec import checksum
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.append import FragmentUpload

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from minefleet.config import RolloutConfig, WorkerConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
-from minefleet.rpc.replay_client import LeaseForecast, Reservation
+from minefleet.rpc.replay_types import LeaseForecast, Reservation
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyStep
 from minefleet_actor.loop import Actor

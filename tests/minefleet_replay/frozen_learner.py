@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minefleet.core.errors import FleetError
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 
 
 def outcome_of(verb: Callable[[], Any]) -> str:

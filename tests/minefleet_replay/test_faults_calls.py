@@ -13,7 +13,7 @@ from tests.role_process import wait_for
 
 from minefleet.core.errors import ConflictError, FencedError, FleetError, NotFoundError, RejectedError
 from minefleet.rpc.channel import MESSAGE_BYTES
-from minefleet.rpc.replay_client import Position
+from minefleet.rpc.replay_types import Position
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.service import HANDLERS, MAX_WAITS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ContractError, FencedError, NotFoundError
-from minefleet.rpc.replay_client import Position
+from minefleet.rpc.replay_types import Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
 Servers = Callable[..., Any]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from minefleet.config.load import name_of, presets
+from minefleet.config.load import name_of
+from minefleet.config.yaml_text import presets
 from minefleet.core.errors import ConfigError
 from minefleet.runs.run import RUN_FILE
 

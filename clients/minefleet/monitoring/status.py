@@ -18,6 +18,7 @@ from minefleet.monitoring.bottleneck import Bottleneck, find_in
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
+from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import role_word, state_word
 from minefleet.runs.run import RUN_FILE, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
@@ -104,7 +105,7 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
         state=state_word(answer.state),
         detail=answer.detail,
         run_id=answer.run_id,
-        uptime_s=answer.uptime.ToTimedelta().total_seconds(),
+        uptime_s=in_seconds(answer.uptime),
         stats=dict(answer.stats),
     )
 

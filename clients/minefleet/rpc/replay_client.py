@@ -5,19 +5,29 @@ doubled call. The channel is shared by threads; `position` is replaced whole, ne
 """
 
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-import grpc
-from google.protobuf.duration_pb2 import Duration
-
-from minefleet.core.errors import InternalError, UnavailableError, translated
+from minefleet.core.errors import UnavailableError, translated
 from minefleet.rpc.channel import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
 from minefleet.rpc.credentials import NOTHING, Credentials
 from minefleet.rpc.drop_record import DropRecord
+from minefleet.rpc.durations import duration
+from minefleet.rpc.fragment_reader import FragmentReader
+from minefleet.rpc.replay_types import (
+    NO_POSITION,
+    AppendResult,
+    EpisodePage,
+    Lease,
+    LeasedChunk,
+    Name,
+    Order,
+    Outcome,
+    Packed,
+    Position,
+    Reservation,
+)
 from minefleet.v1 import (
     episode_pb2,
     fragment_pb2,
@@ -34,10 +44,6 @@ READ_TIMEOUT_S = 300.0
 SLOWEST_BYTES_PER_S = 1_000_000
 """An upload that is slower misses its deadline."""
 
-Order = Literal["least_used", "uniform", "oldest"]
-Outcome = Literal["stored", "duplicate", "expired"]
-Name = tuple[str, int]
-"""A stream, and the number of a chunk or fragment in it."""
 
 _ORDERS: dict[Order, replay_service_pb2.LeaseOrder.ValueType] = {
     "least_used": replay_service_pb2.LEASE_ORDER_LEAST_USED,
@@ -50,137 +56,6 @@ _OUTCOMES: dict[replay_service_pb2.AppendOutcome.ValueType, Outcome] = {
     replay_service_pb2.APPEND_OUTCOME_EXPIRED: "expired",
 }
 Result = TypeVar("Result")
-Packed = tuple[fragment_pb2.FragmentHeader, bytes]
-"""A fragment as it travels: its header and its payload."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
-    """Identity of a caller: its run and, for the learner, its position in it."""
-
-    run_id: str = ""
-    epoch: int = 0
-    """Fencing token, issued by parameters; 0 for actors."""
-    version: int = 0
-    """The newest version that the learner has published."""
-    resumed_version: int = 0
-    """The version of the checkpoint that the epoch started from."""
-    first_version: int = 0
-    """The first version that the epoch published; 0 before it has."""
-
-
-NO_POSITION = Position()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reservation:
-    """Replay's answer to a Reserve."""
-
-    granted: list[bool]
-    """One per asked chunk, in its order."""
-    retry_after_s: float
-    """When to ask again for what was not granted."""
-    newest_version: int
-    """The newest policy version that replay knows."""
-    wants_newer_weights: bool = False
-    """Whether chunks could be granted now to newer weights, and none to these."""
-    too_slow: Sequence[bool] = ()
-    """One per asked chunk: whether it is refused because its stream is too slow."""
-    ahead: Sequence[bool] = ()
-    """One per asked chunk: whether it is refused because others have had fewer steps."""
-    closing: "LeaseForecast | None" = None
-    """None while replay knows too little."""
-    longest_chunk_s: float = math.inf
-    """Longest duration of a chunk; a longer one must be cut in time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaseForecast:
-    """Until when the lease that is being filled takes what is made for it, as replay expects it."""
-
-    use_version: int
-    """That the lease is for."""
-    closes_in_s: Sequence[float]
-    """Until fragments should have come that are long enough: for it, and each after it that may hold what acts now."""
-    waits_s: float
-    """So much longer a lease waits at most for those that are not, and would be too stale for the next one."""
-    interval_s: float
-    """Between the ends of two leases that wait for nothing."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AppendResult:
-    """The fate of appended fragments. They are durable."""
-
-    outcomes: list[Outcome]
-    """One per fragment, in their order."""
-    newest_version: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeasedChunk:
-    """One chunk of a lease."""
-
-    stream: str
-    chunk: int
-    fragments: int
-    """Fragments in it, `fragments_per_chunk` at most."""
-    steps: int
-    """Environment steps in it."""
-    payload_bytes: int
-    uses: int
-    """Uses acked before this lease."""
-    oldest_version: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepAccount:
-    """The fate of the steps of a task or a stream, as counted by replay."""
-
-    name: str
-    played: int
-    trained: int
-    dropped: Mapping[str, int]
-    """Steps that left untrained, by reason."""
-    too_slow: int
-    """Streams that are refused now since they are too slow."""
-    needed_s: float
-    """The window that the slowest of those needs, seconds."""
-    let_off: int
-    """Steps that `balance` let it off."""
-    staleness: int
-    """Sum over its trained steps, at their first use."""
-    age_s: float
-    """Likewise, from the beginning of a step's chunk until it was leased, seconds."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
-    """Leased chunks; none when the wait ran out, and then nothing was charged."""
-
-    number: int
-    chunks: list[LeasedChunk]
-    env_steps: int
-    """Environment steps that actors have reported, in total."""
-    env_failures: int
-    """Environment failures that actors have reported, in total."""
-    tasks: list[StepAccount]
-    """The fate of each task's steps since replay started."""
-    starved_streams: list[StepAccount]
-    """The same of some streams of which less than half of the steps are trained on."""
-    window_s: float
-    """From a version to the end of the last lease that may hold what it acted, seconds; 0 while that is not known."""
-    interval_s: float
-    """Between the ends of two leases, likewise."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpisodePage:
-    """A page of the episode log."""
-
-    episodes: list[episode_pb2.EpisodeRecord]
-    next_cursor: int
-    """The next position in the episode log."""
 
 
 class ReplayClient:
@@ -248,18 +123,7 @@ class ReplayClient:
             streams=streams,
         )
         response = self._call(lambda: self._stub.Reserve(request, timeout=CALL_TIMEOUT_S))
-        return Reservation(
-            granted=list(response.granted),
-            too_slow=list(response.too_slow),
-            ahead=list(response.ahead),
-            closing=_closing(response),
-            longest_chunk_s=(
-                response.longest_chunk.ToNanoseconds() / 1e9 if response.HasField("longest_chunk") else math.inf
-            ),
-            retry_after_s=response.retry_after.ToTimedelta().total_seconds(),
-            newest_version=response.newest_version,
-            wants_newer_weights=response.wants_newer_weights,
-        )
+        return Reservation.from_proto(response)
 
     def append(
         self,
@@ -304,16 +168,7 @@ class ReplayClient:
             order=_ORDERS[order],
         )
         response = self._call(lambda: self._stub.Lease(request, timeout=wait_s + CALL_TIMEOUT_S))
-        return Lease(
-            number=number,
-            chunks=[_leased_chunk(chunk) for chunk in response.chunks],
-            env_steps=response.env_steps,
-            env_failures=response.env_failures,
-            tasks=[_step_account(account) for account in response.tasks],
-            starved_streams=[_step_account(account) for account in response.starved_streams],
-            window_s=response.window.ToNanoseconds() / 1e9,
-            interval_s=response.interval.ToNanoseconds() / 1e9,
-        )
+        return Lease.from_proto(number, response)
 
     def read(
         self,
@@ -334,7 +189,7 @@ class ReplayClient:
         """
         names = [fragment_pb2.ChunkName(stream=chunk.stream, chunk=chunk.chunk) for chunk in chunks]
         request = replay_service_pb2.ReadRequest(learner=self._learner(), lease=number, chunks=names)
-        reading = _Reading(lambda: self._stub.Read(request, timeout=READ_TIMEOUT_S))
+        reading = FragmentReader(lambda: self._stub.Read(request, timeout=READ_TIMEOUT_S))
         try:
             while (item := self._call(reading.advance)) is not None:
                 if isinstance(item, fragment_pb2.FragmentName):
@@ -409,53 +264,6 @@ class ReplayClient:
             self._acquainted = True
 
 
-class _Reading:
-    """One Read that is opened again where it stood when it breaks off."""
-
-    def __init__(self, start: Callable[[], Iterator[replay_service_pb2.ReadResponse]]) -> None:
-        self._start = start
-        self._responses: Iterator[replay_service_pb2.ReadResponse] | None = None
-        self._parts: Iterator[replay_service_pb2.ReadPart] = iter(())
-        self._done: set[Name] = set()
-
-    def advance(self) -> Packed | fragment_pb2.FragmentName | None:
-        """Returns the next fragment that was not returned before, or the name of a missing one; None at the end."""
-        if self._responses is None:
-            self._responses = self._start()
-            self._parts = (part for response in self._responses for part in response.parts)
-        try:
-            for part in self._parts:
-                item = _item(part, self._parts)
-                name = item if isinstance(item, fragment_pb2.FragmentName) else item[0].name
-                if (name.stream, name.sequence) not in self._done:
-                    self._done.add((name.stream, name.sequence))
-                    return item
-        except grpc.RpcError:
-            self._responses = None
-            raise
-        return None
-
-    def close(self) -> None:
-        """Ends a Read that was not read to its end."""
-        if isinstance(self._responses, grpc.RpcContext):
-            self._responses.cancel()
-
-
-def _item(
-    part: replay_service_pb2.ReadPart, rest: Iterator[replay_service_pb2.ReadPart]
-) -> Packed | fragment_pb2.FragmentName:
-    if part.WhichOneof("part") == "missing":
-        return part.missing
-    header, received, received_bytes = part.header, list[bytes](), 0
-    while received_bytes < header.payload_bytes:
-        piece = next(rest, replay_service_pb2.ReadPart()).payload
-        if not piece:
-            raise InternalError(f"replay broke off fragment {header.name.stream}/{header.name.sequence}")
-        received.append(piece)
-        received_bytes += len(piece)
-    return header, b"".join(received)
-
-
 def _append_messages(
     fragments: Sequence[Packed],
     episodes: Sequence[episode_pb2.EpisodeRecord],
@@ -482,48 +290,3 @@ def _append_parts(
         yield {"header": header}, header.ByteSize()
         for piece in pieces(payload):
             yield {"payload": piece}, len(piece)
-
-
-def _leased_chunk(chunk: replay_service_pb2.LeasedChunk) -> LeasedChunk:
-    return LeasedChunk(
-        stream=chunk.name.stream,
-        chunk=chunk.name.chunk,
-        fragments=chunk.fragments,
-        steps=chunk.steps,
-        payload_bytes=chunk.payload_bytes,
-        uses=chunk.uses,
-        oldest_version=chunk.oldest_version,
-    )
-
-
-def _step_account(account: replay_service_pb2.StepAccount) -> StepAccount:
-    return StepAccount(
-        name=account.name,
-        played=account.played,
-        trained=account.trained,
-        dropped=dict(account.dropped),
-        too_slow=account.too_slow,
-        needed_s=account.needed_window.ToNanoseconds() / 1e9,
-        let_off=account.let_off,
-        staleness=account.trained_staleness,
-        age_s=account.trained_age.ToNanoseconds() / 1e9,
-    )
-
-
-def duration(seconds: float) -> Duration:
-    """As it travels."""
-    made = Duration()
-    made.FromNanoseconds(round(seconds * 1e9))
-    return made
-
-
-def _closing(response: replay_service_pb2.ReserveResponse) -> LeaseForecast | None:
-    if not response.HasField("closing"):
-        return None
-    forecast = response.closing
-    return LeaseForecast(
-        use_version=forecast.use_version,
-        closes_in_s=[closes_in.ToNanoseconds() / 1e9 for closes_in in forecast.closes_in],
-        waits_s=forecast.waits.ToNanoseconds() / 1e9,
-        interval_s=forecast.interval.ToNanoseconds() / 1e9,
-    )

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from minefleet.rpc.replay_client import Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Shard
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet_actor.replay_io.permits import RolloutPermits

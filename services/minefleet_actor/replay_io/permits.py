@@ -21,7 +21,9 @@ from itertools import starmap
 from typing import NamedTuple
 
 from minefleet.rpc.channel import StoppedError
-from minefleet.rpc.replay_client import LeaseForecast, ReplayClient, duration
+from minefleet.rpc.durations import duration
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import LeaseForecast
 from minefleet.v1.replay_service_pb2 import StreamState
 
 Chunk = tuple[str, int]

@@ -20,7 +20,7 @@ from typing import Protocol
 from minefleet.core.errors import FencedError, NotFoundError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import HalfPacked, decode_half
-from minefleet.rpc.replay_client import LeasedChunk, Order, Packed
+from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
 from minefleet.v1 import fragment_pb2
 from minefleet_learner.data.batch import Batch, Name
 from minefleet_learner.data.burn_in import burned_steps

@@ -16,7 +16,8 @@ from itertools import chain
 
 from minefleet.core.errors import FencedError, FleetError, NotFoundError
 from minefleet.rpc.channel import StoppedError
-from minefleet.rpc.replay_client import EpisodePage, Lease, LeasedChunk, Order, Packed, Position, ReplayClient
+from minefleet.rpc.replay_client import ReplayClient
+from minefleet.rpc.replay_types import EpisodePage, Lease, LeasedChunk, Order, Packed, Position
 from minefleet.v1 import episode_pb2
 
 EPISODES_PER_PAGE = 1000

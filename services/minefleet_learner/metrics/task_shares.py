@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from minefleet.config import FleetConfig
-from minefleet.rpc.replay_client import Lease, StepAccount
+from minefleet.rpc.replay_types import Lease, StepAccount
 from minefleet_learner.metrics.episode_window import bounded
 
 WINDOW = 20

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from minefleet.rpc.replay_client import duration
+from minefleet.rpc.durations import duration
 from minefleet.v1 import replay_service_pb2
 from minefleet_replay.state.chunk_names import MAX_STREAMS
 from minefleet_replay.state.index import FragmentEntry

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minefleet.rpc.replay_client import LeaseForecast
+from minefleet.rpc.replay_types import LeaseForecast
 from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers
 

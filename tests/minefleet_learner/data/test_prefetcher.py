@@ -10,7 +10,7 @@ import torch
 from harness.training_ours import InMemory
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
-from minefleet.rpc.replay_client import LeasedChunk, Packed
+from minefleet.rpc.replay_types import LeasedChunk, Packed
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import Prefetcher
 

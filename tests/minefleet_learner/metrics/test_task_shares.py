@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig
-from minefleet.rpc.replay_client import Lease, StepAccount
+from minefleet.rpc.replay_types import Lease, StepAccount
 from minefleet_learner.metrics.task_shares import FIRST_ITERATIONS, WINDOW, StepShares
 
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))

@@ -1,0 +1,74 @@
+"""Reads YAML: files, presets and values on the command line. A mistake is a ConfigError with its place."""
+
+import difflib
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from minefleet.core.errors import ConfigError
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+Data = dict[str, Any]
+"""Sections and keys, as they were written."""
+
+
+def presets() -> list[str]:
+    """Names of all presets."""
+    folder = resources.files("minefleet") / "presets"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def _unknown_preset(name: str) -> str:
+    known = presets()
+    near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.4)
+    hint = f"the nearest is {near[0]}" if near else f"there are {', '.join(known)}"
+    return f"unknown preset {name!r}; {hint}. CONFIG may also be a .yaml or .py file"
+
+
+def read_preset(name: str) -> Data:
+    """Reads a preset.
+
+    Raises:
+        ConfigError: If there is none of this name; names the nearest.
+    """
+    preset = resources.files("minefleet") / "presets" / f"{name}.yaml"
+    if not preset.is_file():
+        raise ConfigError(_unknown_preset(name))
+    return read_yaml(preset.read_text, Path(name))
+
+
+def read_yaml(read_text: Callable[[], str], path: Path) -> Data:
+    """Parses what `read_text` returns; `path` names it in messages.
+
+    Raises:
+        ConfigError: If it cannot be read, or is no mapping of keys to values.
+    """
+    try:
+        data = OmegaConf.to_container(OmegaConf.create(read_text()))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {first_line(error)}{_place(error)}") from error
+    except (OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no configuration: {first_line(error)}") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise ConfigError(f"{path} must hold keys and values, as in `seed: 1`")
+    return cast(Data, data)
+
+
+def _place(error: yaml.YAMLError) -> str:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+
+
+def first_line(error: Exception) -> str:
+    """The problem that a parser found, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        return error.problem
+    return str(error).partition("\n")[0]

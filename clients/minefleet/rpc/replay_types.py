@@ -1,0 +1,216 @@
+"""The requests and answers of replay, as its client gives them: plain values, in seconds and versions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from minefleet.rpc.durations import in_seconds
+from minefleet.v1 import (
+    episode_pb2,
+    fragment_pb2,
+    replay_service_pb2,
+)
+
+Order = Literal["least_used", "uniform", "oldest"]
+Outcome = Literal["stored", "duplicate", "expired"]
+Name = tuple[str, int]
+"""A stream, and the number of a chunk or fragment in it."""
+Packed = tuple[fragment_pb2.FragmentHeader, bytes]
+"""A fragment as it travels: its header and its payload."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Identity of a caller: its run and, for the learner, its position in it."""
+
+    run_id: str = ""
+    epoch: int = 0
+    """Fencing token, issued by parameters; 0 for actors."""
+    version: int = 0
+    """The newest version that the learner has published."""
+    resumed_version: int = 0
+    """The version of the checkpoint that the epoch started from."""
+    first_version: int = 0
+    """The first version that the epoch published; 0 before it has."""
+
+
+NO_POSITION = Position()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """Replay's answer to a Reserve."""
+
+    granted: list[bool]
+    """One per asked chunk, in its order."""
+    retry_after_s: float
+    """When to ask again for what was not granted."""
+    newest_version: int
+    """The newest policy version that replay knows."""
+    wants_newer_weights: bool = False
+    """Whether chunks could be granted now to newer weights, and none to these."""
+    too_slow: Sequence[bool] = ()
+    """One per asked chunk: whether it is refused because its stream is too slow."""
+    ahead: Sequence[bool] = ()
+    """One per asked chunk: whether it is refused because others have had fewer steps."""
+    closing: "LeaseForecast | None" = None
+    """None while replay knows too little."""
+    longest_chunk_s: float = math.inf
+    """Longest duration of a chunk; a longer one must be cut in time."""
+
+    @classmethod
+    def from_proto(cls, response: replay_service_pb2.ReserveResponse) -> "Reservation":
+        """As replay sends it."""
+        has_longest = response.HasField("longest_chunk")
+        return cls(
+            granted=list(response.granted),
+            too_slow=list(response.too_slow),
+            ahead=list(response.ahead),
+            closing=LeaseForecast.from_proto(response.closing) if response.HasField("closing") else None,
+            longest_chunk_s=in_seconds(response.longest_chunk) if has_longest else math.inf,
+            retry_after_s=in_seconds(response.retry_after),
+            newest_version=response.newest_version,
+            wants_newer_weights=response.wants_newer_weights,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseForecast:
+    """Until when the lease that is being filled takes what is made for it, as replay expects it."""
+
+    use_version: int
+    """That the lease is for."""
+    closes_in_s: Sequence[float]
+    """Until fragments should have come that are long enough: for it, and each after it that may hold what acts now."""
+    waits_s: float
+    """So much longer a lease waits at most for those that are not, and would be too stale for the next one."""
+    interval_s: float
+    """Between the ends of two leases that wait for nothing."""
+
+    @classmethod
+    def from_proto(cls, closing: replay_service_pb2.Closing) -> "LeaseForecast":
+        """As replay sends it."""
+        return cls(
+            use_version=closing.use_version,
+            closes_in_s=[in_seconds(closes_in) for closes_in in closing.closes_in],
+            waits_s=in_seconds(closing.waits),
+            interval_s=in_seconds(closing.interval),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppendResult:
+    """The fate of appended fragments. They are durable."""
+
+    outcomes: list[Outcome]
+    """One per fragment, in their order."""
+    newest_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeasedChunk:
+    """One chunk of a lease."""
+
+    stream: str
+    chunk: int
+    fragments: int
+    """Fragments in it, `fragments_per_chunk` at most."""
+    steps: int
+    """Environment steps in it."""
+    payload_bytes: int
+    uses: int
+    """Uses acked before this lease."""
+    oldest_version: int
+
+    @classmethod
+    def from_proto(cls, chunk: replay_service_pb2.LeasedChunk) -> "LeasedChunk":
+        """As replay sends it."""
+        return cls(
+            stream=chunk.name.stream,
+            chunk=chunk.name.chunk,
+            fragments=chunk.fragments,
+            steps=chunk.steps,
+            payload_bytes=chunk.payload_bytes,
+            uses=chunk.uses,
+            oldest_version=chunk.oldest_version,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepAccount:
+    """The fate of the steps of a task or a stream, as counted by replay."""
+
+    name: str
+    played: int
+    trained: int
+    dropped: Mapping[str, int]
+    """Steps that left untrained, by reason."""
+    too_slow: int
+    """Streams that are refused now since they are too slow."""
+    needed_s: float
+    """The window that the slowest of those needs, seconds."""
+    let_off: int
+    """Steps that `balance` let it off."""
+    staleness: int
+    """Sum over its trained steps, at their first use."""
+    age_s: float
+    """Likewise, from the beginning of a step's chunk until it was leased, seconds."""
+
+    @classmethod
+    def from_proto(cls, account: replay_service_pb2.StepAccount) -> "StepAccount":
+        """As replay sends it."""
+        return cls(
+            name=account.name,
+            played=account.played,
+            trained=account.trained,
+            dropped=dict(account.dropped),
+            too_slow=account.too_slow,
+            needed_s=in_seconds(account.needed_window),
+            let_off=account.let_off,
+            staleness=account.trained_staleness,
+            age_s=in_seconds(account.trained_age),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Leased chunks; none when the wait ran out, and then nothing was charged."""
+
+    number: int
+    chunks: list[LeasedChunk]
+    env_steps: int
+    """Environment steps that actors have reported, in total."""
+    env_failures: int
+    """Environment failures that actors have reported, in total."""
+    tasks: list[StepAccount]
+    """The fate of each task's steps since replay started."""
+    starved_streams: list[StepAccount]
+    """The same of some streams of which less than half of the steps are trained on."""
+    window_s: float
+    """From a version to the end of the last lease that may hold what it acted, seconds; 0 while that is not known."""
+    interval_s: float
+    """Between the ends of two leases, likewise."""
+
+    @classmethod
+    def from_proto(cls, number: int, response: replay_service_pb2.LeaseResponse) -> "Lease":
+        """As replay sends it."""
+        return cls(
+            number=number,
+            chunks=[LeasedChunk.from_proto(chunk) for chunk in response.chunks],
+            env_steps=response.env_steps,
+            env_failures=response.env_failures,
+            tasks=[StepAccount.from_proto(account) for account in response.tasks],
+            starved_streams=[StepAccount.from_proto(account) for account in response.starved_streams],
+            window_s=in_seconds(response.window),
+            interval_s=in_seconds(response.interval),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodePage:
+    """A page of the episode log."""
+
+    episodes: list[episode_pb2.EpisodeRecord]
+    next_cursor: int
+    """The next position in the episode log."""
