@@ -19,7 +19,7 @@ from minefleet.runs.checkpoint import read_state
 from minefleet.runs.run import Run, Shard, read_run
 from minefleet_replay.engine import memory_state
 from minefleet_replay.state.limits import limits_of
-from minefleet_replay.storage.rocksdb import open_store
+from minefleet_replay.storage.open_rocksdb import open_store
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "custom.py"
 pytestmark = pytest.mark.fleet

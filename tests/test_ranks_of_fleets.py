@@ -15,7 +15,7 @@ from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert
 from minefleet.runs.run import read_run
 from minefleet_replay.engine.memory_state import read_state
 from minefleet_replay.state.limits import limits_of
-from minefleet_replay.storage.rocksdb import open_store
+from minefleet_replay.storage.open_rocksdb import open_store
 
 pytestmark = pytest.mark.fleet
 

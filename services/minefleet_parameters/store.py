@@ -8,9 +8,7 @@ DIRECTORY/
 └── incoming/        publishes under way; emptied at start
 
 One file per tensor: versions share a file by naming its digest, dropping a version frees exactly the tensors that no
-other one needs, and a publish is renames of files that were written aside. A file per version would need fewer
-fsyncs, but many at once cost hardly more than one, and to free a part of such a file, the rest would have to be
-copied. A version is read without minefleet by
+other one needs, and a publish is renames of files that were written aside. A version is read without minefleet by
 
     tensors = json.load(open("versions/12.json"))["manifest"]["tensors"]
     {t["name"]: load_file(f"tensors/{t['digest']}.safetensors")[t["digest"]] for t in tensors}
@@ -30,7 +28,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +41,6 @@ from minefleet.core.errors import (
     FencedError,
     NotFoundError,
     OverloadedError,
-    RejectedError,
     RunMismatchError,
 )
 from minefleet.core.files import remove_partial_files, write_whole
@@ -51,14 +48,17 @@ from minefleet.rpc.weights.manifest import check_architecture, check_manifest, i
 from minefleet.rpc.weights.missing import MissingTensorsError
 from minefleet.rpc.weights.tensor_chunks import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet_parameters.records import (
+    IDENTITY_FILE,
+    StoreIdentity,
+    check_identity,
+    newest_damaged,
+    read_identity,
+    read_version,
+)
 from minefleet_parameters.tensors import Span, TensorFiles, Whole, spans
 from minefleet_parameters.upload import WeightsUpload
 from minefleet_runtime.disk_full import overloaded_when_full
-
-IDENTITY_FILE = "identity.json"
-
-DAMAGED_SUFFIX = ".damaged"
-"""Suffix under which people set the record of a damaged version aside."""
 
 SYNCS_AT_ONCE = 16
 """The file system commits so many fsyncs together."""
@@ -67,19 +67,6 @@ MAX_PINNED = 64
 """Anybody may pin: this bounds the disk, to so many versions beside the newest."""
 
 UNPIN_RETRY_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreIdentity:
-    """The owner of these versions. The numbers only rise."""
-
-    run_id: str = ""
-    """Empty until a learner opens an epoch."""
-    epoch: int = 0
-    newest_version: int = 0
-    """Not below the newest version; above it when a checkpoint knew a higher one."""
-    pinned: tuple[int, ...] = ()
-    """Versions that are kept whatever their age."""
 
 
 @contextmanager
@@ -135,10 +122,10 @@ class ParameterStore:
         self._versions_path.mkdir(exist_ok=True)
         remove_partial_files(self._directory)
         remove_partial_files(self._versions_path)
-        self.identity = _read_identity(self._identity_path)
-        versions = [_read_version(path) for path in self._versions_path.glob("*.json")]
+        self.identity = read_identity(self._identity_path)
+        versions = [read_version(path) for path in self._versions_path.glob("*.json")]
         self._versions = {version.version: version for version in versions}
-        self._check_identity()
+        check_identity(self.identity, versions, self._identity_path)
         self._skip_damaged()
         self.tensors.recover(self._entries())
         self._expire()
@@ -280,22 +267,11 @@ class ParameterStore:
         self.purge()
         return weights_pb2.VersionInfo(version=unpinned) if version is None else info_of(version)
 
-    def _check_identity(self) -> None:
-        ours = self.identity
-        if self._versions and not ours.run_id:
-            raise CorruptError(f"{self._versions_path} holds versions, but {self._identity_path} is gone")
-        for version in self._versions.values():
-            if version.run_id != ours.run_id or version.epoch > ours.epoch:
-                raise CorruptError(
-                    f"{self._identity_path} is damaged: it says run {ours.run_id} and epoch {ours.epoch}, version "
-                    f"{version.version} is of run {version.run_id} and epoch {version.epoch}"
-                )
-
     def _skip_damaged(self) -> None:
         """Never issues the number of a version again whose record was set aside: somebody may have read it."""
-        numbers = [int(path.stem) for path in self._versions_path.glob(f"*{DAMAGED_SUFFIX}") if path.stem.isdigit()]
-        if max(numbers, default=0) > self._newest:
-            self._write_identity(replace(self.identity, newest_version=max(numbers)))
+        damaged = newest_damaged(self._versions_path)
+        if damaged > self._newest:
+            self._write_identity(replace(self.identity, newest_version=damaged))
 
     @property
     def _newest(self) -> int:
@@ -352,31 +328,3 @@ class ParameterStore:
         keep = {*self.kept[-self._keep :], *self.identity.pinned}
         self._versions = {number: version for number, version in self._versions.items() if number in keep}
         self.tensors.keep(self._entries())
-
-
-def _read_version(path: Path) -> weights_pb2.Version:
-    try:
-        version = json_format.Parse(path.read_text(), weights_pb2.Version())
-        check_manifest(version.manifest)
-        if str(version.version) != path.stem:
-            raise RejectedError(f"it says that it is version {version.version}")
-    except (json_format.ParseError, UnicodeDecodeError, RejectedError) as error:
-        aside = path.with_suffix(DAMAGED_SUFFIX).name
-        raise CorruptError(f"{path} is damaged: {error}. Rename it to {aside} to go on without this version") from error
-    return version
-
-
-def _read_identity(path: Path) -> StoreIdentity:
-    if not path.exists():
-        return StoreIdentity()
-    try:
-        data = json.loads(path.read_text())
-        identity = StoreIdentity(**{**data, "pinned": tuple(data["pinned"])})
-        numbers = (identity.epoch, identity.newest_version, *identity.pinned)
-        if not isinstance(identity.run_id, str) or not all(
-            isinstance(number, int) and number >= 0 for number in numbers
-        ):
-            raise TypeError("its values are of other types")
-        return identity
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{path} is damaged: {error}") from error

@@ -19,8 +19,9 @@ from minefleet.rpc.weights.version import read_info
 from minefleet.runs.export import export
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import weights_pb2
+from minefleet_parameters.records import IDENTITY_FILE
 from minefleet_parameters.role import versions_to_keep
-from minefleet_parameters.store import IDENTITY_FILE, ParameterStore, open_store
+from minefleet_parameters.store import ParameterStore, open_store
 
 Report = dict[str, Any]
 Tool = Callable[[Run, ParameterStore, argparse.Namespace], Report]

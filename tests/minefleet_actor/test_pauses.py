@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from minefleet_actor.pool.breaker import BACKOFF_S, MAX_BACKOFF_S, Breaker
 from minefleet_actor.pool.contract import EnvGaveUpError
-from minefleet_actor.pool.turnstile import StartLimiter
-from minefleet_actor.pool.wear import RecycleSchedule
+from minefleet_actor.pool.recycle_schedule import RecycleSchedule
+from minefleet_actor.pool.start_limiter import StartLimiter
 
 
 def test_a_pause_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:

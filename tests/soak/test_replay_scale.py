@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minefleet_replay.engine.recount import recount
-from minefleet_replay.storage.rocksdb import open_store
+from minefleet_replay.storage.open_rocksdb import open_store
 from replay_opening import PATIENCE_S, client_of, fill, make_run, running, stream_of
 
 pytestmark = pytest.mark.soak

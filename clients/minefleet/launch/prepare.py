@@ -4,29 +4,29 @@ The cheap checks come first, then the environment and the policy are tried in a 
 """
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from minefleet.config import FleetConfig, TrainConfig
-from minefleet.config.fleet import OUR_TRAINER
-from minefleet.config.shards import NUM_SHARDS, spread
-from minefleet.config.train import AUTO
+from minefleet.config import FleetConfig
+from minefleet.config.shards import spread
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.core.subprocess_call import Start, ask, start_fresh
+from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.ports import are_given, claim
 from minefleet.launch.preflight import Of, preflight
-from minefleet.runs.checkpoint import newest, read_state
-from minefleet.runs.export import is_exported
-from minefleet.runs.policy_source import inspect_policy
-from minefleet.runs.run import RUN_FILE, Run, read_architecture, read_run
+from minefleet.launch.run_checks import (
+    check_checkpoint,
+    check_resume,
+    check_shards,
+    check_trainer,
+    check_vacant,
+    check_writable,
+)
+from minefleet.runs.run import RUN_FILE, Run, read_run
 
-IDENTITY_FILE = "identity.json"
-"""In each store: {"run_id": ...}."""
 RESULT_FILE = "result.json"
 """Written by the learner when a run ends."""
 
@@ -133,35 +133,6 @@ def configure(config: FleetConfig, directory: Path, start: Start = start_fresh, 
 
 
 @contextmanager
-def holding(directory: Path) -> Iterator[None]:
-    """Holds a run directory against other launchers on this machine.
-
-    Raises:
-        ConfigError: If another one holds it.
-    """
-    descriptor = hold(directory)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def hold(directory: Path) -> int:
-    """Does so until the returned descriptor is closed by all that have it.
-
-    Raises:
-        ConfigError: If another launcher holds it.
-    """
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        _lock(descriptor, directory)
-    except ConfigError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-@contextmanager
 def _creating(directory: Path) -> Iterator[None]:
     """Waits for another process that creates the run, as ranks and roles started at once do; that takes a moment."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -170,126 +141,6 @@ def _creating(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def check_vacant(run: Run) -> None:
-    """Refuses a directory that holds a run, or stores that do.
-
-    Raises:
-        ConfigError: Says what is there.
-    """
-    if (run.directory / RUN_FILE).exists():
-        raise ConfigError(f"{run.directory} already holds a run; continue it with --resume, or give another --run-dir")
-    for store in _stores(run):
-        holder = stored_run(store)
-        if holder:
-            raise ConfigError(f"{store} holds run {holder}; give another directory")
-    if newest(run.checkpoints) is not None:
-        raise ConfigError(
-            f"{run.checkpoints} holds another run's checkpoints; give another directory as train_config.save_path"
-        )
-
-
-def check_resume(config: TrainConfig) -> str | None:
-    """Refuses to start from what is no trained policy, or has no optimizer although it is wanted.
-
-    Returns the architecture of that policy; None to start afresh.
-
-    Raises:
-        ConfigError: Says what is broken or lacking.
-    """
-    if config.resume is None or config.resume == AUTO:
-        return None
-    path = Path(config.resume)
-    trained = inspect_policy(path)
-    if config.resume_optimizer and is_exported(path):
-        raise ConfigError(
-            f"{path} is an exported version and has no optimizer; add train_config.resume_optimizer=false"
-        )
-    return read_architecture(path, trained.run_file)
-
-
-def check_trainer(config: FleetConfig, start: Start = start_fresh) -> None:
-    """Refuses a trainer that cannot be found, or is none; a child process imports it.
-
-    Raises:
-        ConfigError: Says what was found.
-    """
-    if config.trainer_name != OUR_TRAINER:
-        ask("minefleet_learner.trainers", config.trainer_name, start=start)
-
-
-def check_shards(config: FleetConfig, previous: Run) -> None:
-    """Refuses to resume with another number of shards: each store holds its own streams, and every shard must serve.
-
-    Raises:
-        ConfigError: Names both numbers.
-    """
-    before, wanted = len(previous.shards), config.rollout_config.replay_buffer_config.database_config.num_shards
-    for name, number in (("services.replay", len(config.services.replay)), (NUM_SHARDS, wanted)):
-        if number != before:
-            raise ConfigError(
-                f"the number of replay's shards cannot change within a run: {previous.directory} has {before}, {name} "
-                f"says {number}"
-            )
-
-
-def check_checkpoint(run: Run) -> None:
-    """Refuses to resume from a broken checkpoint, or with stores of another run.
-
-    Raises:
-        ConfigError: Says what is broken, or names both runs.
-    """
-    checkpoint = newest(run.checkpoints)
-    expected = read_state(checkpoint).run_id if checkpoint is not None else ""
-    for store in _stores(run):
-        holder = stored_run(store)
-        if holder and holder != expected:
-            whose = f"the checkpoint {checkpoint} is of run {expected}" if checkpoint else "there is no checkpoint"
-            raise ConfigError(f"{store} holds run {holder}, but {whose}")
-
-
-def _stores(run: Run) -> list[Path]:
-    """Every store in the run directory, also of another number of shards."""
-    shards = sorted(path.parent for path in run.replay.glob(f"*/{IDENTITY_FILE}"))
-    return [run.replay, *shards, run.parameters]
-
-
-def stored_run(store: Path) -> str:
-    """The run that a store holds; empty for none.
-
-    Raises:
-        ConfigError: If the store does not say.
-    """
-    path = store / IDENTITY_FILE
-    try:
-        return str(json.loads(path.read_text())["run_id"])
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"cannot tell which run {store} holds: {path} is damaged: {error}") from error
-
-
-def check_writable(directory: Path, what: str = "the run directory") -> None:
-    """Refuses a directory that cannot be made, or not be written; `what` names it.
-
-    Raises:
-        ConfigError: Names the folder in the way.
-    """
-    place = directory
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise ConfigError(f"cannot write {what} {directory}: {place} is a file")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write {what} {directory}: no permission to write in {place}")
-
-
-def _lock(descriptor: int, directory: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigError(f"{directory} is in use by another launcher; wait until it ends, or stop it") from error
 
 
 def _create(run: Run) -> Run:

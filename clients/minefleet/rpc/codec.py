@@ -4,60 +4,28 @@ No pickle: an array is its dtype, shape, codec and little-endian bytes in C orde
 allocated.
 """
 
-import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
 
-import cramjam
-import lz4.frame
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from minefleet.core.dtypes import NUMPY_DTYPES, dtype_number
 from minefleet.core.errors import CorruptError, RejectedError
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten, join, unflatten
-from minefleet.rpc.weights.bfloat16 import from_bfloat16, to_bfloat16
+from minefleet.rpc.packing import AS_IT_IS, PACKINGS, field_of, is_narrow, narrowed, pack, raw_bytes_of, unpack
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
 MAX_RAW_BYTES = 2**30
 """Largest fragment that is decoded, after unpacking."""
 
-ZSTD_LEVEL = 1
-LZ4_LEVEL = -4
-"""Below 0 is faster: by a sixth, for a twentieth more bytes of Crafter frames."""
-PROBE_BYTES = 2**13
-"""Size of the piece from the middle of an array that shows how well it packs."""
-Buffer = Any
-"""Bytes, or what can be joined with them."""
 
 _FIELDS = tuple(field.name for field in fields(Fragment))
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
-_STATE = "recurrent_state"
 LAZY_FIELDS = ("obs", "cut_obs", "recurrent_state")
 """Fields that `decode_half` leaves packed."""
-_DTYPES = NUMPY_DTYPES | {tensor_pb2.DTYPE_BFLOAT16: np.dtype("<u2")}
-"""Element types on the wire; NumPy has no bfloat16, which is the upper half of a float32."""
-
-
-class _Packing(NamedTuple):
-    codec: tensor_pb2.Codec.ValueType
-    worthwhile: float = 0.9
-    """Packed size over raw size below which packing is worth its time."""
-    probed_bytes: int = 2**20
-    """An array from this size on is packed only if a piece of it is worth it."""
-
-
-_AS_IT_IS = _Packing(tensor_pb2.CODEC_NONE)
-_PACKINGS = {
-    "none": _AS_IT_IS,
-    "zstd": _Packing(tensor_pb2.CODEC_ZSTD),
-    "lz4": _Packing(tensor_pb2.CODEC_LZ4),
-    "halving": _Packing(tensor_pb2.CODEC_ZSTD, worthwhile=0.5, probed_bytes=2 * PROBE_BYTES),
-}
 
 
 def checksum(payload: bytes | memoryview) -> int:
@@ -86,8 +54,8 @@ def encode(
     """
     specs, parts, raw_bytes = [], [], 0
     for name, wide in _arrays(fragment):
-        dtype, array = _narrowed(name, wide, state_dtype)
-        codec, part = _pack(array, dtype, _PACKINGS[compression] if name.startswith(_PACKED) else _AS_IT_IS)
+        dtype, array = narrowed(name, wide, state_dtype)
+        codec, part = pack(array, dtype, PACKINGS[compression] if name.startswith(_PACKED) else AS_IT_IS)
         specs.append(
             tensor_pb2.TensorSpec(name=name, dtype=dtype, shape=array.shape, codec=codec, packed_bytes=len(part))
         )
@@ -162,13 +130,13 @@ def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPack
     steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LAZY_FIELDS]))
     leading = {"obs": len(steps), "cut_obs": len(steps.cut_index)}
     for spec in header.tensors:
-        wanted = leading.get(_field(spec.name))
+        wanted = leading.get(field_of(spec.name))
         if wanted is not None and tuple(spec.shape[:1]) != (wanted,):
             raise RejectedError(f"tensor {spec.name} has shape {list(spec.shape)}, expected {wanted} rows")
     large_bytes = sum(
-        2 * size if _is_narrow(spec) else size
+        2 * size if is_narrow(spec) else size
         for spec, size in zip(header.tensors, sizes, strict=True)
-        if _field(spec.name) in LAZY_FIELDS
+        if field_of(spec.name) in LAZY_FIELDS
     )
     return HalfPacked(header=header, payload=payload, steps=steps, large_bytes=large_bytes)
 
@@ -182,7 +150,7 @@ def check_header(header: fragment_pb2.FragmentHeader) -> list[int]:
     packed_bytes = [spec.packed_bytes for spec in header.tensors]
     if min(packed_bytes, default=0) < 0 or sum(packed_bytes) != header.payload_bytes:
         raise RejectedError("the tensors' packed_bytes do not add up to payload_bytes")
-    sizes = [_raw_bytes(spec) for spec in header.tensors]
+    sizes = [raw_bytes_of(spec) for spec in header.tensors]
     if header.raw_bytes > MAX_RAW_BYTES or sum(sizes) != header.raw_bytes:
         raise RejectedError(f"the tensors' sizes do not add up to raw_bytes, or exceed {MAX_RAW_BYTES}")
     return sizes
@@ -195,36 +163,6 @@ def _arrays(fragment: Fragment) -> Iterable[tuple[str, NDArray[np.generic]]]:
             yield field, value
         else:
             yield from ((join(field, path), leaf) for path, leaf in flatten(value).items())
-
-
-def _narrowed(
-    name: str, array: NDArray[np.generic], state_dtype: str
-) -> tuple[tensor_pb2.Dtype.ValueType, NDArray[np.generic]]:
-    """An array as it travels, and its element type; what no bfloat16 can say stays float32."""
-    if _field(name) != _STATE or array.dtype != np.float32 or state_dtype == "float32":
-        return dtype_number(name, array.dtype), array
-    if state_dtype == "float16":
-        return tensor_pb2.DTYPE_FLOAT16, array.astype(np.float16)
-    bits = to_bfloat16(array)
-    return (tensor_pb2.DTYPE_FLOAT32, array) if bits is None else (tensor_pb2.DTYPE_BFLOAT16, bits)
-
-
-def _widened(spec: tensor_pb2.TensorSpec, array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Inverts `_narrowed`."""
-    if not _is_narrow(spec):
-        return array
-    return from_bfloat16(array.view(np.uint16)) if spec.dtype == tensor_pb2.DTYPE_BFLOAT16 else array.astype(np.float32)
-
-
-def _is_narrow(spec: tensor_pb2.TensorSpec) -> bool:
-    """Whether an array is float32 once it is unpacked, and has half the bytes before."""
-    is_half = spec.dtype == tensor_pb2.DTYPE_FLOAT16 and _field(spec.name) == _STATE
-    return is_half or spec.dtype == tensor_pb2.DTYPE_BFLOAT16
-
-
-def _field(name: str) -> str:
-    """The field of a fragment that an array belongs to."""
-    return name.partition("/")[0]
 
 
 def _verify(header: fragment_pb2.FragmentHeader, payload: bytes) -> list[int]:
@@ -242,8 +180,8 @@ def _unpacked(
     view, start = memoryview(payload), 0
     for spec in header.tensors:
         stop = start + spec.packed_bytes
-        if _field(spec.name) in wanted:
-            arrays[spec.name] = _unpack(spec, view[start:stop], _raw_bytes(spec))
+        if field_of(spec.name) in wanted:
+            arrays[spec.name] = unpack(spec, view[start:stop], raw_bytes_of(spec))
         start = stop
     return arrays
 
@@ -266,58 +204,3 @@ def _fragment(arrays: dict[str, NDArray[np.generic]]) -> Fragment:
         return Fragment(**_values(arrays))  # The keys are the fields, checked by the constructor.
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload is no fragment: {error}") from error
-
-
-def _raw_bytes(spec: tensor_pb2.TensorSpec) -> int:
-    dtype, shape = _DTYPES.get(spec.dtype), spec.shape
-    if dtype is None or min(shape, default=0) < 0:
-        raise RejectedError(f"tensor {spec.name} has dtype {spec.dtype} and shape {list(shape)}")
-    return math.prod(shape) * dtype.itemsize
-
-
-def _pack(
-    array: NDArray[np.generic], dtype: tensor_pb2.Dtype.ValueType, packing: _Packing
-) -> tuple[tensor_pb2.Codec.ValueType, Buffer]:
-    """Packs an array, or leaves it as it is where packing is not worth it. Returns the codec, too."""
-    if packing.codec == tensor_pb2.CODEC_NONE:
-        return packing.codec, array.astype(_DTYPES[dtype], copy=False).tobytes()
-    data = np.ascontiguousarray(array, _DTYPES[dtype]).reshape(-1).view(np.uint8)
-    if not _is_worth_packing(data, packing):
-        return tensor_pb2.CODEC_NONE, data.data
-    return packing.codec, _squeeze(data, packing.codec)
-
-
-def _is_worth_packing(data: NDArray[np.uint8], packing: _Packing) -> bool:
-    middle = len(data) // 2
-    probe = data[middle : middle + PROBE_BYTES]
-    return len(data) < packing.probed_bytes or len(_squeeze(probe, packing.codec)) < packing.worthwhile * len(probe)
-
-
-def _squeeze(data: NDArray[np.uint8], codec: tensor_pb2.Codec.ValueType) -> Buffer:
-    if codec == tensor_pb2.CODEC_LZ4:
-        return bytes(lz4.frame.compress(data, compression_level=LZ4_LEVEL))
-    return cramjam.zstd.compress(data.data, level=ZSTD_LEVEL)
-
-
-def _unpack(spec: tensor_pb2.TensorSpec, part: memoryview, raw_bytes: int) -> NDArray[np.generic]:
-    data: Any
-    if spec.codec == tensor_pb2.CODEC_ZSTD:
-        data = _inflate(spec.name, part, raw_bytes)
-    elif spec.codec == tensor_pb2.CODEC_LZ4:
-        data = lz4.frame.LZ4FrameDecompressor().decompress(part, max_length=raw_bytes + 1)
-    elif spec.codec == tensor_pb2.CODEC_NONE:
-        data = part
-    else:
-        raise RejectedError(f"tensor {spec.name} has the unknown codec {spec.codec}")
-    if len(data) != raw_bytes:
-        raise RejectedError(f"tensor {spec.name} holds {len(data)} bytes, its shape needs {raw_bytes}")
-    return _widened(spec, np.frombuffer(data, _DTYPES[spec.dtype]).reshape(tuple(spec.shape)))
-
-
-def _inflate(name: str, part: memoryview, raw_bytes: int) -> NDArray[np.uint8]:
-    """Unpacks a zstd frame into an array of the size that is expected, which no frame can exceed."""
-    data = np.empty(raw_bytes, np.uint8)
-    try:
-        return data[: cramjam.zstd.decompress_into(part, data.data)]
-    except cramjam.DecompressionError as error:
-        raise RejectedError(f"tensor {name} is no zstd frame of {raw_bytes} bytes: {error}") from error

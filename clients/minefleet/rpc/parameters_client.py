@@ -8,7 +8,6 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -33,12 +32,10 @@ from minefleet.rpc.weights.manifest import (
 )
 from minefleet.rpc.weights.missing import MissingTensorsError, missing_digests
 from minefleet.rpc.weights.tensor_chunks import cut, encode, fetch_call, pieces_in, publish_call
-from minefleet.rpc.weights.version import VersionInfo, read_info
+from minefleet.rpc.weights.version import Epoch, VersionInfo, read_info
 from minefleet.rpc.weights.watch import Watch
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
-
-__all__ = ["Epoch", "ParametersClient", "VersionInfo"]
 
 WATCH_TIMEOUT_S = (45.0, 60.0)
 """A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything. Drawn each
@@ -48,15 +45,6 @@ SLOWEST_BYTES_PER_S = 1e6
 """Transfers get a deadline that this rate meets."""
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """An epoch that parameters has issued to a learner."""
-
-    epoch: int
-    newest_version: int
-    """The first publish becomes this plus one."""
 
 
 class ParametersClient:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from minefleet.core.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.rpc.channel import StoppedError
-from minefleet.rpc.parameters_client import ParametersClient, VersionInfo
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.version import VersionInfo
 
 logger = logging.getLogger(__name__)
 

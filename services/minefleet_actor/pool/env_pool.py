@@ -48,10 +48,11 @@ from minefleet_actor.pool.process_supervisor import (
     ProcessSupervisor,
     TimerFired,
     named,
+    timeouts_s,
 )
+from minefleet_actor.pool.recycle_schedule import RecycleSchedule
 from minefleet_actor.pool.slots import SlotTable, SlotTablePool
-from minefleet_actor.pool.turnstile import StartLimiter
-from minefleet_actor.pool.wear import RecycleSchedule
+from minefleet_actor.pool.start_limiter import StartLimiter
 from minefleet_env import boot, layout
 from minefleet_env.packets import Command, Setup
 
@@ -80,7 +81,7 @@ class EnvPool(SlotTablePool):
         self._turnstile = StartLimiter(worker_config.max_resets_at_once)
         self._wear = RecycleSchedule(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
         self._log = FailureLog()
-        self._supervisor = ProcessSupervisor(_timeouts_s(worker_config), worker_config.max_rss_bytes)
+        self._supervisor = ProcessSupervisor(timeouts_s(worker_config), worker_config.max_rss_bytes)
         self._memory = -1
         self._running = False
         self._asked = set[int]()
@@ -293,14 +294,3 @@ class EnvPool(SlotTablePool):
             )
             for index, slots in enumerate(shares)
         ]
-
-
-def _timeouts_s(config: WorkerConfig) -> dict[int, float]:
-    """The longest that each command may take, seconds."""
-    return {
-        Command.NONE: 0.0,
-        Command.STEP: config.step_timeout_s,
-        Command.RESET: config.reset_timeout_s,
-        Command.MAKE: config.start_timeout_s,
-        Command.REMAKE: config.start_timeout_s + config.reset_timeout_s,
-    }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from minefleet.config import WorkerConfig
 from minefleet_actor.pool.contract import Failure
 from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
 from minefleet_actor.pool.reaper_process import ReaperProcess
@@ -257,3 +258,14 @@ class ProcessSupervisor:
 def named(slots: range) -> str:
     """The name of these slots in messages."""
     return f"slot {slots[0]}" if len(slots) == 1 else f"slots {slots[0]}-{slots[-1]}"
+
+
+def timeouts_s(config: WorkerConfig) -> dict[int, float]:
+    """The longest that each command may take, seconds."""
+    return {
+        Command.NONE: 0.0,
+        Command.STEP: config.step_timeout_s,
+        Command.RESET: config.reset_timeout_s,
+        Command.MAKE: config.start_timeout_s,
+        Command.REMAKE: config.start_timeout_s + config.reset_timeout_s,
+    }

@@ -9,8 +9,9 @@ from random import Random
 from minefleet.core.errors import FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
+from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import Chunk, FragmentEntry, Order
+from minefleet_replay.state.index import Order
 from minefleet_replay.state.leases import MAX_OPEN, Ending, OpenLease, ending_row
 from minefleet_replay.state.ledger import Amount
 from minefleet_replay.state.step_shares import TRAINED

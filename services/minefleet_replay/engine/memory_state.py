@@ -7,8 +7,9 @@ from struct import error as StructError  # noqa: N812  # It is a class.
 
 from minefleet.core.errors import CorruptError
 from minefleet_replay.state.actor_progress import ActorCounts, ActorProgress
+from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName, ChunkNames
-from minefleet_replay.state.index import Chunk, FragmentEntry, Index
+from minefleet_replay.state.index import Index
 from minefleet_replay.state.leases import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Ledger
 from minefleet_replay.state.limits import Limits

@@ -25,8 +25,9 @@ from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity, write_identity
+from minefleet_replay.storage.open_rocksdb import has_remains, lock_store, open_store
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
-from minefleet_replay.storage.rocksdb import DATABASE, Store, has_remains, lock_store, open_store
+from minefleet_replay.storage.rocksdb import DATABASE, Store
 from minefleet_replay.storage.rows import LEDGER
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import xxhash
 
 from minefleet.core.errors import CorruptError
 from minefleet_replay.engine.lease import ChunkInLease
+from minefleet_replay.state.chunk import FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import FragmentEntry
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb import Store
 from minefleet_replay.storage.rows import FragmentRow, number_key

@@ -12,9 +12,9 @@ from minefleet.core.errors import OverloadedError, RejectedError
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.state.balance import Balance
+from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
-from minefleet_replay.state.index import Chunk, FragmentEntry
 from minefleet_replay.state.lease_forecast import LeaseClock
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.rate_limiter import RateLimiter

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from minefleet.rpc.durations import duration
 from minefleet.v1 import replay_service_pb2
+from minefleet_replay.state.chunk import FragmentEntry
 from minefleet_replay.state.chunk_names import MAX_STREAMS
-from minefleet_replay.state.index import FragmentEntry
 
 MAX_TASKS = 1000
 """Tasks that are counted apart; those after them are counted together."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from minefleet.core.errors import CorruptError
 from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
-from minefleet_replay.state.index import PayloadLocation
+from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.rocksdb import StorageError
 from minefleet_runtime.disk_full import overloaded_when_full
 

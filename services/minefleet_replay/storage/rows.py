@@ -7,8 +7,8 @@ from struct import Struct
 
 from minefleet.core.errors import CorruptError
 from minefleet.v1 import fragment_pb2
+from minefleet_replay.state.chunk import FragmentEntry, PayloadLocation
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
-from minefleet_replay.state.index import FragmentEntry, PayloadLocation
 from minefleet_replay.state.ledger import Reason
 
 RUN_STATE = b"standing"

@@ -13,8 +13,8 @@ from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.drop_log import read_drop
 from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.chunk import FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
-from minefleet_replay.state.index import FragmentEntry
 from minefleet_replay.state.leases import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.run_state import RunState

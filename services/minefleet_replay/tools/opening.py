@@ -7,8 +7,9 @@ from pathlib import Path
 from minefleet.core.errors import ConfigError
 from minefleet_replay.engine.open import PAYLOADS
 from minefleet_replay.storage.identity import FILE
+from minefleet_replay.storage.open_rocksdb import lock_store, open_database
 from minefleet_replay.storage.payload_log import PayloadLog
-from minefleet_replay.storage.rocksdb import DATABASE, Store, lock_store, open_database
+from minefleet_replay.storage.rocksdb import DATABASE, Store
 
 
 @contextmanager

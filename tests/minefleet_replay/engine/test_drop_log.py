@@ -5,8 +5,8 @@ import pytest
 from minefleet.core.errors import CorruptError
 from minefleet.rpc.drop_record import DropRecord
 from minefleet_replay.engine.drop_log import latest, read_drop
+from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import NO_LOCATION, FragmentEntry
 from minefleet_replay.storage.rows import drop_row
 
 

@@ -2,8 +2,9 @@ from random import Random
 
 import pytest
 
+from minefleet_replay.state.chunk import NO_LOCATION, Chunk, FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.index import NO_LOCATION, Chunk, FragmentEntry, Index, Order
+from minefleet_replay.state.index import Index, Order
 
 
 def fragment(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from minefleet_replay.state.index import NO_LOCATION, FragmentEntry
+from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
 from minefleet_replay.state.step_shares import MAX_TASKS, OTHER_TASK, StepCounter
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from minefleet.core.errors import CorruptError
 from minefleet.rpc.channel import PIECE_BYTES, pieces
-from minefleet_replay.state.index import PayloadLocation
+from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
 from minefleet_replay.storage.rocksdb import StorageError
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minefleet.core.errors import ContractError, CorruptError
+from minefleet_replay.state.chunk import FragmentEntry, PayloadLocation
 from minefleet_replay.state.chunk_names import StreamNames
-from minefleet_replay.state.index import FragmentEntry, PayloadLocation
 from minefleet_replay.state.leases import OpenLease, ending_row, read_rows
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.identity import ShardIdentity, read_identity, write_identity

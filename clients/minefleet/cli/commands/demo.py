@@ -16,7 +16,8 @@ from minefleet.cli.settings import fresh_directory
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.prepare import holding, prepare
+from minefleet.launch.prepare import prepare
+from minefleet.launch.run_lock import holding
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint import newest
 

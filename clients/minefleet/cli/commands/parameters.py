@@ -17,7 +17,7 @@ from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import ConfigError, DeadlineError, UnavailableError
 from minefleet.core.files import disk_bytes
-from minefleet.launch.prepare import stored_run
+from minefleet.launch.run_checks import stored_run
 from minefleet.monitoring.stores import parameters_place
 from minefleet.rpc.credentials import OPERATOR, read_credentials
 from minefleet.rpc.parameters_client import ParametersClient

@@ -33,8 +33,9 @@ from minefleet.core.reproduce import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.child import role_command
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.prepare import RESULT_FILE, holding, prepare, prepare_resumed
+from minefleet.launch.prepare import RESULT_FILE, prepare, prepare_resumed
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, is_rank, supervisor
+from minefleet.launch.run_lock import holding
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict

@@ -45,3 +45,12 @@ def read_info(info: weights_pb2.VersionInfo) -> VersionInfo:
         publish_time=info.publish_time.ToDatetime(UTC),
         pinned=info.pinned,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch that parameters has issued to a learner."""
+
+    epoch: int
+    newest_version: int
+    """The first publish becomes this plus one."""
