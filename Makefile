@@ -58,7 +58,7 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/buf lint
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate_config.py --check
-	$(BIN)/python docs/check_language.py
+	$(BIN)/python docs/check_style.py
 	@if command -v kubectl >/dev/null; then echo "$(BIN)/python deploy/kubernetes/validate.py"; $(BIN)/python deploy/kubernetes/validate.py; else echo "deploy/kubernetes is not validated: there is no kubectl"; fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -72,12 +72,8 @@ class StatusTracker:
         with self._lock:
             self._run_id = run_id
 
-    def set_stat(self, name: str, value: float) -> None:
-        """Sets one counter or gauge, named as in /metrics without the role's prefix."""
-        self.set_stats({name: value})
-
     def set_stats(self, values: Mapping[str, float]) -> None:
-        """Sets several counters or gauges."""
+        """Sets counters or gauges, named as in /metrics without the role's prefix."""
         with self._lock:
             self._stats.update(values)
 

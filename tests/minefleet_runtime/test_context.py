@@ -23,7 +23,7 @@ def test_a_wait_is_shown_until_it_is_over() -> None:
 
 def test_a_report_does_not_change_afterwards() -> None:
     board = StatusTracker()
-    board.set_stat("env_steps", 1.0)
+    board.set_stats({"env_steps": 1.0})
     report = board.snapshot()
-    board.set_stat("env_steps", 2.0)
+    board.set_stats({"env_steps": 2.0})
     assert report.stats == {"env_steps": 1.0}

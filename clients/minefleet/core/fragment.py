@@ -4,6 +4,7 @@ Shape legend: T = steps in the fragment, K = steps with a `cut_obs`.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,14 @@ from minefleet.core.tree import Tree, flatten
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
+
+
+class LargeFields(NamedTuple):
+    """The fields of a fragment that may be large."""
+
+    obs: Tree
+    cut_obs: Tree
+    recurrent_state: Tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,3 +76,7 @@ class Fragment:
     def __len__(self) -> int:
         """Steps in the fragment."""
         return len(self.reward)
+
+    def large_fields(self) -> LargeFields:
+        """The fields that may be large."""
+        return LargeFields(self.obs, self.cut_obs, self.recurrent_state)

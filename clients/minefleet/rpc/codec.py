@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from minefleet.core.errors import CorruptError, RejectedError
-from minefleet.core.fragment import Fragment
+from minefleet.core.fragment import Fragment, LargeFields
 from minefleet.core.tree import Tree, flatten, join, unflatten
 from minefleet.rpc.packing import AS_IT_IS, PACKINGS, field_of, is_narrow, narrowed, pack, raw_bytes_of, unpack
 from minefleet.v1 import fragment_pb2, tensor_pb2
@@ -24,8 +24,6 @@ MAX_RAW_BYTES = 2**30
 _FIELDS = tuple(field.name for field in fields(Fragment))
 _PACKED = ("obs", "cut_obs")
 _TREES = ("obs", "action", "cut_obs", "recurrent_state")
-LAZY_FIELDS = ("obs", "cut_obs", "recurrent_state")
-"""Fields that `decode_half` leaves packed."""
 
 
 def checksum(payload: bytes | memoryview) -> int:
@@ -96,7 +94,7 @@ def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfPacked:
-    """A fragment of which what may be large, `LAZY_FIELDS`, stays packed and is unpacked each time it is asked for."""
+    """A fragment whose `LargeFields` stay packed until they are needed."""
 
     header: fragment_pb2.FragmentHeader
     payload: bytes
@@ -105,29 +103,16 @@ class HalfPacked:
     large_bytes: int
     """Bytes of the large fields when they are unpacked."""
 
-    @property
-    def obs(self) -> Tree:
-        """As `Fragment.obs`."""
-        return self._unpacked("obs")
-
-    @property
-    def cut_obs(self) -> Tree:
-        """As `Fragment.cut_obs`."""
-        return self._unpacked("cut_obs")
-
-    @property
-    def recurrent_state(self) -> Tree:
-        """As `Fragment.recurrent_state`."""
-        return self._unpacked("recurrent_state")
-
-    def _unpacked(self, field: str) -> Tree:
-        return _values(_unpacked(self.header, self.payload, (field,)))[field]
+    def unpack(self) -> LargeFields:
+        """Unpacks the large fields, anew at each call."""
+        values = _values(_unpacked(self.header, self.payload, LargeFields._fields))
+        return LargeFields(*(values[field] for field in LargeFields._fields))
 
 
 def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPacked:
     """Verifies a fragment and unpacks what is small. Raises what `decode` does."""
     sizes = _verify(header, payload)
-    steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LAZY_FIELDS]))
+    steps = _fragment(_unpacked(header, payload, [name for name in _FIELDS if name not in LargeFields._fields]))
     leading = {"obs": len(steps), "cut_obs": len(steps.cut_index)}
     for spec in header.tensors:
         wanted = leading.get(field_of(spec.name))
@@ -136,7 +121,7 @@ def decode_half(header: fragment_pb2.FragmentHeader, payload: bytes) -> HalfPack
     large_bytes = sum(
         2 * size if is_narrow(spec) else size
         for spec, size in zip(header.tensors, sizes, strict=True)
-        if field_of(spec.name) in LAZY_FIELDS
+        if field_of(spec.name) in LargeFields._fields
     )
     return HalfPacked(header=header, payload=payload, steps=steps, large_bytes=large_bytes)
 

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minefleet.core.errors import RejectedError
-from minefleet.core.fragment import Fragment
+from minefleet.core.fragment import Fragment, LargeFields
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.data.decode_ahead import DecodeAhead
-from minefleet_learner.data.lazy_obs import CollatedRow, Contents, LazyObs, stack
+from minefleet_learner.data.lazy_obs import CollatedRow, LazyObs, stack
 
 Name = tuple[str, int]
 """Stream and sequence of a fragment."""
@@ -96,7 +96,7 @@ def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
     Raises:
         RejectedError: If a fragment lacks the observation after a cut.
     """
-    rows = [place(name, fragment, fragment) for name, fragment in named]
+    rows = [place(name, fragment, fragment.large_fields) for name, fragment in named]
     return filled(collate_steps([name for name, _ in named], rows), stack(rows, width_of(rows)))
 
 
@@ -124,13 +124,13 @@ def width_of(rows: Sequence[CollatedRow]) -> int:
     return max(row.width for row in rows)
 
 
-def place(name: Name, steps: Fragment, contents: Contents) -> CollatedRow:
+def place(name: Name, steps: Fragment, unpack: Callable[[], LargeFields]) -> CollatedRow:
     """Finds the place of each observation of a fragment in its row.
 
     Args:
         name: Of the fragment.
         steps: It; what is large is not looked at.
-        contents: What is large of it.
+        unpack: Returns what is large of it.
 
     Raises:
         RejectedError: If it lacks the observation after a cut.
@@ -138,7 +138,7 @@ def place(name: Name, steps: Fragment, contents: Contents) -> CollatedRow:
     _check_cuts(name, steps)
     numbers = np.arange(len(steps))
     position = numbers + np.searchsorted(steps.cut_index, numbers)
-    return CollatedRow(steps=steps, contents=contents, position=position, after=position[steps.cut_index] + 1)
+    return CollatedRow(steps=steps, unpack=unpack, position=position, after=position[steps.cut_index] + 1)
 
 
 def subset(batch: Batch, rows: Tensor) -> Batch:

@@ -51,7 +51,7 @@ class Collator:
         Raises:
             RejectedError: If a fragment lacks the observation after a cut.
         """
-        rows = [place(name, half.steps, half) for name, half in named]
+        rows = [place(name, half.steps, half.unpack) for name, half in named]
         row_bytes, width = [half.large_bytes for _, half in named], width_of(rows)
         batch = collate_steps([name for name, _ in named], rows)
         if len(rows) * max(row_bytes) <= self._decode_cache_bytes:  # Rows are padded to the longest.

@@ -6,43 +6,18 @@ K = its steps with a `cut_obs`.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minefleet.core.fragment import Fragment
+from minefleet.core.fragment import Fragment, LargeFields
 from minefleet.core.tree import Tree, flatten, unflatten
 
 Spread = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """`map`, or that of a pool of threads."""
-
-
-class Contents(Protocol):
-    """A fragment, or what unpacks the large fields of one each time that they are asked for."""
-
-    @property
-    def obs(self) -> Tree:
-        """As `Fragment.obs`."""
-
-    @property
-    def cut_obs(self) -> Tree:
-        """As `Fragment.cut_obs`."""
-
-    @property
-    def recurrent_state(self) -> Tree:
-        """As `Fragment.recurrent_state`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unpacked:
-    """The large fields of a fragment, as arrays."""
-
-    obs: Tree
-    cut_obs: Tree
-    recurrent_state: Tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +26,8 @@ class CollatedRow:
 
     steps: Fragment
     """The small part of it."""
-    contents: Contents
-    """The large part of it."""
+    unpack: Callable[[], LargeFields]
+    """Returns the large part of it."""
     position: NDArray[np.int64]
     """[T], where `obs` goes."""
     after: NDArray[np.int64]
@@ -74,11 +49,6 @@ class LazyObs:
     """Tree of [b, ...], before the first step; {} without recurrence."""
 
 
-def unpack(contents: Contents) -> Unpacked:
-    """Unpacks the large fields."""
-    return Unpacked(obs=contents.obs, cut_obs=contents.cut_obs, recurrent_state=contents.recurrent_state)
-
-
 def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spread: Spread = map) -> LazyObs:
     """Unpacks rows and puts them side by side.
 
@@ -88,7 +58,7 @@ def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spre
         pinned: Whether the memory is page-locked, so that CUDA copies it without waiting.
         spread: Unpacks all but the first row.
     """
-    first = unpack(rows[0].contents)
+    first = rows[0].unpack()
     seen = {
         path: _empty((len(rows), width, *leaf.shape[1:]), leaf.dtype, pinned)
         for path, leaf in flatten(first.obs).items()
@@ -98,19 +68,19 @@ def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spre
         for path, leaf in flatten(first.recurrent_state).items()
     }
 
-    def write(index: int, contents: Contents) -> None:
+    def write(index: int, large: LargeFields) -> None:
         row = rows[index]
-        for path, leaf in flatten(contents.obs).items():
+        for path, leaf in flatten(large.obs).items():
             seen[path].numpy()[index, row.position] = leaf
-        for path, leaf in flatten(contents.cut_obs).items():
+        for path, leaf in flatten(large.cut_obs).items():
             seen[path].numpy()[index, row.after] = leaf
-        for path, leaf in flatten(contents.recurrent_state).items():
+        for path, leaf in flatten(large.recurrent_state).items():
             state[path].numpy()[index] = leaf
         for buffer in seen.values():
             buffer.numpy()[index, row.width :] = 0
 
     write(0, first)
-    for _ in spread(lambda index: write(index, rows[index].contents), range(1, len(rows))):
+    for _ in spread(lambda index: write(index, rows[index].unpack()), range(1, len(rows))):
         pass
     return LazyObs(seen=unflatten(seen), recurrent_state=unflatten(state))
 

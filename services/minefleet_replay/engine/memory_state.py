@@ -60,6 +60,22 @@ class ReplayState:
         """Whether versions of an abandoned lineage may have acted in it."""
         return self.run_state.is_abandoned(chunk.oldest_version, chunk.newest_version)
 
+    def stats(self) -> dict[str, int]:
+        """Statistics of what is held, and totals."""
+        return {
+            **self.ledger.stats(),
+            "held_chunks": len(self.index),
+            "held_steps": self.index.steps,
+            "held_payload_bytes": self.index.payload_bytes,
+            "open_leases": len(self.leases.open),
+            "known_streams": len(self.names),
+            **self.index.stats(),
+            "newest_version": self.run_state.newest_version,
+            "epoch": self.run_state.epoch,
+            "env_steps": self.progress.total.env_steps,
+            "env_failures": self.progress.total.env_failures,
+        }
+
     def held_files(self) -> set[int]:
         """Files in which payloads of leased chunks lie."""
         leased = (self.index[chunk_id] for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)

@@ -297,26 +297,16 @@ class Replay:
             state, pacing, now = self.transactions.state, self.transactions.pacing, self._clock()
             unsynced_writes = self.transactions.store.written - self.transactions.synced
             return {
-                **state.ledger.stats(),
+                **state.stats(),
                 "unaccounted_fragments": state.ledger.fragments.unaccounted,
                 "unaccounted_steps": state.ledger.steps.unaccounted,
                 "granted_chunks": pacing.granted_chunks,
                 "coming_steps": pacing.coming_steps,
                 "capacity_steps": state.limits.capacity_steps,
-                "held_chunks": len(state.index),
-                "held_steps": state.index.steps,
-                "held_payload_bytes": state.index.payload_bytes,
                 "payload_disk_bytes": self.transactions.payloads.disk_bytes,
                 "stored_bytes": self.transactions.stored_bytes,
                 "stored_raw_bytes": self.transactions.stored_raw_bytes,
-                "open_leases": len(state.leases.open),
                 "oldest_lease_seconds": now - min(state.leases.since.values(), default=now),
-                "known_streams": len(state.names),
-                **state.index.stats(),
-                "newest_version": state.run_state.newest_version,
-                "epoch": state.run_state.epoch,
-                "env_steps": state.progress.total.env_steps,
-                "env_failures": state.progress.total.env_failures,
                 "unsynced_writes": unsynced_writes,
                 "unsynced_seconds": now - self._synced_at if unsynced_writes else 0.0,
             }

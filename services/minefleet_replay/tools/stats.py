@@ -29,18 +29,9 @@ def collect_stats(state: ReplayState, raw_bytes: int) -> dict[str, Any]:
     newest = state.run_state.newest_version
     staleness = Counter(max(0, newest - chunk.oldest_version) for chunk in state.index)
     return {
-        **state.ledger.stats(),
-        "held_chunks": len(state.index),
-        "held_payload_bytes": state.index.payload_bytes,
+        **state.stats(),
         "stored_bytes": state.index.payload_bytes,
         "stored_raw_bytes": raw_bytes,
-        "open_leases": len(state.leases.open),
-        "known_streams": len(state.names),
-        **state.index.stats(),
-        "newest_version": newest,
-        "epoch": state.run_state.epoch,
-        "env_steps": state.progress.total.env_steps,
-        "env_failures": state.progress.total.env_failures,
         "staleness": {str(versions): staleness[versions] for versions in sorted(staleness)},
         "uses": {str(uses): count for uses, count in sorted(Counter(chunk.uses for chunk in state.index).items())},
     }

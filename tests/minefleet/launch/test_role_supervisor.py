@@ -169,7 +169,7 @@ def test_no_role_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "starts")
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from test_supervisor import stand_in; from minefleet.launch.role_supervisor import RoleSupervisor;"
+        "from test_role_supervisor import stand_in; from minefleet.launch.role_supervisor import RoleSupervisor;"
         "child = stand_in(Path(sys.argv[2]), 'replay', 'serve');"
         "RoleSupervisor(stages=[[child]], grace_s=9, report=print).run()"
     )

@@ -50,7 +50,7 @@ def test_every_role_that_is_up_is_asked(run: Run) -> None:
     with replay_up(run) as context:
         context.status.set_run("run-7")
         context.status.set_state(status_service_pb2.STATE_PAUSED, "no room")
-        context.status.set_stat("live_fragments", 12.0)
+        context.status.set_stats({"live_fragments": 12.0})
         (role,) = read_status(run.directory).roles
         text = shown(run)
     assert (role.name, role.state, role.detail, role.run_id) == ("replay", "paused", "no room", "run-7")
