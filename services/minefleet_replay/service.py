@@ -15,10 +15,11 @@ from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_gr
 from minefleet_replay.append_stream import MAX_NUMBER, check_name, receive
 from minefleet_replay.engine.append import Outcome
 from minefleet_replay.engine.drop_log import why_dropped
-from minefleet_replay.engine.lease import ChunkInLease, LearnerPosition, LeaseRequest
+from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics, refusal
 from minefleet_replay.engine.read import grouped
 from minefleet_replay.engine.replay import Replay
+from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.index import Order
 from minefleet_replay.state.lease_forecast import ForecastRow
@@ -198,7 +199,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             number=request.lease, steps=request.steps, use_version=request.use_version, order=_ORDERS[request.order]
         )
 
-    def _read(self, leased: Sequence[ChunkInLease]) -> Iterator[tuple[dict[str, Any], int]]:
+    def _read(self, leased: Sequence[Chunk]) -> Iterator[tuple[dict[str, Any], int]]:
         """The parts of a Read, by their field, with their bytes."""
         for items in grouped(leased):
             for item, stored in zip(items, self._replay.fetch(items), strict=True):
@@ -271,7 +272,7 @@ def _closing(closing: ForecastRow | None) -> replay_service_pb2.Closing | None:
     )
 
 
-def _leased_chunk(chunk: ChunkInLease) -> replay_service_pb2.LeasedChunk:
+def _leased_chunk(chunk: Chunk) -> replay_service_pb2.LeasedChunk:
     return replay_service_pb2.LeasedChunk(
         name=fragment_pb2.ChunkName(stream=chunk.name.stream, chunk=chunk.name.number),
         fragments=len(chunk.fragments),

@@ -28,7 +28,7 @@ from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.append import FragmentUpload
-from minefleet_replay.engine.lease import ChunkInLease, LearnerPosition, LeaseRequest
+from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest
 from minefleet_replay.engine.metrics import make_metrics
 from minefleet_replay.engine.open import open_replay
 from minefleet_replay.engine.read import grouped
@@ -36,6 +36,7 @@ from minefleet_replay.engine.recount import recount
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.service import ReplayServicer
 from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
+from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.state.streams import StreamState
@@ -155,7 +156,7 @@ class World:
 
     def lease(
         self, number: int, chunks: int, use_version: int | None = None, order: Any = "oldest", wait_s: float = 0.0
-    ) -> list[ChunkInLease]:
+    ) -> list[Chunk]:
         version = self.learner.version if use_version is None else use_version
         wanted = LeaseRequest(number=number, steps=chunks * self.per_chunk, use_version=version, order=order)
         return self.replay.lease(self.learner, wanted, wait_s)
@@ -179,10 +180,10 @@ class World:
         return int(self.replay.stats()[name])
 
     @staticmethod
-    def names(lent: list[ChunkInLease]) -> list[tuple[str, int]]:
+    def names(lent: list[Chunk]) -> list[tuple[str, int]]:
         return [(chunk.name.stream, chunk.name.number) for chunk in lent]
 
-    def payloads(self, lent: list[ChunkInLease]) -> list[bytes | None]:
+    def payloads(self, lent: list[Chunk]) -> list[bytes | None]:
         """Reads leased chunks; None for what is corrupt."""
         found = self.replay.fetch([wish for wishes in grouped(lent) for wish in wishes])
         return [b"".join(stored.pieces) if stored is not None else None for stored in found]

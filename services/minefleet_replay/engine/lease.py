@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -43,27 +43,6 @@ class LeaseRequest:
     order: Order = "least_used"
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkInLease:
-    """One chunk of an open lease."""
-
-    name: ChunkName
-    uses: int
-    """Uses acked before the lease."""
-    oldest_version: int
-    fragments: tuple[FragmentEntry, ...]
-
-    @property
-    def steps(self) -> int:
-        """Steps in its fragments."""
-        return sum(fragment.steps for fragment in self.fragments)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of its payloads."""
-        return sum(fragment.payload_bytes for fragment in self.fragments)
-
-
 class LeasePath:
     """Lends chunks to the learner of the newest epoch. Not thread-safe."""
 
@@ -98,7 +77,7 @@ class LeasePath:
         if learner.version > self._state.run_state.newest_version:
             self._observe_version(learner.version)
 
-    def lease(self, wanted: LeaseRequest) -> list[ChunkInLease] | None:
+    def lease(self, wanted: LeaseRequest) -> list[Chunk] | None:
         """Leases chunks, or returns what the lease holds already; None while there are not enough.
 
         Raises:
@@ -130,15 +109,15 @@ class LeasePath:
         closing = self._transactions.lease_clock.forecast(self._clock())
         return MAX_WAIT_S if closing is None or not closing.at_most_in_s else closing.at_most_in_s
 
-    def chunks_in_lease(self, number: int) -> list[ChunkInLease]:
-        """The contents of an open lease.
+    def chunks_in_lease(self, number: int) -> list[Chunk]:
+        """Copies of the chunks of an open lease, with their uses before it.
 
         Raises:
             NotFoundError: If no such lease is open.
         """
         lease = self._find(number)
         chunks = ((self._state.index[chunk_id], uses) for chunk_id, uses in lease.chunks)
-        return [ChunkInLease(chunk.name, uses, chunk.oldest_version, tuple(chunk.fragments)) for chunk, uses in chunks]
+        return [replace(chunk, uses=uses, fragments=list(chunk.fragments)) for chunk, uses in chunks]
 
     def close(self, number: int, ending: Ending) -> None:
         """Closes a lease: its uses are spent when it was acked, refunded when released. Repeatable.

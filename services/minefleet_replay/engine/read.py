@@ -7,8 +7,7 @@ from typing import NamedTuple
 import xxhash
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.engine.lease import ChunkInLease
-from minefleet_replay.state.chunk import FragmentEntry
+from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb import Store
@@ -35,7 +34,7 @@ class Stored(NamedTuple):
     pieces: list[bytes]
 
 
-def grouped(leased: Iterable[ChunkInLease]) -> Iterator[list[ReadItem]]:
+def grouped(leased: Iterable[Chunk]) -> Iterator[list[ReadItem]]:
     """Yields the fragments of chunks, in order, in groups that are worth one read."""
     group: list[ReadItem] = []
     group_bytes = 0

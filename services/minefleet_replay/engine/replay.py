@@ -20,10 +20,11 @@ from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
 from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant, Outcome
 from minefleet_replay.engine.counters import Counters, counters_of, write_counters
-from minefleet_replay.engine.lease import ChunkInLease, LearnerPosition, LeasePath, LeaseRequest
+from minefleet_replay.engine.lease import LearnerPosition, LeasePath, LeaseRequest
 from minefleet_replay.engine.read import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.leases import Ending
@@ -156,9 +157,9 @@ class Replay:
         wanted: LeaseRequest,
         wait_s: float,
         is_wanted: Callable[[], bool] = lambda: True,
-    ) -> list[ChunkInLease]:
+    ) -> list[Chunk]:
         """Leases chunks, durably; waits until there are enough. Empty when the wait ran out."""
-        leased: list[ChunkInLease] | None = None
+        leased: list[Chunk] | None = None
 
         def is_over() -> bool:
             nonlocal leased
@@ -180,7 +181,7 @@ class Replay:
             self.transactions.metrics.lease_wait.observe(self._clock() - began)
         return leased or []
 
-    def chunks_in_lease(self, learner: LearnerPosition, number: int, names: Sequence[ChunkName]) -> list[ChunkInLease]:
+    def chunks_in_lease(self, learner: LearnerPosition, number: int, names: Sequence[ChunkName]) -> list[Chunk]:
         """The chunks of an open lease, or those named.
 
         Raises:
