@@ -12,7 +12,7 @@ import numpy as np
 from minefleet_env.errors import EnvError
 from minefleet_env.make_env import make
 from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
-from minefleet_env.spaces import reader, schema_of, writer
+from minefleet_env.space_conversion import reader, schema_of, writer
 from minefleet_env.wrappers.masks import MASK, allow_nothing, masks_of
 
 if TYPE_CHECKING:

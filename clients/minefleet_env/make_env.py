@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_env.errors import RefusedError
 from minefleet_env.import_path import load
-from minefleet_env.minecraft import minestudio_engine
+from minefleet_env.minecraft import minestudio_jar
 from minefleet_env.wrappers.wrap import wrap
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _called(config: Mapping[str, Any]) -> Any:
     try:
         return generator(**kwargs)
     except EOFError as error:
-        what_to_do = minestudio_engine.missing() or "it must not: nobody is there to answer"
+        what_to_do = minestudio_jar.missing() or "it must not: nobody is there to answer"
         raise RefusedError(f"{config['generator']} asks a question at the terminal; {what_to_do}") from error
 
 

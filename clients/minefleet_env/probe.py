@@ -9,7 +9,7 @@ from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.host import refuse_error, rendered
 from minefleet_env.make_env import make
-from minefleet_env.spaces import schema_of, writer
+from minefleet_env.space_conversion import schema_of, writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,10 +31,10 @@ from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.recorder import Recorder
-from minefleet_actor.rollout.reward_shaping import shaping
+from minefleet_actor.rollout.reward_scaling import shaping
 from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.camera import Camera
-from minefleet_actor.video.lens import can_film, make_lens
+from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_runtime.context import RoleContext
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher
 from minefleet_learner.data.sharded_replay import ShardPart, Shards
 from minefleet_learner.diagnostics.bad_steps import BadStepDumps
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
-from minefleet_learner.distributed.process_group import SINGLE_RANK, Ranks, join, own_device
+from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, join, own_device
 from minefleet_learner.loop import Learner, LearnerParts
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics

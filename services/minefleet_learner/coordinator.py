@@ -14,7 +14,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.data.sharded_replay import Shards
-from minefleet_learner.distributed.process_group import Ranks
+from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.training.schedules import Rates
 from minefleet_learner.training.train_state import digest, optimizer_tensors
 from minefleet_learner.training.updater import Updater

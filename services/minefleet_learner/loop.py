@@ -37,7 +37,7 @@ from minefleet_learner.checkpoints.restore import copy_train_state, restore, tak
 from minefleet_learner.coordinator import begin, end, have_update, whole_lease
 from minefleet_learner.data.prefetcher import LeasedBatch
 from minefleet_learner.diagnostics.parity import Parity, ParityProbe
-from minefleet_learner.distributed.process_group import Ranks
+from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.publish import RESULT_FILE, IterationResult, LearnerServices, Publisher
 from minefleet_learner.targets.update_report import UpdateReport

@@ -12,7 +12,7 @@ from minefleet.config import TrainConfig
 from minefleet.config.fleet import OUR_TRAINER
 from minefleet.core import user_code
 from minefleet.core.errors import ConfigError
-from minefleet.launch.rollout_manager import RolloutManager
+from minefleet.launch.rollout_handle import RolloutManager
 from minefleet.runs.run import Run
 from minefleet_learner.trainer import BaseTrainer, PPOTrainer
 

@@ -22,7 +22,7 @@ import grpc
 from minefleet.core.errors import ContractError, CorruptError, NotFoundError, OverloadedError, RejectedError
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import MAX_NAME_LENGTH, unique_bytes
-from minefleet.rpc.weights.missing import MissingTensorsError
+from minefleet.rpc.weights.missing_tensors import MissingTensorsError
 from minefleet.rpc.weights.tensor_chunks import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2

@@ -12,7 +12,7 @@ from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, Re
 from minefleet.rpc.channel import bundled
 from minefleet.rpc.durations import duration, in_seconds
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
-from minefleet_replay.append_stream import MAX_NUMBER, check_name, receive
+from minefleet_replay.append_receiver import MAX_NUMBER, check_name, receive
 from minefleet_replay.engine.append import Outcome
 from minefleet_replay.engine.drop_log import why_dropped
 from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest

@@ -50,7 +50,7 @@ def test_relative_paths_are_mapped_before_they_are_made_absolute(tmp_path: Path)
     assert config.path_map == {"output": str(tmp_path / "kept"), "pretrained": "/data"}
 
 
-def test_a_program_of_ones_own_is_mapped_as_a_file_is() -> None:
+def test_paths_in_settings_of_a_python_program_are_mapped() -> None:
     settings = {"train_config": {"save_path": "/nfs/out"}, "path_map": {"/nfs": "/data"}}
     assert from_settings(settings, "cfg", {}).train_config.save_path == "/data/out"
 
@@ -60,5 +60,5 @@ def test_what_the_command_line_says_is_said_of_this_machine() -> None:
     assert config.train_config.save_path == "/nfs/out"
 
 
-def test_machines_of_one_run_may_keep_files_in_places_of_their_own() -> None:
+def test_path_map_may_differ_between_machines_of_one_run() -> None:
     assert "path_map" in LOCAL_KEYS

@@ -15,7 +15,7 @@ from minefleet_env.errors import RefusedError
 from minefleet_env.host import EnvHost
 from minefleet_env.packets import Command, Kind
 from minefleet_env.probe import describe
-from minefleet_env.spaces import schema_of
+from minefleet_env.space_conversion import schema_of
 
 
 class Painter(gymnasium.Env[Any, Any]):

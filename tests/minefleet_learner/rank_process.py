@@ -26,7 +26,7 @@ from minefleet.policies.layers.obs_norm import ObsNorm
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import Batch, collate
-from minefleet_learner.distributed.process_group import Ranks, join
+from minefleet_learner.distributed.ranks import Ranks, join
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater

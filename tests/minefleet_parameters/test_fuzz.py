@@ -157,7 +157,7 @@ def _fingerprint(manifest: weights_pb2.Manifest) -> str:
 
 @FUZZ
 @given(data=st.data())
-def test_a_tensor_that_lies_about_itself(target: Target, data: st.DataObject) -> None:
+def test_publish_with_an_altered_manifest_leaves_the_store_usable(target: Target, data: st.DataObject) -> None:
     weights = target.offer()
     header = target.header(weights)
     entry = header.manifest.tensors[data.draw(st.integers(0, len(weights) - 1))]

@@ -35,7 +35,7 @@ from minefleet_replay.engine.read import grouped
 from minefleet_replay.engine.recount import recount
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.service import ReplayServicer
-from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
+from minefleet_replay.state.actor_counts import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of

@@ -17,7 +17,7 @@ from minefleet.core.errors import OverloadedError, UnavailableError
 from minefleet.rpc.channel import connect
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
-from minefleet_replay.engine.counters import read_counters
+from minefleet_replay.engine.counters_file import read_counters
 from minefleet_replay.engine.metrics import make_metrics
 from minefleet_replay.engine.open import open_replay
 from minefleet_replay.engine.replay import Replay

@@ -428,7 +428,7 @@ def test_a_caller_with_another_configuration_is_refused_with_the_key_and_both_va
             shake_hands(caller.channel, learner)
 
 
-def test_a_caller_with_another_wire_version_is_refused(context: RoleContext) -> None:
+def test_handshake_of_another_wire_version_is_refused(context: RoleContext) -> None:
     actor = context.run.identity(status_service_pb2.ROLE_ACTOR)
     actor.wire_version = 99
     with (

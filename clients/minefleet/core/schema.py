@@ -1,6 +1,6 @@
 """The observation and action schema of an environment, as plain data.
 
-Free of gymnasium, so that replay and tools can read it; `minefleet_env.spaces` makes it from spaces.
+Free of gymnasium, so that replay and tools can read it; `minefleet_env.space_conversion` makes it from spaces.
 """
 
 import json

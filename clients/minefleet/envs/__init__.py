@@ -55,7 +55,7 @@ def schema_of(env: Any) -> "Schema":
     """
     from minefleet.core.schema import Schema
     from minefleet.core.user_code import refusing
-    from minefleet_env import spaces
+    from minefleet_env import space_conversion
 
     with refusing():
-        return Schema.from_dict(spaces.schema_of(env))
+        return Schema.from_dict(space_conversion.schema_of(env))

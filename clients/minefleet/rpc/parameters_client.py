@@ -30,7 +30,7 @@ from minefleet.rpc.weights.manifest import (
     from_wire,
     info_of,
 )
-from minefleet.rpc.weights.missing import MissingTensorsError, missing_digests
+from minefleet.rpc.weights.missing_tensors import MissingTensorsError, missing_digests
 from minefleet.rpc.weights.tensor_chunks import cut, encode, fetch_call, pieces_in, publish_call
 from minefleet.rpc.weights.version import Epoch, VersionInfo, read_info
 from minefleet.rpc.weights.watch import Watch

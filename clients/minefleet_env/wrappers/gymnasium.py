@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.spaces import join
+from minefleet_env.space_conversion import join
 from minefleet_env.wrappers.masks import MASK
 from minefleet_env.wrappers.pixels import grey, resizer
 

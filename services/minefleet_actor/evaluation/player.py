@@ -18,7 +18,7 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
-from minefleet_actor.video.lens import Lens, make_lens
+from minefleet_actor.video.frame_source import Lens, make_lens
 from minefleet_actor.video.reel import Reel, caption_of
 
 WAIT_S = 1.0

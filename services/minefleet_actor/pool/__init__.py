@@ -1,6 +1,8 @@
 """Environments behind numbered slots: in supervised processes of their own, or in this one."""
 
-from minefleet_actor.pool.contract import (
+from minefleet_actor.pool.env_pool import EnvPool
+from minefleet_actor.pool.inline import InlinePool
+from minefleet_actor.pool.pool_interface import (
     EnvGaveUpError,
     EnvStartError,
     EpisodeEnd,
@@ -10,8 +12,6 @@ from minefleet_actor.pool.contract import (
     Ready,
     Slots,
 )
-from minefleet_actor.pool.env_pool import EnvPool
-from minefleet_actor.pool.inline import InlinePool
 
 __all__ = [
     "EnvGaveUpError",

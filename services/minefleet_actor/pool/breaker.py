@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minefleet_actor.pool.contract import EnvGaveUpError, Slots
+from minefleet_actor.pool.pool_interface import EnvGaveUpError, Slots
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
-from minefleet_actor.pool.contract import EnvStartError, Ready, Slots
+from minefleet_actor.pool.pool_interface import EnvStartError, Ready, Slots
 from minefleet_actor.pool.slots import SlotTable, SlotTablePool
 from minefleet_env import layout
 from minefleet_env.host import EnvHost

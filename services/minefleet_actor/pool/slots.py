@@ -17,7 +17,7 @@ from minefleet.config import WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.breaker import Breaker
-from minefleet_actor.pool.contract import Ready, Slots
+from minefleet_actor.pool.pool_interface import Ready, Slots
 from minefleet_env.layout import private
 from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
 

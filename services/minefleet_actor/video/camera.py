@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from minefleet.v1 import episode_pb2
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
-from minefleet_actor.video.lens import Lens
+from minefleet_actor.video.frame_source import Lens
 from minefleet_actor.video.picture import Caption
 from minefleet_actor.video.reel import Reel, caption_of, forget_oldest, video_name
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from minefleet.policies.layers.moments import Moments, moments_of
 from minefleet_learner.algorithms.importance import Weights, weigh
 from minefleet_learner.algorithms.ppo import PPOLoss
-from minefleet_learner.distributed.process_group import Ranks
+from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.targets.estimate import RankBatch
 from minefleet_learner.targets.update_report import UpdateReport
 

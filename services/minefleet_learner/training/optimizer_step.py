@@ -19,7 +19,7 @@ from minefleet.core.errors import GaveUpError
 from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Name
-from minefleet_learner.distributed.process_group import Ranks
+from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.targets.amp import build_scaler
 from minefleet_learner.targets.batch_stats import APPROX_KL, UpdateTally
 

@@ -29,7 +29,7 @@ from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.pieces import draw
-from minefleet_learner.distributed.process_group import SINGLE_RANK, Ranks, RanksError
+from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, RanksError
 from minefleet_learner.targets.batch_stats import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.targets.estimate import Estimates, RankBatch, estimate
 from minefleet_learner.targets.passes import acted_on, has_memory

@@ -10,7 +10,7 @@ from minefleet.core.errors import RejectedError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
-from minefleet_replay.state.actor_progress import NO_COUNTS, ActorCounts
+from minefleet_replay.state.actor_counts import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import NO_LOCATION, Chunk
 from minefleet_replay.state.chunk_names import ChunkName, StreamNames
 from minefleet_replay.state.lease_forecast import ForecastRow, needed_s

@@ -19,11 +19,11 @@ from typing import NamedTuple
 from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.v1 import episode_pb2
 from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant, Outcome
-from minefleet_replay.engine.counters import Counters, counters_of, write_counters
+from minefleet_replay.engine.counters_file import Counters, counters_of, write_counters
 from minefleet_replay.engine.lease import LearnerPosition, LeasePath, LeaseRequest
 from minefleet_replay.engine.read import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
-from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.actor_counts import ActorCounts
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk_names import ChunkName
 from minefleet_replay.state.lease_forecast import ForecastRow

@@ -41,7 +41,7 @@ def test_errors_of_ours_pass_untranslated() -> None:
         raise ConfigError("as it was")
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_errors_docstring_lists_every_error_class() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FleetError)]
     drawn = (errors.__doc__ or "").split()
     assert sorted(kind.__name__ for kind in kinds) == sorted(word for word in drawn if word.endswith("Error"))

@@ -97,7 +97,7 @@ def test_every_fast_death_doubles_the_delay_before_the_next_start(tmp_path: Path
     assert child.due_s == 130.0
 
 
-def test_a_process_runs_in_its_place(tmp_path: Path) -> None:
+def test_role_with_a_placement_runs_on_its_cores_and_sees_its_gpus(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     show = "print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0))"
     command = [sys.executable, "-c", f"import os, signal; signal.sigwait([signal.SIGTERM]); {show}"]

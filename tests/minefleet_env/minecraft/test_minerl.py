@@ -220,7 +220,7 @@ obs, _ = env.reset()
 mission = env._env.unwrapped.task.to_xml()
 env.close()
 from minefleet_env import layout
-from minefleet_env.spaces import schema_of, writer
+from minefleet_env.space_conversion import schema_of, writer
 schema = schema_of(env)
 rows = {path: array[0, ...] for path, array in layout.private(schema, 1).obs.items()}
 writer(env.observation_space, schema["obs"], rows)(obs)
@@ -305,7 +305,7 @@ def test_a_picture_that_is_missing_is_a_failure(
         assert step(pool, NOTHING).kind.tolist() == [Kind.FAILED]
 
 
-def test_an_argument_that_is_none_is_refused(prepared: Prepared) -> None:
+def test_minerl_make_with_an_invalid_argument_is_refused_with_the_reason(prepared: Prepared) -> None:
     refused = {
         "no environment 'MineRLBasaltFindCaves-v0'; the nearest are MineRLBasalt": {"id": "MineRLBasaltFindCaves-v0"},
         "actions must be one of vpt, minerl, got 'keys'": CAVE | {"actions": "keys"},

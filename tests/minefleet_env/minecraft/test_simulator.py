@@ -14,9 +14,9 @@ from gymnasium import spaces
 from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
-from minefleet_env.minecraft import minestudio_engine
+from minefleet_env.minecraft import minestudio_jar
 from minefleet_env.minecraft.simulator import Simulator
-from minefleet_env.spaces import schema_of, writer
+from minefleet_env.space_conversion import schema_of, writer
 from minefleet_env.wrappers.wrap import DEFAULTS
 
 
@@ -254,4 +254,4 @@ def test_a_generator_that_asks_at_the_terminal_is_refused(monkeypatch: pytest.Mo
 
 
 def test_no_engine_is_missed_where_nothing_of_minestudio_was_asked_for() -> None:
-    assert minestudio_engine.missing() == ""
+    assert minestudio_jar.missing() == ""

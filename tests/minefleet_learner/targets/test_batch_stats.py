@@ -7,7 +7,7 @@ import torch
 
 from minefleet.core.fragment import Fragment
 from minefleet_learner.data.batch import collate
-from minefleet_learner.distributed.process_group import SINGLE_RANK
+from minefleet_learner.distributed.ranks import SINGLE_RANK
 from minefleet_learner.targets.batch_stats import BatchStats, measure_batch
 from minefleet_learner.targets.estimate import Estimates, RankBatch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minefleet.cli.commands.evaluate import positive
-from minefleet.cli.output.replay_table import BUCKETS, RENDER
+from minefleet.cli.output.replay_reports import BUCKETS, RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import ConfigError, DeadlineError, NotFoundError, UnavailableError

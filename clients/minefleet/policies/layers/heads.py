@@ -144,7 +144,7 @@ class GaussianHead(ActionHead):
     """Independent normal distributions: actions [B, T, *shape] float32; the deviation does not depend on the state.
 
     Samples are unbounded, and `logp` is that of the sample. They are clipped to the bounds of the action space on their
-    way into the environment, by `minefleet_env.spaces.reader`: to the policy, clipping is part of the world.
+    way into the environment, by `minefleet_env.space_conversion.reader`: to the policy, clipping is part of the world.
     """
 
     def __init__(self, features: int, shape: tuple[int, ...], initial_log_std: float = 0.0) -> None:

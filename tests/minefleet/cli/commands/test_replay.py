@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minefleet.cli.output.replay_table import RENDER
+from minefleet.cli.output.replay_reports import RENDER
 
 DEPARTURE = {
     "stream": "s",

@@ -109,7 +109,7 @@ def test_only_boxes_of_floats_are_changed_and_the_mask_is_none() -> None:
         assert changed[key] is obs[key]
 
 
-def test_an_observation_without_floats_stays_as_it_is() -> None:
+def test_obs_norm_schema_without_floats_is_not_built() -> None:
     schema = Schema(obs={"image": OBS["image"], "action_mask": OBS["action_mask"]}, action=ACTION)
     assert build(PolicyConfig(normalize_obs=True), schema).obs_norm is None
 

@@ -9,7 +9,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import flatten
 from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.spaces import reader, schema_of, writer
+from minefleet_env.space_conversion import reader, schema_of, writer
 
 SPACES: dict[str, gymnasium.Space[Any]] = {
     "box": spaces.Box(-2.0, 2.0, (3, 2), np.float32),

@@ -8,7 +8,7 @@ from minefleet.config import WrappersConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.recorder import Recorder
-from minefleet_actor.rollout.reward_shaping import shaping
+from minefleet_actor.rollout.reward_scaling import shaping
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import ConfigError
 from minefleet.core.tree import flatten
 from minefleet.launch.ports import free_port
-from minefleet_learner.distributed.process_group import join
+from minefleet_learner.distributed.ranks import join
 
 SCRIPT = Path(__file__).parents[1] / "rank_process.py"
 TIMEOUT_S = 240.0

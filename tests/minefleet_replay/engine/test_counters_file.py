@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import RunMismatchError
-from minefleet_replay.engine.counters import FILE, Counters, read_counters
+from minefleet_replay.engine.counters_file import FILE, Counters, read_counters
 from minefleet_replay.engine.open import set_aside
-from minefleet_replay.state.actor_progress import ActorCounts
+from minefleet_replay.state.actor_counts import ActorCounts
 
 
 def break_store(world: Any) -> None:
