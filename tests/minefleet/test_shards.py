@@ -73,9 +73,7 @@ def test_several_shards_have_names_stores_and_endpoints_of_their_own() -> None:
         ([f"{NUM_SHARDS}=3", "services.replay.address=0.0.0.0:0"], ["0.0.0.0:0"] * 3),
     ],
 )
-def test_replay_endpoints_by_count_or_list_give_one_address_per_shard(
-    overrides: Sequence[str], expected: list[str]
-) -> None:
+def test_replay_endpoints_by_count_or_list_are_one_per_shard(overrides: Sequence[str], expected: list[str]) -> None:
     config = spread_cartpole(*overrides)
     assert addresses(config) == expected
     assert config.rollout_config.replay_buffer_config.database_config.num_shards == len(expected)

@@ -197,9 +197,7 @@ def test_such_weights_are_refused_alike(model: Path, weights: Path, content: byt
 
 
 @pytest.mark.parametrize("kind", ["meta", "sparse", "integers", "nan"])
-def test_load_vpt_weights_meta_sparse_integer_or_nan_tensor_is_refused_by_name(
-    model: Path, weights: Path, kind: str
-) -> None:
+def test_load_vpt_policy_odd_tensor_is_refused_by_name(model: Path, weights: Path, kind: str) -> None:
     theirs: dict[str, Tensor] = torch.load(weights, weights_only=True)
     name = "net.final_ln.weight"
     odd: dict[str, Callable[[Tensor], Tensor]] = {
