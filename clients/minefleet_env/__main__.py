@@ -21,7 +21,7 @@ from minefleet_env import process_tree
 from minefleet_env.host import EnvHost
 from minefleet_env.layout import attach
 from minefleet_env.packets import MAX_FRAME_BYTES, Setup, unpack_setup
-from minefleet_env.probe import reply
+from minefleet_env.probe import CLOSE_S, reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
 """Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""
-CLOSE_S = 10
-"""Longest that environments may take to close, seconds; the process is killed then, also without a parent."""
 
 
 def main() -> None:
@@ -60,7 +58,7 @@ def _serve(channel: int, cores: Sequence[int]) -> None:
         _run(channel, host)
         # Inside, so that a signal that comes now ends the serving and not what follows.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.alarm(CLOSE_S)
+    signal.alarm(CLOSE_S)  # The process is killed then, also without a parent.
     host.close()
 
 

@@ -56,6 +56,6 @@ def environment(python: str) -> dict[str, str]:
 
 
 def import_path(python: str) -> list[str]:
-    """The process's search path for modules besides its interpreter's own."""
+    """The process's search path for modules besides its interpreter's own; the current folder comes last."""
     here = str(Path.cwd())
-    return [here] if python else list(dict.fromkeys([here, *filter(None, sys.path)]))
+    return [here] if python else [*(place for place in sys.path if place not in ("", here)), here]

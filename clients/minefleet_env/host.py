@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REWARD = float(np.finfo(np.float32).max)
+STEP_VALUES = 5
 MAX_TEXT = 8_000
 """Characters of a traceback that are passed on, the last ones."""
 
@@ -91,6 +92,20 @@ class HostedEnv:
             return Kind.RESET, EpisodeEnd(task=self._task) if self._task else None
         return Kind.NONE, None
 
+    def adopt(self, env: Any) -> None:
+        """Plays this environment, which has the run's spaces, from now on."""
+        self._env = env
+        self._write = writer(env.observation_space, self._schema["obs"], self._obs_rows)
+        self._read = reader(env.action_space, self._action_rows)
+        self._renders = True
+
+    def allow_action(self) -> None:
+        """Makes the action in the rows, of zeros, one that the mask allows: the first category that it does."""
+        for path, row in self._action_rows.items():
+            categories = {path: self._schema["action"][path]["categories"]}
+            for mask, starts in masks_of(self._obs_rows, categories):
+                row.reshape(-1)[:] = [int(part.argmax()) for part in np.split(mask != 0, starts[1:])]
+
     def close(self) -> None:
         """Closes the environment, if there is one. A broken one may fail to close."""
         env, self._env = self._env, None
@@ -103,13 +118,11 @@ class HostedEnv:
 
     def _make(self) -> None:
         self.close()
-        self._env = make(self._config, "rgb_array" if self._frame.size else None)
-        schema = schema_of(self._env)
+        env = make(self._config, "rgb_array" if self._frame.size else None)
+        schema = schema_of(env)
         if schema != self._schema:
             raise EnvError(f"the environment's spaces are {schema}, the run's are {self._schema}")
-        self._write = writer(self._env.observation_space, schema["obs"], self._obs_rows)
-        self._read = reader(self._env.action_space, self._action_rows)
-        self._renders = True
+        self.adopt(env)
 
     def _reset(self) -> None:
         self._refuse_none()
@@ -122,7 +135,11 @@ class HostedEnv:
 
     def _step(self) -> EpisodeEnd | None:
         self._refuse_none()
-        obs, reward, terminated, truncated, info = self._env.step(self._read())
+        result = self._env.step(self._read())
+        if not isinstance(result, tuple) or len(result) != STEP_VALUES:
+            shown = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            raise EnvError(f"step must return (obs, reward, terminated, truncated, info), got {shown}")
+        obs, reward, terminated, truncated, info = result
         refuse_error(info)
         self._write(obs)
         if self._config["time_limit"] == "terminated":
@@ -184,6 +201,9 @@ def _rows(arrays: Mapping[str, Any], slot: int) -> dict[str, Any]:
 
 
 def _checked_reward(reward: Any) -> float:
+    array = np.asarray(reward)
+    if array.shape or array.dtype.kind not in "biuf":
+        raise EnvError(f"the reward must be one number, got {reward!r}")
     value = float(reward)
     if not abs(value) <= MAX_REWARD:
         raise EnvError(f"the reward must be a finite float32, got {value}")

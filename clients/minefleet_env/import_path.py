@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PREFIX = "minefleet_generator_"
-"""Begins the names of modules that are files."""
+"""Begins the names of files whose own name is taken."""
+
+_files: dict[Path, ModuleType] = {}
+"""Every file that was imported, by its resolved path."""
 
 
 def load(reference: str) -> Callable[..., Any]:
@@ -39,35 +42,43 @@ def load(reference: str) -> Callable[..., Any]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Imports a file once, under a name made from its path, with its folder on the path for its own imports.
+    """Imports a file once, as Python would that begins with it: its folder comes first, and it has its own name.
+
+    By its name the children that it spawns find its functions. Where another module has the name, it gets one made from
+    its path.
 
     Raises:
         RefusedError: If there is no such file.
     """
     import_stubs.serve()
     path = path.resolve()
+    if path in _files:
+        return _files[path]
     if not path.is_file():
         raise RefusedError(f"there is no file {path}")
-    name = f"{PREFIX}{zlib.crc32(str(path).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
+    name = path.stem if path.stem.isidentifier() else ""
+    if not name or name in sys.modules:
+        name = f"{PREFIX}{zlib.crc32(str(path).encode()):08x}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise RefusedError(f"{path} is no Python file")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    folder = str(path.parent)
+    sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = _files[path] = module
     spec.loader.exec_module(module)
     return module
 
 
 def is_loaded_file(module: ModuleType) -> bool:
     """Whether `load_file` imports or has imported it."""
-    return module.__name__.startswith(PREFIX)
+    return module in _files.values()
 
 
 def _load_module(place: str, reference: str) -> ModuleType:
+    here = str(Path.cwd())  # Last: a file in it shadows no library's module.
+    if here not in sys.path:
+        sys.path.append(here)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:

@@ -24,6 +24,16 @@ ID_PREFIX = "minefleet/"
 LIBRARIES = ("gymnasium", "gym")
 METHODS = ("reset", "step", "close", "observation_space", "action_space")
 GYM_WITH_RENDER_MODE = (0, 26)
+_FOR_EACH = "make one environment; rollout_config.worker_config.num_envs says how many of it play"
+_FOR_ONE = "it has several agents; make a gymnasium.Env that plays one of them"
+SEVERAL_AT_ONCE = {
+    "gymnasium.vector.vector_env.VectorEnv": _FOR_EACH,
+    "gym.vector.vector_env.VectorEnv": _FOR_EACH,
+    "stable_baselines3.common.vec_env.base_vec_env.VecEnv": _FOR_EACH,
+    "pettingzoo.utils.env.AECEnv": _FOR_ONE,
+    "pettingzoo.utils.env.ParallelEnv": _FOR_ONE,
+}
+"""Classes that are no environment for one agent, and what to do instead."""
 MINESTUDIO = "MinecraftSim"
 """MineStudio's simulator: an environment of Gymnasium by its bases, and not by what it does."""
 
@@ -93,8 +103,11 @@ def _adapted(env: Any) -> Any:
         from minefleet_env.minecraft.simulator import Simulator
 
         return Simulator(env)
-    is_new = any(f"{cls.__module__}.{cls.__qualname__}" == "gymnasium.core.Env" for cls in type(env).__mro__)
-    return env if is_new else OldEnv(env)
+    return env if "gymnasium.core.Env" in _classes(env) else OldEnv(env)
+
+
+def _classes(env: Any) -> set[str]:
+    return {f"{cls.__module__}.{cls.__qualname__}" for cls in type(env).__mro__}
 
 
 def _takes(method: Any, name: str) -> bool:
@@ -105,6 +118,8 @@ def _takes(method: Any, name: str) -> bool:
 
 def _generated(config: Mapping[str, Any]) -> Any:
     env = _called(config)
+    for name in _classes(env) & SEVERAL_AT_ONCE.keys():
+        raise RefusedError(f"{config['generator']} made {type(env).__name__}: {SEVERAL_AT_ONCE[name]}")
     missing = [name for name in METHODS if not hasattr(env, name)]
     if missing:
         made = f"{config['generator']} made a {type(env).__name__}"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env import layout
 from minefleet_env.errors import EnvError, RefusedError
-from minefleet_env.host import refuse_error, rendered
+from minefleet_env.host import HostedEnv, rendered
 from minefleet_env.make_env import make
-from minefleet_env.space_conversion import schema_of, writer
+from minefleet_env.packets import Command
+from minefleet_env.space_conversion import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+CLOSE_S = 10
+"""Longest that an environment may take to close, seconds."""
 
 
 def reply(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,24 +35,24 @@ def reply(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trace(error: BaseException) -> str:
-    """The traceback, and those of its causes, without frames of this module."""
+    """The traceback, and those of its causes, without frames of this package."""
     formatted = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = formatted
     while link is not None:
-        link.stack[:] = [frame for frame in link.stack if frame.filename != __file__]
+        link.stack[:] = [frame for frame in link.stack if Path(frame.filename).parent != Path(__file__).parent]
         link = link.__cause__ or link.__context__
     return "".join(formatted.format()).rstrip()
 
 
 def describe(config: Mapping[str, Any], seed: int, *, films: bool) -> dict[str, Any]:
-    """Makes an environment, resets it, and returns its `schema` and `frame_shape`.
+    """Makes an environment, resets and steps it as a run does, and returns its `schema` and `frame_shape`.
 
     `frame_shape` is [height, width, 3] of what it renders, or None: where no films are wanted, and where an observation
     has pixels that can be shown instead.
 
     Raises:
         RefusedError: If there is no such environment, it has spaces without a counterpart, or cannot render.
-        EnvError: If it breaks its own spaces at once.
+        EnvError: If it breaks the interface or its own spaces at once.
     """
     schema = _schema(config, seed)
     renders = films and not any(_is_pixels(leaf) for leaf in schema["obs"].values())
@@ -56,13 +63,23 @@ def _schema(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
     env = make(config)
     try:
         schema = schema_of(env)
-        obs, info = env.reset(seed=seed)
-        refuse_error(info)
-        rows = {path: array[0, ...] for path, array in layout.private(schema, 1).obs.items()}
-        writer(env.observation_space, schema["obs"], rows)(obs)
+        arrays = layout.private(schema, 1)
+        arrays.seed[0] = seed
+        hosted = HostedEnv(config, schema, arrays, 0)
+        hosted.adopt(env)
+        hosted.run(Command.RESET)
+        hosted.allow_action()
+        hosted.run(Command.STEP)
     finally:
-        env.close()
+        close(env)
     return schema
+
+
+def close(env: Any) -> None:
+    """Closes an environment, or ends this process by SIGALRM: whoever waits for it then knows why."""
+    signal.alarm(CLOSE_S)
+    env.close()
+    signal.alarm(0)
 
 
 def _is_pixels(leaf: Mapping[str, Any]) -> bool:
@@ -76,7 +93,7 @@ def _frame_shape(config: Mapping[str, Any], seed: int) -> list[int]:
             env.reset(seed=seed)
             return list(rendered(env).shape)
         finally:
-            env.close()
+            close(env)
     except Exception as error:
         raise RefusedError(
             "the environment cannot render frames for videos, and its observation has no pixels: "

@@ -180,8 +180,10 @@ def test_an_interpreter_that_will_not_do_is_refused(
 def test_an_environment_that_is_never_made_is_given_up_and_leaves_no_process(tmp_path: Path, line: str) -> None:
     pid = tmp_path / "pid"
     python = script(tmp_path, line.format(pid=pid))
-    limits = [f"rollout_config.worker_config.{key}=0.5" for key in ("start_timeout_s", "reset_timeout_s")]
-    with pytest.raises(ConfigError, match="not made and reset within 1 s"):
+    limits = [
+        f"rollout_config.worker_config.{key}=0.5" for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s")
+    ]
+    with pytest.raises(ConfigError, match="not made, reset and stepped within 1.5 s"):
         described(python, "env.id=CartPole-v1", *limits)
     wait_for_deaths(int(pid.read_text()))
 

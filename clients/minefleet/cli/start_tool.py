@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from minefleet.core.subprocess_call import PYTHON
 from minefleet.runs.run import Run
 
 Report: TypeAlias = dict[str, Any]
@@ -13,7 +13,7 @@ Report: TypeAlias = dict[str, Any]
 
 def start_tool(module: str, run: Run, tool: str, options: Sequence[str]) -> tuple[Report, int]:
     """Runs a tool. Returns what it found and its exit code; with nothing found, ends this process with that code."""
-    command = [sys.executable, "-m", module, tool, "--run-dir", str(run.directory), *options]
+    command = [*PYTHON, module, tool, "--run-dir", str(run.directory), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if not done.stdout:
         raise SystemExit(done.returncode)

@@ -20,6 +20,8 @@ from minefleet_env.errors import in_one_line
 
 ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"
 NO_DESCRIPTORS: Mapping[str, int] = MappingProxyType({})
+PYTHON = [sys.executable, "-P", "-m"]
+"""Runs a module. What lies in the current folder shadows none of its imports."""
 
 
 class Process(Protocol):
@@ -92,7 +94,7 @@ def ask(module: str, *arguments: str, start: Start = start_fresh) -> dict[str, A
         EnvFailedError: If the child raised it.
         ConfigError: If the child failed otherwise; with its reason in one line.
     """
-    command = [sys.executable, "-m", module, *arguments]
+    command = [*PYTHON, module, *arguments]
     with file_in_memory() as file, file_in_memory() as output:
         descriptors = {ANSWER_VARIABLE: file.fileno()}
         process = start(command, os.environ | tied(), output.fileno(), descriptors=descriptors)

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import Process, Start, start_fresh
+from minefleet.core.subprocess_call import PYTHON, Process, Start, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH, ProcessPlacement
 
 FAST_DEATH_S = 20.0
@@ -149,4 +148,4 @@ def last_record(lines: Sequence[str]) -> Sequence[str]:
 
 def role_command(role: str, run_directory: Path, index: int | str = 0) -> list[str]:
     """The command line of a role; `index` is a number, or "host"."""
-    return [sys.executable, "-m", f"minefleet_{role}", "--run-dir", str(run_directory), "--index", str(index)]
+    return [*PYTHON, f"minefleet_{role}", "--run-dir", str(run_directory), "--index", str(index)]

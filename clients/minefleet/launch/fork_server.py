@@ -32,7 +32,7 @@ import numpy as np
 import setproctitle
 
 from minefleet.core.parent_death import die_with_launcher, tied
-from minefleet.core.subprocess_call import NO_DESCRIPTORS, Process, file_in_memory, start_fresh
+from minefleet.core.subprocess_call import NO_DESCRIPTORS, PYTHON, Process, file_in_memory, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH
 
 FIRST_MODULES = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
@@ -77,7 +77,7 @@ class ForkServer:
         self._channel.settimeout(TIMEOUT_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "minefleet.launch.fork_server", str(theirs.fileno())],
+                [*PYTHON, "minefleet.launch.fork_server", str(theirs.fileno())],
                 env={**ONE_THREAD_EACH, **os.environ, **tied()},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ class ForkServer:
         arrange: Callable[[int], None] = lambda _: None,
     ) -> Process:
         """Forks `python -m MODULE ...`; starts anything else afresh, or all where forking fails. See `Start`."""
-        if [*command[:2]] != [sys.executable, "-m"]:
+        if [*command[:3]] != PYTHON:
             return start_fresh(command, variables, output, descriptors=descriptors, arrange=arrange)
         request = {"command": [*command], "variables": {**variables}, "descriptors": [*descriptors]}
         waits, go = os.pipe()
@@ -205,7 +205,7 @@ def _become(file: int, output: int, waits: int, *others: int) -> list[str]:
 def main() -> None:
     """Serves; in each forked process, runs what was asked for."""
     die_with_launcher()
-    _, _, module, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    _, _, _, module, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.argv = [module, *arguments]
     # Some of what is imported runs as a program, too, as with `python -m` of a module that its own package imports.
     warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning, "runpy")

@@ -7,6 +7,7 @@ a SCHEMA that program looks for the devices only, while the environment is still
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from minefleet.core.subprocess_call import Start, ask, file_in_memory, read_answ
 from minefleet.runs.run import from_dict, to_dict
 from minefleet_env import boot, process_tree
 from minefleet_env.errors import in_one_line
+from minefleet_env.probe import CLOSE_S
 
 if TYPE_CHECKING:
     from minefleet.policies import Policy
@@ -172,14 +174,17 @@ def _start(python: str, question: dict[str, Any], file: BinaryIO, output: Binary
 
 def _wait(process: "subprocess.Popen[bytes]", config: FleetConfig) -> int:
     worker = config.rollout_config.worker_config
-    timeout_s = worker.start_timeout_s + worker.reset_timeout_s
+    timeout_s = worker.start_timeout_s + worker.reset_timeout_s + worker.step_timeout_s
     try:
-        return process.wait(timeout_s)
+        code = process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"the environment was not made and reset within {timeout_s:g} s, which is start_timeout_s + "
-            "reset_timeout_s of rollout_config.worker_config"
+            f"the environment was not made, reset and stepped within {timeout_s:g} s, which is start_timeout_s + "
+            "reset_timeout_s + step_timeout_s of rollout_config.worker_config"
         ) from error
+    if code == -signal.SIGALRM:
+        raise ConfigError(f"the environment's close() has not returned within {CLOSE_S} s; it must, for a run to end")
+    return code
 
 
 def _act_once(policy: "Policy", schema: Schema) -> None:

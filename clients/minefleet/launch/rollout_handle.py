@@ -68,7 +68,7 @@ class RolloutManager:
 
 def rollout_command(directory: Path) -> list[str]:
     """Arguments of the Python that keeps a run's roles alive."""
-    return ["-m", "minefleet.launch.rollout_roles", "--run-dir", str(directory)]
+    return ["-P", "-m", "minefleet.launch.rollout_roles", "--run-dir", str(directory)]
 
 
 def _keeps(pid: int, directory: Path) -> bool:

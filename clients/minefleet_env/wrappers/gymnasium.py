@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -150,7 +151,9 @@ def _stacked(env: Env, count: int) -> Env:
 
     space = env.observation_space
     new_space = _map(space_of, space, space)
-    return TransformObservation(FrameStackObservation(env, count), partial(_map, value_of, space), new_space)
+    # FrameStackObservation keeps what it is shown, and many environments fill one array anew at each step.
+    copied = TransformObservation(env, copy.deepcopy, space)
+    return TransformObservation(FrameStackObservation(copied, count), partial(_map, value_of, space), new_space)
 
 
 def _map(function: Callable[[Any, Any, str], Any], space: Any, value: Any, path: str = "") -> Any:

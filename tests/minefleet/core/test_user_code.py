@@ -34,6 +34,42 @@ def test_a_reference_that_leads_nowhere_says_what_is_missing(reference: str, mes
         load(reference)
 
 
+def run_in(folder: Path, code: str) -> str:
+    command = [sys.executable, "-P", "-c", code]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_load_of_a_file_prefers_the_package_beside_it_to_an_installed_one(tmp_path: Path) -> None:
+    (tmp_path / "lz4").mkdir()
+    (tmp_path / "lz4" / "__init__.py").touch()
+    (tmp_path / "fork.py").write_text("def place():\n    import lz4\n    return lz4.__file__\n")
+    code = f"from minefleet.core.user_code import load; print(load('{tmp_path}/fork.py:place')())"
+    assert run_in(Path("/"), code) == f"{tmp_path}/lz4/__init__.py"
+
+
+def test_load_of_a_file_gives_it_a_name_that_a_spawned_child_can_import(tmp_path: Path) -> None:
+    (tmp_path / "spawner.py").write_text(
+        "import multiprocessing\n\ndef double(x):\n    return 2 * x\n\n"
+        "def make():\n    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        return pool.apply(double, (21,))\n"
+    )
+    code = f"from minefleet.core.user_code import load; print(load('{tmp_path}/spawner.py:make')())"
+    assert run_in(Path("/"), code) == "42"
+
+
+def test_load_of_two_files_of_one_name_imports_both(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "twin.py").write_text(f"def make():\n    return {number}\n")
+    assert [load(f"{tmp_path}/{number}/twin.py:make")() for number in (1, 2)] == [1, 2]
+
+
+def test_load_of_a_module_finds_it_in_the_current_folder_after_all_others(tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('it shadows the library')\n")
+    (tmp_path / "just_here.py").write_text("import colorsys\n\ndef make():\n    return 5\n")
+    assert run_in(tmp_path, "from minefleet.core.user_code import load; print(load('just_here:make')())") == "5"
+
+
 def test_a_function_is_named_by_its_file_and_found_again(tmp_path: Path) -> None:
     (tmp_path / "mine_too.py").write_text("def make():\n    return 8\n")
     code = "import mine_too; from minefleet.core.user_code import reference_of; print(reference_of(mine_too.make))"

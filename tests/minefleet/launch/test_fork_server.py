@@ -16,7 +16,7 @@ import pytest
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.parent_death import tied
-from minefleet.core.subprocess_call import Process, ask
+from minefleet.core.subprocess_call import PYTHON, Process, ask
 from minefleet.launch.fork_server import ForkedProcess, ForkServer
 from minefleet.runs.run import to_dict
 
@@ -40,13 +40,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     directory = tmp_path_factory.mktemp("talk")
     (directory / "talk.py").write_text(TALK)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(directory)  # `python -m` finds modules there.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
         with closing(ForkServer()) as made:
             yield made
 
 
 def talk(server: ForkServer, log: Path, *arguments: str, core: int | None = None) -> list[str]:
-    command = [sys.executable, "-m", "talk", *arguments]
+    command = [*PYTHON, "talk", *arguments]
 
     def arrange(pid: int) -> None:
         if core is not None:
@@ -63,7 +63,7 @@ def test_a_forked_process_is_like_one_that_was_started_afresh(server: ForkServer
     said = talk(server, tmp_path / "log", "one", "two words", core=core)
     assert f"{os.getpid()} ['one', 'two words'] ours" in said
     assert any(line.startswith(f"[{core}] True True") for line in said)
-    assert any(line.startswith(f"{sys.executable} -m talk one two words") for line in said)
+    assert any(line.startswith(f"{sys.executable} -P -m talk one two words") for line in said)
 
 
 def test_fork_server_with_all_imported_has_one_thread(server: ForkServer, tmp_path: Path) -> None:
@@ -86,16 +86,18 @@ def test_forked_processes_draw_different_numbers(server: ForkServer, tmp_path: P
 def test_forked_processes_die_with_the_launcher(tmp_path: Path) -> None:
     (tmp_path / "talk.py").write_text(TALK)
     launcher = """import os, sys
-from minefleet.launch.fork_server import ForkServer
 from minefleet.core.parent_death import tied
+from minefleet.core.subprocess_call import PYTHON
+from minefleet.launch.fork_server import ForkServer
 server = ForkServer()
-process = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, 2)
+process = server.start([*PYTHON, "talk", "wait"], {**os.environ, **tied()}, 2)
 print(process.pid, server._process.pid, flush=True)
 sys.stdin.read()
 """
-    command = [sys.executable, "-c", launcher]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = ["env", f"PYTHONPATH={path}", sys.executable, "-c", launcher]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as started:
         assert started.stdout is not None
         handles = [os.pidfd_open(int(pid)) for pid in started.stdout.readline().split()]
@@ -129,7 +131,7 @@ def test_a_dead_fork_server_harms_nothing_that_it_forked_and_others_start_afresh
 ) -> None:
     """Comes last: the other tests need the server."""
     with (tmp_path / "log").open("wb") as output:
-        waiting = server.start([sys.executable, "-m", "talk", "wait"], {**os.environ, **tied()}, output.fileno())
+        waiting = server.start([*PYTHON, "talk", "wait"], {**os.environ, **tied()}, output.fileno())
     server._process.kill()
     server._process.wait()
     said = talk(server, tmp_path / "fresh")

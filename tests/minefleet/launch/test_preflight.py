@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from tests.minefleet.launch.finding import find
 
+from minefleet.config import FleetConfig
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError, EnvFailedError
 from minefleet.core.schema import Leaf, Schema
@@ -109,6 +110,94 @@ def test_an_environment_that_fails_is_told_with_its_traceback(
         with pytest.raises(EnvFailedError) as caught:
             look(config)
         assert beginning in str(caught.value) and str(caught.value).endswith(end)
+
+
+STEPS = """
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+OBS = np.zeros(1, np.float32)
+RESULTS = {
+    "four": (OBS, 1.0, False, {}),
+    "array": (OBS, np.ones(1), False, False, {}),
+    "text": (OBS, "1", False, False, {}),
+    "none": (OBS, None, False, False, {}),
+    "nan": (OBS, float("nan"), False, False, {}),
+    "other": (np.zeros(2, np.float32), 1.0, False, False, {}),
+    "list": [OBS, 1.0, False, False, {}],
+}
+
+
+class World(gymnasium.Env):
+    observation_space, action_space = Box(0.0, 1.0, (1,)), Discrete(2)
+
+    def __init__(self, result=None, close_s=0.0):
+        self.result, self.close_s = result, close_s
+
+    def reset(self, *, seed=None, options=None):
+        return OBS, {}
+
+    def step(self, action):
+        return RESULTS.get(self.result, (OBS, 1.0, False, False, {}))
+
+    def close(self):
+        time.sleep(self.close_s)
+
+
+def several():
+    return gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+
+
+def agents():
+    from pettingzoo.utils.env import AECEnv
+
+    return AECEnv()
+"""
+
+
+def steps(folder: Path, generator: str, **kwargs: object) -> FleetConfig:
+    (folder / "steps.py").write_text(STEPS)
+    given = [f"env.kwargs.{key}={value}" for key, value in kwargs.items()]
+    return load("cartpole", ["env.id=", f"env.generator={folder}/steps.py:{generator}", *given])
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("four", r"step must return \(obs, reward, terminated, truncated, info\), got 4 values"),
+        ("list", r"step must return \(obs, .*\), got a list"),
+        ("array", r"the reward must be one number, got array\(\[1\.\]\)"),
+        ("text", "the reward must be one number, got '1'"),
+        ("none", "the reward must be one number, got None"),
+        ("nan", "the reward must be a finite float32, got nan"),
+        ("other", r"must have shape \(1,\), got \(2,\)"),
+    ],
+)
+def test_preflight_of_an_environment_whose_step_is_wrong_says_how(tmp_path: Path, result: str, message: str) -> None:
+    with pytest.raises(EnvFailedError, match=message):
+        describe_environment(steps(tmp_path, "World", result=result))
+
+
+@pytest.mark.parametrize(
+    ("generator", "message"),
+    [("several", "made SyncVectorEnv: make one environment"), ("agents", "made AECEnv: it has several agents")],
+)
+def test_preflight_of_several_environments_or_agents_says_what_to_make(
+    tmp_path: Path, generator: str, message: str
+) -> None:
+    package = tmp_path / "pettingzoo" / "utils"
+    package.mkdir(parents=True)
+    (package / "env.py").write_text("class AECEnv:\n    pass\n")
+    with pytest.raises(ConfigError, match=message):
+        describe_environment(steps(tmp_path, generator))
+
+
+def test_preflight_of_an_environment_whose_close_hangs_names_close(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"close\(\) has not returned within 10 s"):
+        describe_environment(steps(tmp_path, "World", close_s=600))
 
 
 def test_preflight_names_a_missing_device_before_the_environment_fails() -> None:

@@ -170,6 +170,30 @@ def test_frames_are_stacked_along_the_channels_the_oldest_first_and_never_across
     np.testing.assert_array_equal(again["pov"], first["pov"])
 
 
+class Refilling(gymnasium.Env[Any, Any]):
+    """Shows the number of the step, in one array that it fills anew each time, as many simulators do."""
+
+    observation_space, action_space = spaces.Box(0, 255, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._buffer = np.zeros(1, np.float32)
+
+    def reset(self, **_: Any) -> Any:
+        self._buffer[:] = 0
+        return self._buffer, {}
+
+    def step(self, action: int) -> Any:
+        self._buffer += 1
+        return self._buffer, 1.0, False, False, {}
+
+
+def test_frame_stack_of_an_environment_that_refills_its_array_keeps_the_old_frames() -> None:
+    env = wrapped(Refilling(), frame_stack=3)
+    env.reset()
+    seen = [env.step(0)[0].tolist() for _ in range(3)]
+    assert seen == [[0, 0, 1], [0, 1, 2], [1, 2, 3]]
+
+
 def test_a_mask_from_info_joins_a_dict_observation_and_wraps_any_other() -> None:
     taxi = make(EnvConfig(id="Taxi-v4", wrappers=WrappersConfig(action_mask="action_mask")))
     obs, info = taxi.reset(seed=3)

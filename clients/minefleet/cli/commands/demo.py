@@ -15,6 +15,7 @@ from minefleet.cli.commands.train import finish, train_fleet
 from minefleet.cli.settings import fresh_directory
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
+from minefleet.core.subprocess_call import PYTHON
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import prepare
 from minefleet.launch.run_lock import holding
@@ -59,7 +60,7 @@ def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
     Raises:
         ConfigError: If the evaluation failed.
     """
-    command = [sys.executable, "-m", MODULE, str(checkpoint), "--episodes", str(EPISODES), "--json", how]
+    command = [*PYTHON, MODULE, str(checkpoint), "--episodes", str(EPISODES), "--json", how]
     done = subprocess.run([*command, "--video", str(videos)], stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
         raise ConfigError(f"the evaluation ended with exit code {done.returncode}; its words are above")

@@ -11,6 +11,7 @@ from minefleet.cli.settings import add_settings, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
 from minefleet.core.schema import Schema
+from minefleet.core.subprocess_call import PYTHON
 from minefleet.launch.preflight import describe_environment
 from minefleet.runs.run import RUN_FILE, read_run, to_dict
 
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("looking at the environment's spaces ...", flush=True)
         schema = Schema.from_dict(describe_environment(config)["schema"])
     spaces = json.dumps(None if schema is None else schema.to_dict())
-    command = [sys.executable, "-m", MODULE, json.dumps(to_dict(config)), spaces]
+    command = [*PYTHON, MODULE, json.dumps(to_dict(config)), spaces]
     command += ["--steps", str(arguments.steps), "--seed", str(seed)]
     command += [f"--{name.replace('_', '-')}" for name in ("noop_actions", "inline") if getattr(arguments, name)]
     sys.stdout.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import ConfigError
+from minefleet.core.subprocess_call import PYTHON
 from minefleet.runs.checkpoint import STATE_FILE, newest
 from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import RUN_FILE, read_run
@@ -55,7 +56,7 @@ def find_checkpoint(path: Path) -> Path:
 
 def evaluation_command(checkpoint: Path, arguments: argparse.Namespace) -> list[str]:
     """The command line of the evaluation."""
-    command = [sys.executable, "-m", MODULE, str(checkpoint), "--episodes", str(arguments.episodes)]
+    command = [*PYTHON, MODULE, str(checkpoint), "--episodes", str(arguments.episodes)]
     for name in ("sample", "random", "json"):
         command += [f"--{name}"] if getattr(arguments, name) else []
     for name in ("seed", "video"):

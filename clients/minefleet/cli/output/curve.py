@@ -3,12 +3,12 @@
 import importlib.util
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from minefleet.core.parent_death import tied
+from minefleet.core.subprocess_call import PYTHON
 
 INTERVAL_S = 60.0
 
@@ -49,7 +49,7 @@ class Curve:
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "minefleet.monitoring.plot", str(self._directory)],
+            [*PYTHON, "minefleet.monitoring.plot", str(self._directory)],
             env=os.environ | tied(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
