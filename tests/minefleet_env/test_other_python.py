@@ -183,7 +183,7 @@ def test_an_environment_that_is_never_made_is_given_up_and_leaves_no_process(tmp
     limits = [
         f"rollout_config.worker_config.{key}=0.5" for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s")
     ]
-    with pytest.raises(ConfigError, match="not made, reset and stepped within 1.5 s"):
+    with pytest.raises(ConfigError, match=r"stepped within 1\.5 s"):
         described(python, "env.id=CartPole-v1", *limits)
     wait_for_deaths(int(pid.read_text()))
 

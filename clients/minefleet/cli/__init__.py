@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed, 2 the configuration or the command line cannot wor
 
 import argparse
 import importlib
+import locale
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,11 +37,30 @@ EXIT_SIGNAL = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    if argv is None:
+        _open_standard_streams()
+        _use_utf8()
     chosen = _parser().parse_args(argv)
     module = importlib.import_module(f"minefleet.cli.commands.{MODULES.get(chosen.command, chosen.command)}")
     parser = argparse.ArgumentParser(prog=f"minefleet {chosen.command}", description=COMMANDS[chosen.command])
     module.add_arguments(parser)
     return _run(module.run, parser.parse_intermixed_args(chosen.arguments))
+
+
+def _open_standard_streams() -> None:
+    """Opens what is closed of stdin, stdout and stderr: the next file would get its number, and prints with it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # The lowest free number is this one.
+
+
+def _use_utf8() -> None:
+    """Starts anew in Python's UTF-8 mode where the locale has another encoding; what it starts inherits the mode."""
+    if not sys.flags.utf8_mode and locale.getpreferredencoding(do_setlocale=False).lower() not in ("utf-8", "utf8"):
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _parser() -> argparse.ArgumentParser:

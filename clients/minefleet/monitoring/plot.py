@@ -58,4 +58,5 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     die_with_launcher()
+    os.environ["MPLBACKEND"] = "Agg"  # Jupyter names one that is not found elsewhere.
     draw(Path(sys.argv[1]))

@@ -1,6 +1,7 @@
 """The command line as a process: what it answers, and that a mistake starts and changes nothing."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -75,6 +76,24 @@ def refused(done: Done, *parts: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("minefleet: ") and done.stderr.count("\n") == 1
     assert all(part in done.stderr for part in parts), done.stderr
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]], ids=str)
+def test_cli_with_closed_standard_streams_writes_no_file_through_them(tmp_path: Path, closed: list[int]) -> None:
+    redirections = " ".join(f"{number}<&-" if number == 0 else f"{number}>&-" for number in closed)
+    train = "train cartpole --serial --run-dir run train_config.num_iterations=1"
+    script = f"{sys.executable} -m minefleet {train} {redirections}"
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, check=True)
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["iteration"] for row in rows] == [1]
+
+
+def test_cli_in_a_locale_of_ascii_reads_configurations_as_utf8(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("env: {id: CartPole-v1, kwargs: {größe: 3}}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "minefleet", "config", "show", "mine.yaml"]
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=True)
+    assert "größe: 3" in done.stdout.decode()
 
 
 @pytest.mark.parametrize(

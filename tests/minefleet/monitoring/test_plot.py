@@ -1,8 +1,11 @@
 import json
+import os
+import subprocess
 from pathlib import Path
 
 from PIL import Image
 
+from minefleet.core.subprocess_call import PYTHON
 from minefleet.monitoring.plot import draw
 
 
@@ -28,3 +31,10 @@ def test_before_the_first_episode_there_is_no_curve(tmp_path: Path) -> None:
     assert draw(tmp_path) is None
     write_rows(tmp_path, 1)
     assert draw(tmp_path) is None
+
+
+def test_plot_with_the_backend_of_a_notebook_draws_the_curve(tmp_path: Path) -> None:
+    write_rows(tmp_path, 50)
+    variables = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    subprocess.run([*PYTHON, "minefleet.monitoring.plot", str(tmp_path)], env=variables, check=True)
+    assert (tmp_path / "curve.png").exists()
