@@ -53,7 +53,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # The lowest free number is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # The lowest free number is this one.
 
 
 def _use_utf8() -> None:
