@@ -1,8 +1,8 @@
 """The evaluator: `python -m minefleet_actor.evaluator --run-dir DIR`, an actor whose steps are not trained on.
 
-Every `eval_interval` iterations it plays `eval_episodes` whole episodes with the version that is the newest then, with
-the likeliest action, on environments of its own. The records ride the first shard's episode log to the learner, marked
-as evaluation.
+Every `eval_interval` iterations it plays `eval_episodes` whole episodes with the version that is the newest then, on
+environments of its own: with the likeliest actions, or with drawn ones where `eval_sample` is set. The records ride the
+first shard's episode log to the learner, marked as evaluation.
 """
 
 import uuid
@@ -25,7 +25,13 @@ def body(context: RoleContext) -> None:
 
     name, config = uuid.uuid4().hex[:12], context.run.config
     replay = replay_client(context, context.run.shards[0], "", context.stopping)
-    player = make_player(context.run, episodes=config.eval_episodes, seed=config.seed, index=EVALUATOR_INDEX)
+    player = make_player(
+        context.run,
+        episodes=config.eval_episodes,
+        seed=config.seed,
+        index=EVALUATOR_INDEX,
+        greedy=not config.eval_sample,
+    )
     parameters = parameters_client(context, name, player.inference.architecture)
     with serving(context, "127.0.0.1:0"), player:
         context.status.set_state(status_service_pb2.STATE_WAITING, "waiting for the first iteration to evaluate")

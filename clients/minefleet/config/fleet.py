@@ -125,6 +125,8 @@ class FleetConfig:
     """Evaluate every so many iterations, on environments of its own; 0 never."""
     eval_episodes: int = 10
     """Episodes per evaluation, >= 1."""
+    eval_sample: bool = False
+    """Draw the actions of evaluations as in training; otherwise the likeliest are taken."""
     path_map: dict[str, str] = field(default_factory=dict)
     """Paths of files on this machine: beginnings of paths, and what replaces them, as `--map-path OLD=NEW` adds. It
     holds for what generators load by `load_vpt_policy`, and for `save_path`, `resume`, `video_output_dir`, the path of

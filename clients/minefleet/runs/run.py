@@ -42,6 +42,7 @@ LOCAL_KEYS = (
     "stop",
     "eval_interval",
     "eval_episodes",
+    "eval_sample",
     "detach_rollout_manager",
     "path_map",
 )

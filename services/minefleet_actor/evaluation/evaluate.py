@@ -61,7 +61,8 @@ def evaluate(run: Run, trained: TrainedPolicy, arguments: argparse.Namespace) ->
     if not arguments.random:
         player.inference.swap(read_weights(arguments.checkpoint), trained.version)
     with player:
-        summary = summarise(list(player.play(arguments.episodes, "evaluation")), trained)
+        played = list(player.play(arguments.episodes, "evaluation"))
+    summary = summarise(played, None if arguments.random else trained, greedy=not sample)
     return summary | ({"video": str(player.video)} if video is not None else {})
 
 
@@ -74,8 +75,8 @@ def renderable(run: Run) -> Run:
     return replace(run, frame_shape=None if shape is None else tuple(shape))
 
 
-def summarise(played: list[Played], trained: TrainedPolicy) -> dict[str, Any]:
-    """Means over the episodes."""
+def summarise(played: list[Played], trained: TrainedPolicy | None, *, greedy: bool) -> dict[str, Any]:
+    """Means over the episodes of a trained policy, or of a fresh one."""
     returns = np.array([one.record.episode_return for one in played])
     names = sorted({name for one in played for name in one.record.metrics})
     metrics = {name: float(np.mean([one.record.metrics[name] for one in played])) for name in names}
@@ -87,8 +88,9 @@ def summarise(played: list[Played], trained: TrainedPolicy) -> dict[str, Any]:
         "length_mean": float(np.mean([one.record.length for one in played])),
         "value_mean": float(np.mean([one.value_mean for one in played])),
         "metrics": metrics,
-        "policy_version": trained.version,
-        "env_steps": trained.env_steps,
+        "actions": "likeliest" if greedy else "sampled",
+        "policy_version": None if trained is None else trained.version,
+        "env_steps": None if trained is None else trained.env_steps,
     }
     achievements = {name: share for name, share in metrics.items() if name.startswith("achievement/")}
     if achievements:
@@ -99,10 +101,13 @@ def summarise(played: list[Played], trained: TrainedPolicy) -> dict[str, Any]:
 def describe(summary: dict[str, Any]) -> str:
     """The summary for people."""
     after = "" if summary["env_steps"] is None else f" after {summary['env_steps']} env steps"
+    is_fresh = summary["policy_version"] is None
+    policy = "a policy without training" if is_fresh else f"policy version {summary['policy_version']}{after}"
+    hint = "" if is_fresh or summary["actions"] == "sampled" else " (--sample draws them as in training)"
     lines = [
         f"{summary['episodes']} episodes: return {summary['return_mean']:.2f} ± {summary['return_std']:.2f} "
         f"(worst {summary['return_min']:.2f}), length {summary['length_mean']:.0f}, "
-        f"policy version {summary['policy_version']}{after}"
+        f"{policy}, {summary['actions']} actions{hint}"
     ]
     lines += [f"  {name}: {value:.3f}" for name, value in summary["metrics"].items()]
     lines += [f"  {key}: {summary[key]}" for key in ("crafter_score", "video") if key in summary]

@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,7 +7,17 @@ import numpy as np
 import pytest
 
 from minefleet.core.errors import ConfigError, FencedError
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, prune, read, read_policy, read_state, write
+from minefleet.runs.checkpoint import (
+    Checkpoint,
+    CheckpointState,
+    hold,
+    newest,
+    prune,
+    read,
+    read_policy,
+    read_state,
+    write,
+)
 
 
 def make(iteration: int = 0, run_id: str = "a", reference: bool = True, epoch: int = 1) -> Checkpoint:
@@ -146,3 +157,16 @@ def test_of_two_of_one_iteration_the_last_is_kept(tmp_path: Path) -> None:
         write(tmp_path, make(iteration))
     prune(tmp_path, save_interval=5, keep_interval=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000010.1", "00000011", "latest"]
+
+
+def test_prune_leaves_a_checkpoint_that_is_held_and_removes_it_later(tmp_path: Path) -> None:
+    held, other, _ = (write(tmp_path, make(iteration)) for iteration in (1, 2, 3))
+    descriptor = hold(held)
+    assert descriptor is not None
+    prune(tmp_path, save_interval=0, keep_interval=0)
+    assert (held.exists(), other.exists()) == (True, False)
+    assert read_state(held).iteration == 1
+    os.close(descriptor)
+    prune(tmp_path, save_interval=0, keep_interval=0)
+    assert not held.exists()
+    assert hold(held) is None

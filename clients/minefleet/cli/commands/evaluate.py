@@ -8,7 +8,7 @@ from pathlib import Path
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.checkpoint import STATE_FILE, newest
+from minefleet.runs.checkpoint import STATE_FILE, hold, newest
 from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import RUN_FILE, read_run
 
@@ -33,11 +33,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the evaluation."""
-    checkpoint = find_checkpoint(arguments.checkpoint or newest_run())
+    checkpoint = hold_checkpoint(arguments.checkpoint or newest_run())
     inspect_policy(checkpoint)
     command = evaluation_command(checkpoint, arguments)
     sys.stdout.flush()
     os.execv(command[0], command)
+
+
+def hold_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path names, which a run that goes on does not remove before this process has ended.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    while True:
+        checkpoint = find_checkpoint(path)
+        descriptor = hold(checkpoint)
+        if descriptor is not None:
+            os.set_inheritable(descriptor, True)
+        if descriptor is not None or find_checkpoint(path) == checkpoint:
+            return checkpoint
 
 
 def find_checkpoint(path: Path) -> Path:
