@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ID_PREFIX = "minefleet/"
-"""The ids that begin so are registered by `minefleet.envs`."""
+REGISTERED_BY = {
+    ID_PREFIX: "minefleet.envs",
+    "ALE/": "ale_py",
+    "BabyAI-": "minigrid",
+    "MiniGrid-": "minigrid",
+    "Vizdoom": "vizdoom.gymnasium_wrapper",
+}
+"""Modules that register the ids that begin so, where an id names none."""
 LIBRARIES = ("gymnasium", "gym")
 METHODS = ("reset", "step", "close", "observation_space", "action_space")
 GYM_WITH_RENDER_MODE = (0, 26)
@@ -146,8 +153,7 @@ def _called(config: Mapping[str, Any]) -> Any:
 def _registered(config: Mapping[str, Any], render_mode: str | None) -> Any:
     library = _library()
     module, _, name = config["id"].rpartition(":")
-    if name.startswith(ID_PREFIX):
-        module = "minefleet.envs"
+    module = module or next((each for start, each in REGISTERED_BY.items() if name.startswith(start)), "")
     kwargs = dict(config["kwargs"])
     if render_mode is not None and _has_render_mode(library):
         kwargs["render_mode"] = render_mode
@@ -157,10 +163,13 @@ def _registered(config: Mapping[str, Any], render_mode: str | None) -> Any:
         if module:
             importlib.import_module(module)
         return library.make(name, **kwargs)
-    except ModuleNotFoundError as error:
-        raise RefusedError(f"env.id {config['id']!r} needs a package that is not installed: {error}") from error
+    except (ModuleNotFoundError, library.error.DependencyNotInstalled) as error:
+        advice = f"; try `pip install {module.partition('.')[0]}`" if module in REGISTERED_BY.values() else ""
+        raise RefusedError(f"env.id {config['id']!r} needs a package that is not installed: {error}{advice}") from error
+    except library.error.UnregisteredEnv as error:
+        raise RefusedError(f"env.id {config['id']!r}: {error} {_nearest(name)}".rstrip()) from error
     except library.error.Error as error:
-        raise RefusedError(f"env.id {config['id']!r}: {error} {_nearest(library, name)}") from error
+        raise RefusedError(f"env.id {config['id']!r}: {error}") from error
 
 
 def _library() -> Any:
@@ -183,10 +192,17 @@ def _version(library: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in library.__version__.split(".")[:2])
 
 
-def _nearest(library: Any, name: str) -> str:
+def known_ids() -> list[str]:
+    """The ids that are registered now; none without a library."""
+    try:
+        library = _library()
+    except RefusedError:
+        return []
     registry = library.registry if library.__name__ == "gymnasium" else library.envs.registry
-    known = list(getattr(registry, "env_specs", registry))
-    nearest = difflib.get_close_matches(name, known)
-    ours = sorted(each for each in known if each.startswith(ID_PREFIX))
-    names = nearest or ours
-    return f"The nearest are {', '.join(names)}." if names else ""
+    return list(getattr(registry, "env_specs", registry))
+
+
+def _nearest(name: str) -> str:
+    known = known_ids()
+    names = difflib.get_close_matches(name, known) or sorted(each for each in known if each.startswith(ID_PREFIX))
+    return f"The nearest {'is' if len(names) == 1 else 'are'} {', '.join(names)}." if names else ""

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -76,3 +77,28 @@ def test_a_generator_that_makes_no_environment_is_refused(generators: Path) -> N
 def test_a_config_without_an_environment_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"env.id or env.generator"):
         make(EnvConfig())
+
+
+def test_an_environment_whose_package_is_missing_says_what_to_install_and_names_no_other() -> None:
+    def incomplete() -> None:
+        raise gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[box2d]"`')
+
+    gymnasium.register("Incomplete-v0", entry_point=incomplete)  # type: ignore[arg-type]  # It makes none.
+    try:
+        with pytest.raises(ConfigError, match=r"needs a package .*: run `pip install .gymnasium\[box2d\]" + '"`$'):
+            make(EnvConfig(id="Incomplete-v0"))
+    finally:
+        del gymnasium.registry["Incomplete-v0"]
+
+
+def test_the_module_of_a_well_known_id_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"needs a package .*'ale_py'; try `pip install ale_py`"):
+        make(EnvConfig(id="ALE/Cart-v5"))
+    cart = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
+    (tmp_path / "ale_py.py").write_text(f"import gymnasium\ngymnasium.register('ALE/Cart-v5', entry_point='{cart}')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        make(EnvConfig(id="ALE/Cart-v5")).close()
+    finally:
+        sys.modules.pop("ale_py", None)
+        gymnasium.registry.pop("ALE/Cart-v5", None)
