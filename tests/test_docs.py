@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from docs.generate_config import keys
 
 from minefleet.cli import COMMANDS, MODULES
-from minefleet.config import FleetConfig
+from minefleet.config.key_docs import key_docs
 
 ROOT = Path(__file__).parent.parent
 DECISIONS = ROOT / "docs/decisions"
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md"))]}
-KEYS = {key.path: key.type for key in keys(FleetConfig)}
+KEYS = {key.path: key.type for key in key_docs()}
 SECTIONS = {path[: end.start()] for path in KEYS for end in re.finditer(r"\.", path)}
 BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^    .*\n)+)", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
