@@ -6,8 +6,10 @@ import yaml
 from omegaconf import OmegaConf
 
 from minefleet.config import PolicyConfig
+from minefleet.config.key_docs import key_docs
 from minefleet.config.keys import all_keys
 from minefleet.config.load import MEMORY, MINESTUDIO, PIXELS, VECTORS, from_data, load, name_of, read_settings, to_yaml
+from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS
 from minefleet.config.yaml_text import presets
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
@@ -191,7 +193,9 @@ def test_a_wrong_key_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("cartpol", "unknown preset 'cartpol'; the nearest is cartpole"),
+        ("cartpol", "'cartpol' is no preset, .* or id such as CartPole-v1; the nearest is cartpole"),
+        ("Taxi", "'Taxi' is no preset, .*; the nearest is Taxi-v"),
+        ("zzzz", "'zzzz' is no preset, .*; there are acrobot, "),
         ("nowhere.yaml", r"cannot read nowhere\.yaml: No such file"),
         ("nowhere.py", r"there is no file nowhere\.py"),
         ("broken.yaml", r"broken\.yaml is no YAML: .* in line 4"),
@@ -229,7 +233,16 @@ def test_keys_are_listed_in_full() -> None:
     assert {"seed", "stop.minutes", "rollout_config.replay_buffer_config.database_config.path"} <= set(all_keys())
 
 
-@pytest.mark.parametrize(("config", "name"), [("crafter", "crafter"), ("my/world.yaml", "world"), ("cow.py", "cow")])
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ("crafter", "crafter"),
+        ("my/world.yaml", "world"),
+        ("cow.py", "cow"),
+        ("ale_py:ALE/Pong-v5", "Pong-v5"),
+        ("a.b:Cow-v0", "Cow-v0"),
+    ],
+)
 def test_a_config_has_a_short_name(config: str, name: str) -> None:
     assert name_of(config) == name
 
@@ -270,3 +283,72 @@ def test_keys_that_only_others_have_are_refused_with_what_is_there_instead(overr
 def test_several_ranks_train_by_our_trainer_only() -> None:
     with pytest.raises(ConfigError, match=r"train_config\.num_workers must be 1 with a trainer of your own, got 2"):
         load("cartpole", ["trainer_name=mine:Mine", "train_config.num_workers=2"])
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", "module:Id-v0", "a.module:ALE/Pong-v5"])
+def test_an_id_as_config_is_its_environment_on_the_preset_of_its_kind(name: str) -> None:
+    settings = read_settings(name)
+    assert settings.of().env.id == name
+    assert settings.of(Schema(obs=IMAGE, action=NUMBERS)).train_config == load(PIXELS).train_config
+    assert load("", [f"env.id={name}"]) == settings.of()
+
+
+def test_a_file_whose_name_looks_like_an_id_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "world-v2").write_text("seed: 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert load("mine/world-v2").seed == 7
+
+
+def test_names_of_other_libraries_lead_to_keys_that_there_are_and_hide_none() -> None:
+    paths = {key.path for key in key_docs()}
+    assert set(OUR_KEYS.values()) <= paths
+    assert not OTHER_NAMES.keys() & paths
+    for name, text in OTHER_NAMES.items():
+        with pytest.raises(ConfigError) as refusal:
+            load("cartpole", [f"{name}.x=1" if name == "env_config" else f"{name}=1"])
+        # `env` is a section of ours: there its value is refused.
+        assert text in str(refusal.value) or name == "env"
+
+
+def test_names_of_other_libraries_are_refused_in_files_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("train_config: {lr: 0.1}\n")
+    with pytest.raises(
+        ConfigError, match=r"no train_config\.lr \(.*mine\.yaml\): here it is train_config\.learning_rate"
+    ):
+        load(str(tmp_path / "mine.yaml"))
+
+
+def test_whole_floats_are_taken_for_integers_and_others_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("stop: {env_steps: 2e5}\npolicy: {conv_channels: [8.0, 16, 16]}\n")
+    config = load(str(tmp_path / "mine.yaml"), ["train_config.num_iterations=1e3", "train_config.learning_rate=1"])
+    integers = (config.stop.env_steps, config.train_config.num_iterations, *config.policy.conv_channels)
+    assert integers == (200_000, 1_000, 8, 16, 16) and {type(number) for number in integers} == {int}
+    with pytest.raises(ConfigError, match=r"stop\.env_steps \(command line\) must be an integer, got 1\.5"):
+        load("cartpole", ["stop.env_steps=1.5"])
+
+
+UNBOUNDED = {"train_config.parity_bound"}
+"""Infinity switches it off."""
+
+
+@pytest.mark.parametrize("key", [key.path for key in key_docs() if key.type in ("int", "float", "float | None")])
+def test_numbers_that_nothing_can_use_are_refused(key: str) -> None:
+    is_integer = next(each.type for each in key_docs() if each.path == key) == "int"
+    for value in (str(2**64), str(2**63), "1e300") if is_integer else (".nan", ".inf", "-.inf"):
+        if key not in UNBOUNDED or value != ".inf":
+            with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+                load("cartpole", [f"{key}={value}"])
+
+
+def test_the_largest_seed_is_taken() -> None:
+    assert load("cartpole", [f"seed={2**63 - 1}"]).seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("key", ["seed", "train_config.resume", "env.kwargs.size", "services.security.token_file"])
+def test_a_key_that_must_be_given_is_refused_until_it_is(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(OmegaConf.to_yaml(OmegaConf.from_dotlist([f"{key}=???"])))
+    with pytest.raises(ConfigError, match=rf"{key} \({path}\) must be given: it is \?\?\?"):
+        load(str(path))
+    assert load(str(path), [f"{key}=3"]) == load("", [f"{key}=3"])

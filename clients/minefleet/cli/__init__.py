@@ -42,9 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _use_utf8()
     chosen = _parser().parse_args(argv)
     module = importlib.import_module(f"minefleet.cli.commands.{MODULES.get(chosen.command, chosen.command)}")
-    parser = argparse.ArgumentParser(prog=f"minefleet {chosen.command}", description=COMMANDS[chosen.command])
+    name, purpose = f"minefleet {chosen.command}", COMMANDS[chosen.command]
+    parser = argparse.ArgumentParser(prog=name, description=purpose, allow_abbrev=False)
     module.add_arguments(parser)
-    return _run(module.run, parser.parse_intermixed_args(chosen.arguments))
+    arguments, unknown = parser.parse_known_intermixed_args(chosen.arguments)
+    if unknown and "settings" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return _run(module.run, arguments, unknown, chosen.arguments)
 
 
 def _open_standard_streams() -> None:
@@ -77,10 +81,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _run(
+    command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, unknown: list[str], words: list[str]
+) -> int:
     from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
 
     try:
+        if unknown:
+            from minefleet.cli.settings import refuse_options
+
+            refuse_options(unknown, words)
         return command(arguments)
     except ConfigError as error:
         print(f"minefleet: {error}", file=sys.stderr)

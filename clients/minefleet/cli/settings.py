@@ -2,11 +2,16 @@
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
+from minefleet.config.key_docs import key_docs
+from minefleet.config.keys import kind_of
 from minefleet.config.load import name_of
+from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS, UNITS
 from minefleet.config.yaml_text import presets
 from minefleet.core.errors import ConfigError
 from minefleet.runs.run import RUN_FILE
@@ -14,15 +19,28 @@ from minefleet.runs.run import RUN_FILE
 RUNS = Path("runs")
 """Run directories lie here unless named, below the current folder."""
 
+ENVIRONMENTS = ("env.id=", "env.generator=")
+"""Overrides that can stand without a CONFIG."""
+EPILOG = """\
+CONFIG is one of:
+  CartPole-v1         the id of any Gymnasium environment; ALE/Pong-v5 and module:Id-v0 work too
+  my.yaml, my.py      a file
+  a preset            {presets}
+  nothing             where env.id=... or env.generator=... is among the overrides
+
+Keys are written as in seed=3 stop.env_steps=1e6 train_config.learning_rate=1e-4.
+`minefleet config explain` lists all of them, `minefleet config explain KEY` says what one means."""
+
 
 def add_settings(parser: argparse.ArgumentParser, *, or_run: bool = False) -> None:
     """Adds `CONFIG [key=value ...]`; CONFIG may be a run directory where the command looks for one."""
     run = ", or a run directory" if or_run else ""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG.format(
+        presets=textwrap.fill(", ".join(presets()), 100, initial_indent=" " * 22, subsequent_indent=" " * 22).strip()
+    )
     parser.add_argument(
-        "settings",
-        nargs="*",
-        metavar="CONFIG key=value",
-        help=f"a preset ({', '.join(presets())}), a .yaml or a .py file{run}; then any keys to override, as in seed=3",
+        "settings", nargs="*", metavar="CONFIG key=value", help=f"see below{run}; then any keys to override"
     )
     parser.add_argument(
         "--map-path",
@@ -44,13 +62,19 @@ def split(settings: list[str], path_map: Sequence[tuple[str, str]] = ()) -> tupl
     Raises:
         ConfigError: If there are several CONFIGs.
     """
-    configs = [item for item in settings if "=" not in item]
+    configs = [item for item in settings if not is_override(item)]
     if len(configs) > 1:
         raise ConfigError(f"give one CONFIG, got {' and '.join(configs)}; overrides are key=value")
-    overrides = [item for item in settings if "=" in item]
+    overrides = [item for item in settings if is_override(item)]
     if path_map:
         overrides.append(f"path_map={json.dumps(dict(path_map))}")
     return (configs or [""])[0], overrides
+
+
+def is_override(word: str) -> bool:
+    """Whether a word is key=value: no key has a slash in it, and a file may have an equals sign."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and "/" not in key and not Path(word).is_file()
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -61,30 +85,54 @@ def _pair(text: str) -> tuple[str, str]:
     return old, str(Path(new).expanduser().absolute())
 
 
-def required(config: str) -> str:
-    """Insists on a CONFIG.
+def required(config: str, overrides: Sequence[str]) -> str:
+    """Insists on a CONFIG or an environment; returns a short name for it.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no CONFIG, and no override names an environment.
     """
-    if not config:
-        raise ConfigError(f"give a CONFIG: a preset ({', '.join(presets())}), a .yaml or a .py file")
-    return config
+    named = [override.partition("=")[2] for override in overrides if override.startswith(ENVIRONMENTS)]
+    if not config and not any(named):
+        raise ConfigError(
+            f"give a CONFIG: an id such as CartPole-v1, a .yaml or .py file, or one of {', '.join(presets())}"
+        )
+    return name_of(config or named[-1])
 
 
-def run_directory(named: Path | None, config: str) -> Path:
+def run_directory(named: Path | None, config: str, overrides: Sequence[str]) -> Path:
     """The directory of a run that several processes set up from CONFIG: theirs, or one of its own.
 
     Raises:
         ConfigError: If there is no CONFIG.
     """
-    name = name_of(required(config))
+    name = required(config, overrides)
     return named or RUNS / name
 
 
-def fresh_directory(config: str) -> Path:
+def fresh_directory(name: str) -> Path:
     """The default directory of a new run."""
-    return RUNS / f"{name_of(config)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return RUNS / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def refuse_options(options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
+    """Answers options that a command does not have, as `--lr 3e-4`, with the override to write.
+
+    Raises:
+        ConfigError: Always.
+    """
+    option, _, value = options[0].partition("=")
+    name, following = option.lstrip("-").replace("-", "_"), arguments[list(arguments).index(options[0]) + 1 :]
+    keys = (
+        [OUR_KEYS.get(name, "")]
+        if name in OTHER_NAMES
+        else [key.path for key in key_docs() if name in (key.path, key.name)]
+    )
+    if any(keys) and keys[0] not in UNITS:
+        value = value or ("true" if kind_of(keys[0]) is bool else (*following, "VALUE")[0])
+        instead = f"write {' or '.join(f'{key}={value}' for key in keys)}"
+    else:
+        instead = OTHER_NAMES.get(name, "see --help; keys are written key=value")
+    raise ConfigError(f"there is no option {option}: {instead}")
 
 
 def newest_run(prefix: str = "") -> Path:

@@ -6,11 +6,22 @@ from itertools import pairwise
 
 from minefleet.core.errors import ConfigError
 
+LIMIT = 2**63
+"""Integers travel and are stored in 64 bits, with a sign."""
+
 
 def at_least(key: str, value: float, minimum: float) -> None:
-    """Rejects values below `minimum`, and what is not finite."""
+    """Rejects values below `minimum`, what is not finite, and integers beyond 64 bits."""
     if not minimum <= value < math.inf:
         raise ConfigError(f"{key} must be >= {minimum}{_finite(value)}, got {value}")
+    if isinstance(value, int) and value >= LIMIT:
+        raise ConfigError(f"{key} must be < 2**63, got {value}")
+
+
+def finite(key: str, value: float) -> None:
+    """Rejects NaN and infinities."""
+    if not math.isfinite(value):
+        raise ConfigError(f"{key} must be finite, got {value}")
 
 
 def above(key: str, value: float, minimum: float) -> None:

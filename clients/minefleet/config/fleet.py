@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import above, at_least
+from minefleet.config.checks import above, at_least, finite
 from minefleet.config.env import EnvConfig
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
@@ -44,6 +44,8 @@ class StopConfig:
         at_least("stop.env_steps", self.env_steps, 0)
         at_least("stop.minutes", self.minutes, 0)
         at_least("stop.starved_iterations", self.starved_iterations, 0)
+        if self.episode_return is not None:
+            finite("stop.episode_return", self.episode_return)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +122,7 @@ class FleetConfig:
     detach_rollout_manager: bool = False
     """Leave replay, parameters and actors running when a trainer started by `start_trainer` ends. Seeds: True."""
     seed: int = 0
-    """Seeds everything that can be seeded, per stream and episode, >= 0."""
+    """Seeds everything that can be seeded, per stream and episode, in [0, 2**63)."""
     eval_interval: int = 0
     """Evaluate every so many iterations, on environments of its own; 0 never."""
     eval_episodes: int = 10

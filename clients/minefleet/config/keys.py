@@ -8,17 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
 from minefleet.config.fleet import FleetConfig
+from minefleet.config.other_names import OTHER_NAMES
 from minefleet.core.errors import ConfigError
 
-MOVED_KEYS = {
-    "env_config": "the environment is described by `env`, its processes by `rollout_config.worker_config`",
-    "train_config.scaling_config": "ranks are set by train_config.num_workers and train_config.num_gpus_per_worker",
-    "logger_config.id": "wandb's run is named by the run's own id, so that a resumed run goes on there",
-    "logger_config.resume": "wandb's run goes on when this one does",
-    "logger_config.dir": "wandb's files lie in the run directory",
-    "logger_config.config": "wandb shows the run's own configuration",
-}
-"""Keys that others have and we do not, and what is there instead."""
 MAX_HINTS = 5
 
 
@@ -45,14 +37,37 @@ def _check_section(data: Any, cls: type, prefix: str, source: str) -> None:
         raise ConfigError(f"{prefix.rstrip('.')} ({source}) must be a section of keys, got {data!r}")
     fields = fields_of(cls)
     for name, value in data.items():
-        if f"{prefix}{name}" in MOVED_KEYS:
-            raise ConfigError(f"there is no {prefix}{name} ({source}): {MOVED_KEYS[f'{prefix}{name}']}")
         if name not in fields:
-            raise ConfigError(f"unknown key {prefix}{name} ({source}); {_hint(f'{prefix}{name}')}")
+            raise unknown_key(f"{prefix}{name}", source)
         section = _section(fields[name])
         if section is not None:
             for entry in entries_of(value) if section is not fields[name] else [value]:
                 _check_section(entry, section, f"{prefix}{name}.", source)
+
+
+def unknown_key(key: str, source: str) -> ConfigError:
+    """The error of a key that the tree does not have: names what others call so, or the nearest key."""
+    instead = OTHER_NAMES.get(key) or OTHER_NAMES.get(key.rpartition(".")[2])
+    return ConfigError(
+        f"there is no {key} ({source}): {instead}" if instead else f"unknown key {key} ({source}); {_hint(key)}"
+    )
+
+
+def whole_numbers(data: Any, kind: Any = FleetConfig) -> Any:
+    """The same plain data, with integers in the place of floats such as 1e6 where the declared type is an integer."""
+    if kind is int and isinstance(data, float) and data.is_integer():
+        return int(data)
+    if isinstance(data, list):
+        return (
+            [whole_numbers(entry, *typing.get_args(kind)[:1]) for entry in data]
+            if typing.get_origin(kind) is list
+            else data
+        )
+    section = _section(kind)
+    if section is None or not isinstance(data, dict):
+        return data
+    fields = fields_of(section)
+    return {name: whole_numbers(value, fields.get(name, kind)) for name, value in data.items()}
 
 
 def _section(kind: Any) -> type | None:

@@ -1,7 +1,8 @@
 """From CONFIG and overrides to one validated `FleetConfig`. Only here, and in `run.yaml`, is there OmegaConf.
 
-CONFIG is the name of a preset, a YAML file, or a Python module (`config.module`). It stands on a preset: on the one
-that it names, on MineStudio's where it has a key of theirs, or else on that of its kind of task.
+CONFIG is the name of a preset, a YAML file, a Python module (`config.module`), the id of a Gymnasium environment, or
+empty where the overrides say everything. It stands on a preset: on the one that it names, on MineStudio's where it has
+a key of theirs, or else on that of its kind of task.
 
     defaults ◀─ preset ◀─ CONFIG ◀─ key=value
 
@@ -11,7 +12,8 @@ Every mistake is a `ConfigError` that says what is wrong, where, and what is nea
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +21,20 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import WANDB_KEYS, FleetConfig
-from minefleet.config.keys import all_keys, by_number, check_keys, kind_of, wanted
+from minefleet.config.keys import all_keys, by_number, check_keys, kind_of, wanted, whole_numbers
 from minefleet.config.module import read_module
 from minefleet.config.overrides import put, read_overrides
 from minefleet.config.paths import resolve_paths, text_at
-from minefleet.config.yaml_text import YAML_SUFFIXES, Data, first_line, read_preset, read_yaml
+from minefleet.config.yaml_text import (
+    MISSING,
+    YAML_SUFFIXES,
+    Data,
+    first_line,
+    nearest,
+    presets,
+    read_preset,
+    read_yaml,
+)
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import Start, start_fresh
@@ -40,6 +51,8 @@ MINESTUDIO_KEY = "detach_rollout_manager"
 """Has a meaning in their configurations only."""
 MAKERS = (("env", "id"), ("env", "generator"), ("policy", "generator"))
 """Keys that name what is made by the others of their section."""
+ENV_ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.:-]+-v\d+")
+"""An id of Gymnasium as CONFIG: `CartPole-v1`, `ALE/Pong-v5`, `module:Id-v0`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,16 +98,40 @@ def merge(data: Data, source: str, overrides: Sequence[str], *, shows_pixels: bo
     Raises:
         ConfigError: If a key or value is wrong.
     """
+    layers = layers_of(data, source, overrides, shows_pixels=shows_pixels)
+    given = {key: (place, value) for place, layer in layers for key, value in _leaves(layer)}
+    for key, (place, value) in given.items():
+        if value == MISSING:
+            raise ConfigError(f"{key} ({place}) must be given: it is {MISSING}")
+    tree: Any = OmegaConf.structured(FleetConfig)
+    for place, layer in layers:
+        tree = _layered(tree, OmegaConf.create(_whole_lists(layer, tree)), place)
+    return _to_object(tree)
+
+
+def layers_of(
+    data: Data, source: str, overrides: Sequence[str], *, shows_pixels: bool = False
+) -> list[tuple[str, Data]]:
+    """The presets, CONFIG and the overrides, each with the place that it is from; a later one wins.
+
+    Raises:
+        ConfigError: If a key is wrong.
+    """
     layers = [(source, _with_wandb_keys(data)), (COMMAND_LINE, _with_wandb_keys(read_overrides(overrides)))]
     named = [layer.pop(PRESET) for _, layer in layers if PRESET in layer]
     for place, layer in layers:
         check_keys(layer, place)
     base = str(named[-1]) if named else _preset_of(layers, shows_pixels=shows_pixels)
-    layers = [*_bases(base, layers), *layers]
-    tree: Any = OmegaConf.structured(FleetConfig)
-    for place, layer in layers:
-        tree = _layered(tree, OmegaConf.create(_whole_lists(layer, tree)), place)
-    return _to_object(tree)
+    return [(place, whole_numbers(layer)) for place, layer in [*_bases(base, layers), *layers]]
+
+
+def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested plain data with their dotted keys."""
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, value in entries:
+        yield from _leaves(value, f"{key}.{name}".removeprefix("."))
+    if not isinstance(data, dict | list):
+        yield key, data
 
 
 def _preset_of(layers: Sequence[tuple[str, Data]], *, shows_pixels: bool) -> str:
@@ -150,24 +187,31 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
     """Reads what CONFIG names, unchecked, with its paths as they are on this machine; a preset is only named.
 
     Args:
-        config: A preset or a file.
+        config: A preset, a file, an id of Gymnasium, or "" for none.
         path_map: What adds to the `path_map` of CONFIG.
         start: Starts the process that imports a Python module.
 
     Raises:
-        ConfigError: If the file does not exist, or is no mapping.
+        ConfigError: If there is no such file, preset or id, or the file is no mapping.
     """
     path = Path(config)
+    if not config or (ENV_ID.fullmatch(config) and not path.is_file()):
+        return {"env": {"id": config}} if config else {}
     if path.suffix == ".py":
         return resolve_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
         return resolve_paths(read_yaml(path.read_text, path), path.absolute().parent, path_map)
+    if config not in presets():
+        from minefleet_env.make_env import known_ids  # Gymnasium is loaded only to say what is near.
+
+        near = nearest(config, [*known_ids(), *presets()])
+        raise ConfigError(f"{config!r} is no preset, .yaml or .py file, or id such as CartPole-v1; {near}")
     return {PRESET: config}
 
 
 def name_of(config: str) -> str:
-    """A short name for CONFIG, for run directories."""
-    return Path(config).stem
+    """A short name for CONFIG, or for the reference of a generator, for run directories."""
+    return re.sub(r"\.(py|ya?ml)$", "", re.split("[:/]", config)[-1])
 
 
 def to_yaml(config: FleetConfig) -> str:

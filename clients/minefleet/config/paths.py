@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.config.train import AUTO
-from minefleet.config.yaml_text import Data
+from minefleet.config.yaml_text import MISSING, Data
 from minefleet.core.errors import ConfigError
 
 MAPPED = (
@@ -95,7 +95,7 @@ def _anchor_kwargs(policy: Any, folder: Path) -> None:
 
 
 def _absolute(place: str, folder: Path) -> str:
-    return str((folder / Path(place).expanduser()).absolute())
+    return place if place == MISSING else str((folder / Path(place).expanduser()).absolute())
 
 
 def text_at(data: Data, section: str, key: str) -> str:

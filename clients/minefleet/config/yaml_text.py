@@ -1,7 +1,7 @@
 """Reads YAML: files, presets and values on the command line. A mistake is a ConfigError with its place."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from minefleet.core.errors import ConfigError
 
 YAML_SUFFIXES = (".yaml", ".yml")
+MISSING = "???"
+"""Hydra's value of a key that must be given."""
 
 Data = dict[str, Any]
 """Sections and keys, as they were written."""
@@ -24,11 +26,11 @@ def presets() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def _unknown_preset(name: str) -> str:
-    known = presets()
-    near = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.4)
-    hint = f"the nearest is {near[0]}" if near else f"there are {', '.join(known)}"
-    return f"unknown preset {name!r}; {hint}. CONFIG may also be a .yaml or .py file"
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Names the nearest of `known`, or the presets where none is near."""
+    by_case = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_case, 1)
+    return f"the nearest is {by_case[near[0]]}" if near else f"there are {', '.join(presets())}"
 
 
 def read_preset(name: str) -> Data:
@@ -39,7 +41,7 @@ def read_preset(name: str) -> Data:
     """
     preset = resources.files("minefleet") / "presets" / f"{name}.yaml"
     if not preset.is_file():
-        raise ConfigError(_unknown_preset(name))
+        raise ConfigError(f"unknown preset {name!r}; {nearest(name, presets())}")
     return read_yaml(preset.read_text, Path(name))
 
 

@@ -9,7 +9,7 @@ from minefleet.core.errors import EnvFailedError
 
 def reproduction(settings: Sequence[str]) -> str:
     """The last line of a message about an environment that failed: the command that plays it, and nothing else."""
-    return f"reproduce it with: {shlex.join(['minefleet', 'env', *settings])}"
+    return f"reproduce it with: {shlex.join(['minefleet', 'env', *filter(None, settings)])}"
 
 
 @contextmanager

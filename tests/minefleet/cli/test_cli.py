@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import socket
 import subprocess
 import sys
@@ -102,13 +103,25 @@ def test_cli_in_a_locale_of_ascii_reads_configurations_as_utf8(tmp_path: Path) -
         (["cartpole", "train_config.discont=1"], ["train_config.discont", "command line", "train_config.discount"]),
         (["cartpole", "train_config.discount=high"], ["train_config.discount", "a number", "'high'"]),
         (["cartpole", "train_config.discount=2"], ["train_config.discount", "[0, 1]", "2.0"]),
-        (["cartpol"], ["unknown preset 'cartpol'", "cartpole"]),
+        (["cartpol"], ["'cartpol' is no preset", "the nearest is cartpole"]),
         (["mine.yaml"], ["mine.yaml", "unknown key", "max_stalenes", "max_staleness"]),
         (["cartpole", "env.id=CartPole-v99"], ["env.id 'CartPole-v99'", "CartPole-v1"]),
         (["cartpole", "env.id=", "env.generator=network.py:make"], ["Graph", "Box"]),
         (["cartpole", "rollout_config.worker_config.device=cuda:99"], ["worker_config.device=cuda:99", "GPUs here"]),
         (["cartpole", "train_config.resume=nowhere"], ["nowhere does not exist"]),
         ([], ["give a CONFIG", "crafter"]),
+        (["CartPol-v1"], ["env.id 'CartPol-v1'", "CartPole-v1"]),
+        (["cartpole", f"seed={2**64}"], ["seed must be < 2**63"]),
+        (["cartpole", "lr=3e-4"], ["there is no lr (command line): here it is train_config.learning_rate"]),
+        (["cartpole", "--lr", "3e-4"], ["there is no option --lr: write train_config.learning_rate=3e-4"]),
+        (["cartpole", "--num-steps=64"], ["write rollout_config.fragment_length=64"]),
+        (["cartpole", "--seed", "3"], ["there is no option --seed: write seed=3"]),
+        (["cartpole", "--gae-lambda", "0.9"], ["write train_config.gae_lambda=0.9"]),
+        (["cartpole", "--train_config.discount", "0.9"], ["write train_config.discount=0.9"]),
+        (["--track", "cartpole"], ["write logger_config.wandb=true"]),
+        (["cartpole", "--batch_size", "64"], ["train_config.batch_size_per_gpu, in fragments"]),
+        (["cartpole", "--num_workers", "4"], ["actors are rollout_config.num_rollout_workers"]),
+        (["cartpole", "--ru", "x"], ["there is no option --ru: see --help"]),
     ],
 )
 def test_a_mistake_in_the_configuration_is_one_message_and_starts_nothing(
@@ -219,6 +232,60 @@ def test_without_a_configuration_the_run_is_as_it_is(cli: Cli) -> None:
     refused(cli("serve", "replay", "seed=3", "--run-dir", "run"), "without a CONFIG", "drop seed=3")
     refused(cli("serve", "replay"), "give a CONFIG")
     refused(cli("prepare", "--run-dir", "run"), "give a CONFIG")
+
+
+@pytest.mark.parametrize("settings", [["CartPole-v1"], ["env.id=CartPole-v1"]])
+def test_a_gymnasium_id_is_a_configuration_of_every_command(cli: Cli, tmp_path: Path, settings: list[str]) -> None:
+    done = cli("prepare", *settings)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/runs/CartPole-v1\n"), done.stderr
+    config = read_run(tmp_path / "runs/CartPole-v1").config
+    assert (config.env.id, config.policy.normalize_obs) == ("CartPole-v1", True)
+    assert "reproduce" not in cli("env", *settings, "--steps", "5").stdout
+    assert cli("doctor", *settings).stdout
+    waiting = cli("serve", "replay", *settings, "seed=5", "--run-dir", "runs/CartPole-v1")
+    refused(waiting, "another configuration: seed is 0 there and 5 here")
+
+
+def test_paths_may_have_an_equals_sign(cli: Cli, old_run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "lr=1"
+    folder.mkdir()
+    (folder / "my.yaml").write_text("env: {id: CartPole-v1}\nseed: 7\n")
+    for config in ("lr=1/my.yaml", "./lr=1/my.yaml", str(folder / "my.yaml")):
+        assert "seed: 8" in cli("config", "show", config, "seed=8").stdout
+        assert "seed: 7" in cli("config", "show", config).stdout
+    old_run.directory.rename(tmp_path / "runs" / "lr=0.1")
+    reached = "train_config.num_iterations=3"
+    assert cli("train", "--resume", "runs/lr=0.1", reached).returncode == 0
+    refused(cli("train", "--resume", "runs/lr=0.2"), "there is no run in runs/lr=0.2")
+    refused(cli("env", "runs/lr=0.1", "policy.gru=2"), "policy.gru")
+    assert cli("train", "--resume", reached).returncode == 0
+
+
+def test_seeds_beyond_64_bits_are_refused_by_options_too(cli: Cli, old_run: Run) -> None:
+    for command in (("env", "cartpole"), ("eval", "runs/old")):
+        for seed in (str(2**63), "-1"):
+            done = cli(*command, f"--seed={seed}")
+            assert done.returncode == 2 and "must be in [0, 2**63)" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_terminal_is_shown_the_end_of_a_run_as_text_unless_json_is_asked_for(
+    old_run: Run, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    reached = ["train", "--resume", "runs/old", "train_config.num_iterations=3", *options]
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb") as terminal:
+        command = [sys.executable, "-m", "minefleet", *reached]
+        subprocess.run(
+            command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, check=True
+        )
+        os.close(theirs)
+        shown = terminal.read1().decode()
+    if options:
+        assert json.loads(shown)["stopped_by"] == "num_iterations"
+    else:
+        assert "checkpoint    runs/old/checkpoints/00000003" in shown
+        assert "train --resume runs/old train_config.num_iterations=8000" in shown
 
 
 def test_a_run_is_prepared_for_roles_that_start_by_themselves(cli: Cli, tmp_path: Path) -> None:

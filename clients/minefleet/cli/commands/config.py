@@ -1,35 +1,124 @@
-"""`minefleet config`: what a configuration says, without starting anything."""
+"""`minefleet config`: a configuration and its keys, without starting anything."""
 
 import argparse
+import textwrap
+from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from minefleet.cli.settings import add_settings, required, split
-from minefleet.config.load import read_settings
+from minefleet.config import FleetConfig
+from minefleet.config.key_docs import KeyDoc, key_docs
+from minefleet.config.keys import unknown_key
+from minefleet.config.load import COMMAND_LINE, Settings, layers_of, read_settings
+from minefleet.config.other_names import OUR_KEYS
 from minefleet.config.shards import spread
+from minefleet.core.errors import ConfigError
 from minefleet.core.reproduce import reproducible
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.preflight import preflight
 from minefleet.runs.run import to_dict
 
+ACTIONS = {
+    "show": "every key of CONFIG with its value",
+    "resolve": "what run.yaml would hold",
+    "explain": "what a key means, as in `config explain train_config.discount [CONFIG]`; without a key, lists all",
+}
+WIDTH = 100
+UNSET = object()
+"""Of a key that a layer does not give."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line."""
+    parser.add_argument("action", choices=ACTIONS, help="; ".join(f"{name}: {does}" for name, does in ACTIONS.items()))
     parser.add_argument(
-        "action", choices=("show", "resolve"), help="show: every key; resolve: what run.yaml would hold"
+        "--diff", action="store_true", help="show only what differs from the defaults or the preset, and who says so"
     )
     add_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints YAML."""
-    config, overrides = split(arguments.settings, arguments.map_path)
-    settings = read_settings(required(config), overrides)
+    """Prints YAML, or what keys mean."""
+    words = list(arguments.settings)
+    if arguments.diff and arguments.action != "show":
+        raise ConfigError(f"--diff is of `config show`, not of `config {arguments.action}`")
+    if arguments.action == "explain":
+        found = find_keys(words.pop(0) if words else "")
+        config, overrides = split(words, arguments.map_path)
+        print("\n".join(explanation(found, read_settings(config, overrides) if words else None)))
+        return 0
+    config, overrides = split(words, arguments.map_path)
+    required(config, overrides)
+    settings = read_settings(config, overrides)
     loaded = settings.of()
+    if arguments.diff:
+        print("\n".join(differing(settings)))
+        return 0
     data = to_dict(loaded)
     if arguments.action == "resolve":
         with reproducible([config, *overrides]), closing(ForkServer()) as forks:
             data = preflight(spread(loaded), forks.start, lambda schema: spread(settings.of(schema))).to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0
+
+
+def find_keys(word: str) -> list[KeyDoc]:
+    """The keys that a word means: a key, all of a section, those of this last name, or ours for a name of others.
+
+    Raises:
+        ConfigError: If there is none; names the nearest.
+    """
+    known = list(key_docs())
+    for is_meant in (
+        lambda key: f"{key.path}.".startswith(f"{word}." if word else ""),
+        lambda key: key.name == word or key.path == OUR_KEYS.get(word),
+        lambda key: word.startswith(f"{key.path}."),
+    ):
+        if found := list(filter(is_meant, known)):
+            return found
+    raise unknown_key(word, COMMAND_LINE)
+
+
+def explanation(found: list[KeyDoc], settings: Settings | None) -> Iterator[str]:
+    """The lines that say what keys mean, and their values in a configuration; in short for several."""
+    data = None if settings is None else to_dict(settings.of())
+    for key in found:
+        kind, text = (f": {key.type}", key.meaning) if len(found) == 1 else ("", textwrap.shorten(key.meaning, WIDTH))
+        yield f"{key.path}{kind} = {key.default}{'' if data is None else f'  # here {_yaml(_at(data, key.path))}'}"
+        yield from textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+
+def differing(settings: Settings) -> Iterator[str]:
+    """YAML of the keys whose value differs from the default or from what another layer says, each with its source."""
+    data, defaults = to_dict(settings.of()), to_dict(FleetConfig())
+    layers = layers_of(settings.data, settings.source, settings.overrides)
+    above: list[str] = []
+    for key in key_docs():
+        said = {place: value for place, layer in layers if (value := _at(layer, key.path)) is not UNSET}
+        value, default = _at(data, key.path), _at(defaults, key.path)
+        if all(other == value for other in (default, *said.values())):
+            continue
+        sections = key.section.split(".") if key.section else []
+        for depth, name in enumerate(sections):
+            if above[: depth + 1] != sections[: depth + 1]:
+                yield f"{'  ' * depth}{name}:"
+        above = sections
+        yield f"{'  ' * len(sections)}{key.name}: {_yaml(value)}  # {list(said)[-1]}; default {_yaml(default)}"
+
+
+def _at(data: Any, path: str) -> Any:
+    for name in path.split("."):
+        data = data.get(name, UNSET) if isinstance(data, dict) else UNSET
+    return data
+
+
+def _yaml(value: Any) -> str:
+    return (
+        yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+        .removesuffix("\n")
+        .removesuffix("\n...")
+    )

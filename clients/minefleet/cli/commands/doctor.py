@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from minefleet.cli.settings import RUNS, add_settings, split
-from minefleet.config.load import load, merge
+from minefleet.config.load import load
 from minefleet.core.errors import EXIT_FAILED, ConfigError
 from minefleet.doctor import Level, examine
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     name, overrides = split(arguments.settings, arguments.map_path)
     if name.endswith(".py"):
         raise ConfigError(f"{name} is a program, and doctor runs none; give its keys, as in env.python=PATH")
-    config = load(name, overrides) if name else merge({}, "the defaults", overrides)
+    config = load(name, overrides)
     console = Console(soft_wrap=True, highlight=False)
     levels = set()
     for finding in examine(config, RUNS):

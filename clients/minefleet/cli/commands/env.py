@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from minefleet.cli.commands.evaluate import positive
+from minefleet.cli.commands.evaluate import positive, seed
 from minefleet.cli.settings import add_settings, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line."""
     add_settings(parser, or_run=True)
     parser.add_argument("--steps", type=positive, default=STEPS, metavar="N", help=f"how many (default: {STEPS})")
-    parser.add_argument("--seed", type=int, help="seed of the environment and of the actions (default: the run's)")
+    parser.add_argument("--seed", type=seed, help="seed of the environment and of the actions (default: the run's)")
     parser.add_argument("--noop-actions", action="store_true", help="take the action of zeros instead of random ones")
     parser.add_argument("--inline", action="store_true", help="play in one process, for a debugger: a hang is a hang")
 
@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the trial."""
     config, schema = find(arguments.settings, arguments.map_path)
-    seed = config.seed if arguments.seed is None else arguments.seed
+    chosen = config.seed if arguments.seed is None else arguments.seed
     if schema is None and not arguments.inline:
         print("looking at the environment's spaces ...", flush=True)
         schema = Schema.from_dict(describe_environment(config)["schema"])
     spaces = json.dumps(None if schema is None else schema.to_dict())
     command = [*PYTHON, MODULE, json.dumps(to_dict(config)), spaces]
-    command += ["--steps", str(arguments.steps), "--seed", str(seed)]
+    command += ["--steps", str(arguments.steps), "--seed", str(chosen)]
     command += [f"--{name.replace('_', '-')}" for name in ("noop_actions", "inline") if getattr(arguments, name)]
     sys.stdout.flush()
     os.execv(command[0], command)
@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 def find(settings: list[str], path_map: list[tuple[str, str]]) -> tuple[FleetConfig, Schema | None]:
     """The configuration that CONFIG, or a run, and the overrides make; and the run's spaces, where they hold."""
     name, overrides = split(settings, path_map)
-    if not (Path(required(name)) / RUN_FILE).exists():
+    required(name, overrides)
+    if not name or not (Path(name) / RUN_FILE).exists():
         return load(name, overrides), None
     run = read_run(Path(name))
     config = merge(to_dict(run.config), name, overrides)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from minefleet.cli.settings import newest_run
+from minefleet.config.checks import LIMIT
 from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import PYTHON
 from minefleet.runs.checkpoint import STATE_FILE, hold, newest
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)",
     )
     parser.add_argument("--episodes", type=positive, default=100, metavar="N", help="how many (default: 100)")
-    parser.add_argument("--seed", type=int, help="seed of environments and sampling")
+    parser.add_argument("--seed", type=seed, help="seed of environments and sampling")
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -85,4 +86,12 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be >= 1, got {number}")
+    return number
+
+
+def seed(text: str) -> int:
+    """Parses a seed, in [0, 2**63)."""
+    number = int(text)
+    if not 0 <= number < LIMIT:
+        raise argparse.ArgumentTypeError(f"must be in [0, 2**63), got {number}")
     return number

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Makes the run, or has it go on as the configuration says, and prints where it is."""
     config, overrides = split(arguments.settings, arguments.map_path)
-    directory = run_directory(arguments.run_dir, config)
+    directory = run_directory(arguments.run_dir, config, overrides)
     with reproducible([config, *overrides]), closing(ForkServer()) as forks:
         settings = read_settings(config, overrides, forks.start)
         configured = configure(settings.of(), directory, forks.start, settings.of)

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from minefleet.cli.settings import add_settings, run_directory, split
+from minefleet.cli.settings import ENVIRONMENTS, add_settings, run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.errors import ConfigError
 from minefleet.core.reproduce import reproducible
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Joins the run and becomes the role."""
     config, overrides = split(arguments.settings, arguments.map_path)
-    if config or not arguments.run_dir:
-        directory = run_directory(arguments.run_dir, config)
+    if config or not arguments.run_dir or any(override.startswith(ENVIRONMENTS) for override in overrides):
+        directory = run_directory(arguments.run_dir, config, overrides)
         with reproducible([config, *overrides]):
             settings = read_settings(config, overrides)
             joined = join(settings.of(), directory, of=settings.of)

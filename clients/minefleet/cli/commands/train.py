@@ -22,7 +22,7 @@ from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.output.curve import Curve
 from minefleet.cli.output.progress import Progress
 from minefleet.cli.output.stall import Stall
-from minefleet.cli.settings import add_settings, fresh_directory, newest_run, required, split
+from minefleet.cli.settings import add_settings, fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import merge, name_of, read_settings
 from minefleet.config.shards import NUM_SHARDS
@@ -95,8 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _begin(arguments: argparse.Namespace, start: Start) -> int:
     train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
-    directory = arguments.run_dir or fresh_directory(required(config))
-    settings = read_settings(required(config), overrides + (IN_ORDER if arguments.serial else []), start)
+    directory = arguments.run_dir or fresh_directory(required(config, overrides))
+    settings = read_settings(config, overrides + (IN_ORDER if arguments.serial else []), start)
     loaded = settings.of()
     check_serial(loaded, arguments)
     if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
@@ -185,7 +185,7 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
 def _resume(arguments: argparse.Namespace, start: Start) -> int:
     """Goes on with a run. What follows `--resume` may be an override already, unless there is such a folder."""
     asked, settings = arguments.resume, list(arguments.settings)
-    if "=" in asked and not Path(asked).exists():
+    if is_override(asked) and not Path(asked).exists():
         asked, settings = NEWEST, [asked, *settings]
     config, overrides = split(settings, arguments.map_path)
     if asked and config:

@@ -129,5 +129,5 @@ def test_an_environment_that_fails_at_its_first_start_in_an_actor_ends_the_run_l
 
 
 def test_what_is_neither_a_configuration_nor_a_run_is_said(cli: Cli) -> None:
-    assert "unknown preset 'nowhere'" in cli("env", "nowhere").stderr
+    assert "'nowhere' is no preset" in cli("env", "nowhere").stderr
     assert "give a CONFIG" in cli("env").stderr

@@ -1,0 +1,70 @@
+"""`minefleet config`: differences, and meanings of keys."""
+
+from pathlib import Path
+
+import pytest
+
+from minefleet.cli import main
+from minefleet.config.key_docs import key_docs
+from minefleet.config.load import load
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The output of a command that ends well."""
+    assert main(["config", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_difference_names_its_source_and_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: cartpole\ntrain_config: {discount: 0.5}\n")
+    lines = shown(capsys, "show", "--diff", str(path), "seed=3").splitlines()
+    assert "seed: 3  # command line; default 0" in lines
+    assert f"  discount: 0.5  # {path}; default 0.99" in lines
+    assert "  gae_lambda: 0.8  # preset cartpole; default 0.95" in lines
+    assert "  anneal_lr_linearly: true  # preset cartpole; default false" in lines
+    assert not [line for line in lines if "weight_decay" in line]
+
+
+@pytest.mark.parametrize("config", ["cartpole", "crafter", "CartPole-v1"])
+def test_a_difference_that_stands_on_a_kind_of_task_is_a_configuration_that_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    overrides = [
+        "seed=3",
+        "env.kwargs.a={b: [1, 'x: y']}",
+        "train_config.discount=0.99",
+        "services.replay[0].listen='a:1'",
+    ]
+    path = tmp_path / "difference.yaml"
+    path.write_text(shown(capsys, "show", "--diff", config, *overrides))
+    assert load(str(path)) == load(config, overrides)
+
+
+def test_a_key_is_explained_with_type_default_meaning_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("train_config.discount", "discount", "gamma"):
+        text = shown(capsys, "explain", word, "cartpole")
+        assert text.startswith("train_config.discount: float = 0.99  # here 0.98\n")
+        assert "Discount per environment step, in [0, 1]." in text
+    assert shown(capsys, "explain", "seed", "seed=3").startswith("seed: int = 0  # here 3\n")
+
+
+def test_a_section_and_no_key_at_all_are_explained_by_their_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    everything = [key.path for key in key_docs()]
+    for arguments, keys in (("stop",), [key for key in everything if key.startswith("stop.")]), ((), everything):
+        lines = shown(capsys, "explain", *arguments).splitlines()
+        assert [line.partition(" = ")[0] for line in lines if not line.startswith(" ")] == keys
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explain", "train_config.discont"), "the nearest is train_config.discount"),
+        (("explain", "num_workers_"), "num_workers"),
+        (("explain", "seed", "--diff"), "--diff is of `config show`"),
+        (("show",), "give a CONFIG"),
+    ],
+)
+def test_a_mistake_is_answered(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str) -> None:
+    assert main(["config", *arguments]) == 2
+    assert message in capsys.readouterr().err
