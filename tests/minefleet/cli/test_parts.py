@@ -7,7 +7,8 @@ import pytest
 
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.evaluate import find_checkpoint
-from minefleet.cli.commands.train import Outcome, finish, summarise
+from minefleet.cli.commands.train import finish
+from minefleet.cli.output.summary import Outcome, summarise
 from minefleet.cli.settings import split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError

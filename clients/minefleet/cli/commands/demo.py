@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -12,6 +10,7 @@ from typing import Any
 
 from minefleet.cli.commands.evaluate import MODULE
 from minefleet.cli.commands.train import finish, train_fleet
+from minefleet.cli.output.units import from_here, program
 from minefleet.cli.settings import fresh_directory
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
@@ -49,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         return finish(prepared, outcome)
     print(f"\nplaying {EPISODES} episodes before and after ...", file=sys.stderr)
     before, after = (evaluate(checkpoint, prepared.directory / "videos", how) for how in ("--random", "--sample"))
-    program = "minefleet" if shutil.which("minefleet") else os.path.relpath(sys.argv[0])
-    print(story(prepared.directory, before, after, program))
+    print(story(prepared.directory, before, after, program()))
     return 0
 
 
@@ -67,9 +65,9 @@ def evaluate(checkpoint: Path, videos: Path, how: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]  # JSON has no types.
 
 
-def story(directory: Path, before: dict[str, Any], after: dict[str, Any], program: str = "minefleet") -> str:
-    """Describes the results, and the next commands to try, with the program named as the shell finds it."""
-    shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+def story(directory: Path, before: dict[str, Any], after: dict[str, Any], name: str = "minefleet") -> str:
+    """Describes the results, and the next commands to try, with the program's name as the shell finds it."""
+    shown = from_here(directory)
     return f"""
 return      {after["return_mean"]:.2f} after training, {before["return_mean"]:.2f} of a random policy
 curve       {shown / CURVE_FILE}
@@ -77,6 +75,6 @@ before      {before["video"]}
 after       {after["video"]}
 
 Try next:
-    {program} train --resume {shown} stop.minutes=30
-    {program} eval {shown} --episodes 20 --sample
-    {program} train cartpole"""
+    {name} train --resume {shown} stop.minutes=30
+    {name} eval {shown} --episodes 20 --sample
+    {name} train cartpole"""

@@ -1,6 +1,6 @@
-"""`minefleet train`: one command, one run, one JSON line at the end.
+"""`minefleet train`: one command, one run; at the end what it came to, as text in a terminal, else as one JSON line.
 
-Everything but that line goes to stderr.
+Everything but that goes to stderr.
 """
 
 import argparse
@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -22,6 +21,7 @@ from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.output.curve import Curve
 from minefleet.cli.output.progress import Progress
 from minefleet.cli.output.stall import Stall
+from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, summarise
 from minefleet.cli.settings import add_settings, fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import merge, name_of, read_settings
@@ -33,14 +33,12 @@ from minefleet.core.reproduce import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.child import role_command
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.prepare import RESULT_FILE, prepare, prepare_resumed
+from minefleet.launch.prepare import prepare, prepare_resumed
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, is_rank, supervisor
 from minefleet.launch.run_lock import holding
-from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
 
-SUMMARY_KEYS = ("episode_return_mean", "env_steps", "trained_steps", "skipped_steps")
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",
     "train_config.prefetch_batches=0",
@@ -51,22 +49,8 @@ NEWEST = ""
 """`--resume` without a directory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """The end of a launch."""
-
-    ending: LaunchEnd
-    wall_s: float
-    reached: str = ""
-    """The bound that the run had reached before."""
-
-
 Train = Callable[[Run, Start], Outcome]
-BOUNDS = {
-    "env_steps": "stop.env_steps={config.stop.env_steps}",
-    "num_iterations": "train_config.num_iterations={config.train_config.num_iterations}",
-}
-"""Of a run, as key=value."""
+Finish = Callable[[Run, Outcome], int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,18 +65,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with the run in DIR, by default the newest, with its configuration and the overrides",
     )
     parser.add_argument("--serial", action="store_true", help="all roles in one process, in order, for the debugger")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepares a new run or an old one, and trains."""
     go = _begin if arguments.resume is None else _resume
+    end = partial(finish, as_json=arguments.json)
     if arguments.serial:
-        return go(arguments, start_fresh)
+        return go(arguments, start_fresh, end)
     with closing(ForkServer()) as forks:
-        return go(arguments, forks.start)
+        return go(arguments, forks.start, end)
 
 
-def _begin(arguments: argparse.Namespace, start: Start) -> int:
+def _begin(arguments: argparse.Namespace, start: Start, end: Finish) -> int:
     train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or fresh_directory(required(config, overrides))
@@ -100,11 +86,11 @@ def _begin(arguments: argparse.Namespace, start: Start) -> int:
     loaded = settings.of()
     check_serial(loaded, arguments)
     if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
-        return _go_on(directory, lambda run: settings.of(run.schema), [config, *overrides], train, start)
+        return _go_on(directory, lambda run: settings.of(run.schema), [config, *overrides], train, start, end)
     with reproducible([config, *overrides]):
         fresh = prepare(loaded, directory, start, settings.of)
     with holding(fresh.directory):
-        return finish(fresh, train(fresh, start))
+        return end(fresh, train(fresh, start))
 
 
 def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
@@ -155,34 +141,23 @@ def train_serially(run: Run, _: Start) -> Outcome:
     return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
 
 
-def finish(run: Run, outcome: Outcome) -> int:
-    """Prints the end of the run: one JSON line on stdout, the reason of a failure on stderr; returns the exit code."""
+def finish(run: Run, outcome: Outcome, *, as_json: bool = False) -> int:
+    """Prints the end of the run on stdout, the reason of a failure on stderr; returns the exit code.
+
+    A terminal gets text, unless `as_json`; everything else gets one line of JSON.
+    """
     ending, summary = outcome.ending, summarise(run, outcome)
-    if ending.stopped_by == "failure":
+    failed = ending.stopped_by == "failure"
+    if failed:
         print(f"minefleet: {ending.reason}", file=sys.stderr)
-    print(json.dumps(summary), flush=True)
-    if ending.stopped_by == "failure":
+    is_text = sys.stdout.isatty() and not as_json
+    print(describe_end(run, summary) if is_text else json.dumps(summary), flush=True)
+    if failed:
         return EXIT_CONFIG if ending.is_config_error else EXIT_FAILED
     return EXIT_SIGNAL if summary["stopped_by"] == "signal" else 0
 
 
-def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
-    """The numbers that a sweep reads, from the learner's last message or, without one, its last metrics."""
-    with MetricsTail(run.metrics) as tail:
-        rows, result = tail.read(), run.directory / RESULT_FILE
-    last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (rows or [{}])[-1]
-    checkpoint = newest(run.checkpoints)
-    failed = outcome.ending.stopped_by == "failure"
-    return {
-        "run_dir": str(run.directory),
-        **{name: last.get(name) for name in SUMMARY_KEYS},
-        "wall_s": round(outcome.wall_s, 1),
-        "checkpoint": str(checkpoint) if checkpoint is not None else None,
-        "stopped_by": "failure" if failed else outcome.reached or last.get("stopped_by", "signal"),
-    }
-
-
-def _resume(arguments: argparse.Namespace, start: Start) -> int:
+def _resume(arguments: argparse.Namespace, start: Start, end: Finish) -> int:
     """Goes on with a run. What follows `--resume` may be an override already, unless there is such a folder."""
     asked, settings = arguments.resume, list(arguments.settings)
     if is_override(asked) and not Path(asked).exists():
@@ -198,11 +173,16 @@ def _resume(arguments: argparse.Namespace, start: Start) -> int:
         return merged
 
     train = train_serially if arguments.serial else train_fleet
-    return _go_on(directory, changed, [str(directory), *overrides], train, start)
+    return _go_on(directory, changed, [str(directory), *overrides], train, start, end)
 
 
 def _go_on(
-    directory: Path, config_of: Callable[[Run], FleetConfig], settings: list[str], train: Train, start: Start
+    directory: Path,
+    config_of: Callable[[Run], FleetConfig],
+    settings: list[str],
+    train: Train,
+    start: Start,
+    end: Finish,
 ) -> int:
     """Goes on with the run in a directory, configured by what it was."""
     read_run(directory)
@@ -210,12 +190,12 @@ def _go_on(
         previous = read_run(directory)
         config = config_of(previous)
         if reached := _reached(config, previous):
-            bound = BOUNDS[reached].format(config=config)
+            bound = BOUNDS[reached].format(bounds(config)[reached])
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
-            return finish(previous, Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached=reached))
+            return end(previous, Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached=reached))
         with reproducible(settings):
             resumed = prepare_resumed(config, previous, start)
-        return finish(resumed, train(resumed, start))
+        return end(resumed, train(resumed, start))
 
 
 def _reached(config: FleetConfig, run: Run) -> str:

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from minefleet.cli.output.units import duration
 from minefleet.config import FleetConfig
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.runs.run import Run
@@ -90,7 +91,7 @@ class Progress:
     def line(self, roles: str) -> str:
         """The progress in one line."""
         facts = self._facts(roles)
-        return "  ".join((f"[{_duration(self._elapsed_s)}]", *(f"{name} {value}" for name, value in facts.items())))
+        return "  ".join((f"[{duration(self._elapsed_s)}]", *(f"{name} {value}" for name, value in facts.items())))
 
     def _view(self, roles: str) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -98,7 +99,7 @@ class Progress:
         table.add_column(style="bold")
         fraction = self._fraction()
         bar = ProgressBar(total=1.0, completed=fraction, width=BAR_WIDTH)
-        table.add_row(Text(_duration(self._elapsed_s)), Columns([bar, Text(f"{fraction:.0%}")]))
+        table.add_row(Text(duration(self._elapsed_s)), Columns([bar, Text(f"{fraction:.0%}")]))
         for name, value in self._facts(roles).items():
             table.add_row(Text(name), Text(value))
         return table
@@ -115,7 +116,7 @@ class Progress:
             **_failures(row),
             "version": str(row["policy_version"]),
             "staleness": _number(row["staleness_mean"]),
-            "left": "?" if left_s is None else _duration(left_s),
+            "left": "?" if left_s is None else duration(left_s),
         }
         return facts | ({"up": roles} if self._live is not None and roles else {})
 
@@ -178,9 +179,3 @@ def time_left_s(config: FleetConfig, rows: "deque[Row]", trained_s: float) -> fl
 
 def _number(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(value, form)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,9 @@
-"""Numbers in words."""
+"""Numbers, paths and commands as people read them."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -10,3 +15,22 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:,.0f} {unit}" if unit == "B" else f"{size_bytes:,.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:,.1f} {UNITS[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a clock shows them: 1:02:03, or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def from_here(path: Path) -> Path:
+    """The path as seen from the current folder, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def program() -> str:
+    """The words by which the shell finds this program."""
+    if shutil.which("minefleet"):
+        return "minefleet"
+    return "python -m minefleet" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
