@@ -141,7 +141,7 @@ def test_ids_are_those_of_its_own_gym(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert described(old_python, "env.id=halls:Hall-v3")["schema"]["obs"]["place"]["shape"] == [4]
-    with pytest.raises(ConfigError, match=r"env\.id 'halls:Hall-v77'.*nearest are Hall-v3"):
+    with pytest.raises(ConfigError, match=r"env\.id 'halls:Hall-v77'.*nearest is Hall-v3"):
         described(old_python, "env.id=halls:Hall-v77")
 
 

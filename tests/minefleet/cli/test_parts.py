@@ -8,7 +8,7 @@ import pytest
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.evaluate import find_checkpoint
 from minefleet.cli.commands.train import finish
-from minefleet.cli.output.summary import Outcome, summarise
+from minefleet.cli.output.summary import Outcome, describe_end, summarise
 from minefleet.cli.settings import split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
@@ -103,3 +103,25 @@ def test_the_demo_compares_and_says_what_to_try_next(tmp_path: Path) -> None:
     assert "3.25 after training, 1.40 of a random policy" in told
     assert "random.mp4" in told and "version-7.mp4" in told and "curve.png" in told
     assert told.count("\n    minefleet ") == 3
+
+
+def test_the_end_of_a_run_names_the_best_return_the_files_that_there_are_and_the_bound_to_move(run: Run) -> None:
+    rows = [{**ROW, "iteration": at, "episode_return_mean": mean} for at, mean in ((1, None), (2, 9.0), (3, 7.5))]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    checkpoint = give_checkpoint(run)
+    (run.directory / "result.json").write_text(json.dumps(RESULT))
+    lines = describe_end(run, summarise(run, OVER)).splitlines()
+    assert "trained       3 iterations, 400 env steps; this launch took 0:12" in lines
+    assert "return        7.50 at the end, 9.00 at best (iteration 2)" in lines
+    assert f"checkpoint    {checkpoint}" in lines
+    assert not [line for line in lines if line.startswith("curve")]
+    assert lines[-1].endswith(f"train --resume {run.directory} stop.env_steps=400000")
+    assert "eval" in lines[-2]
+    (run.directory / "result.json").write_text(json.dumps({**RESULT, "stopped_by": "episode_return"}))
+    assert describe_end(run, summarise(run, OVER)).endswith(" stop.episode_return=null")
+
+
+def test_the_end_of_a_run_without_an_iteration_is_described(run: Run) -> None:
+    failed = Outcome(ending=LaunchEnd(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
+    text = describe_end(run, summarise(run, failed))
+    assert "trained       0 iterations, 0 env steps" in text and "eval" not in text

@@ -71,6 +71,7 @@ def describe_end(run: Run, summary: dict[str, Any]) -> str:
     files = {"checkpoint": checkpoint, "curve": run.directory / CURVE_FILE, "metrics": run.metrics, "logs": run.logs}
     lines += [f"{name:13} {from_here(path)}" for name, path in files.items() if path is not None and path.exists()]
     further = [BOUNDS[stopped_by].format(2 * bounds(run.config)[stopped_by])] if stopped_by in BOUNDS else []
+    further += ["stop.episode_return=null"] if stopped_by == "episode_return" else []
     commands = [["eval", str(directory)]] if checkpoint is not None else []
     commands.append(["train", "--resume", str(directory), *further])
     return "\n".join(["", *lines, "", "Try next:", *(f"    {program()} {shlex.join(words)}" for words in commands)])
