@@ -6,9 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minefleet.runs.checkpoint import read_policy, read_state
+from minefleet.core.errors import ConfigError
+from minefleet.runs.checkpoint import STATE_FILE, newest, read_policy, read_state
 from minefleet.runs.export import CONFIG_FILE, is_exported, read_exported, read_model
-from minefleet.runs.run import RUN_FILE
+from minefleet.runs.run import RUN_FILE, read_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +21,20 @@ class TrainedPolicy:
     """Taken until then; a version that was exported does not know."""
     run_file: str
     """The file beside it that `read_run` reads."""
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path names: itself, or the last one of a run.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if (path / STATE_FILE).exists() or not (path / RUN_FILE).exists():
+        return path
+    last = newest(read_run(path).checkpoints)
+    if last is None:
+        raise ConfigError(f"the run in {path} has no checkpoint yet")
+    return last
 
 
 def inspect_policy(path: Path) -> TrainedPolicy:

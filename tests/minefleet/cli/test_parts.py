@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from minefleet.cli.commands.demo import story
-from minefleet.cli.commands.evaluate import find_checkpoint
 from minefleet.cli.commands.train import finish
 from minefleet.cli.output.summary import Outcome, describe_end, summarise
 from minefleet.cli.settings import split
@@ -15,6 +14,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.policy_source import find_checkpoint
 from minefleet.runs.run import Run
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from minefleet.cli.settings import newest_run
 from minefleet.config.checks import LIMIT
-from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.checkpoint import STATE_FILE, hold, newest
-from minefleet.runs.policy_source import inspect_policy
-from minefleet.runs.run import RUN_FILE, read_run
+from minefleet.runs.checkpoint import hold
+from minefleet.runs.policy_source import find_checkpoint, inspect_policy
 
 MODULE = "minefleet_actor.evaluation.evaluate"
 
@@ -54,20 +52,6 @@ def hold_checkpoint(path: Path) -> Path:
             os.set_inheritable(descriptor, True)
         if descriptor is not None or find_checkpoint(path) == checkpoint:
             return checkpoint
-
-
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint that a path names: itself, or the last one of a run.
-
-    Raises:
-        ConfigError: If there is none.
-    """
-    if (path / STATE_FILE).exists() or not (path / RUN_FILE).exists():
-        return path
-    last = newest(read_run(path).checkpoints)
-    if last is None:
-        raise ConfigError(f"the run in {path} has no checkpoint yet")
-    return last
 
 
 def evaluation_command(checkpoint: Path, arguments: argparse.Namespace) -> list[str]:
