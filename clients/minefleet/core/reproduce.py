@@ -14,8 +14,13 @@ def reproduction(settings: Sequence[str]) -> str:
 
 @contextmanager
 def reproducible(settings: Sequence[str]) -> Iterator[None]:
-    """Appends the command to an environment's failure; `settings` are CONFIG and overrides, or a run."""
+    """Appends the command to an environment's failure; `settings` are CONFIG and overrides, or a run.
+
+    Without settings, which no command can name then, it stays as it is.
+    """
     try:
         yield
     except EnvFailedError as error:
+        if not settings:
+            raise
         raise EnvFailedError(f"{error}\n{reproduction(settings)}") from error

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -24,7 +25,7 @@ from minefleet.cli.output.stall import Stall
 from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, summarise
 from minefleet.cli.settings import add_settings, fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
-from minefleet.config.load import merge, name_of, read_settings
+from minefleet.config.load import Settings, merge, name_of, read_settings
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
@@ -49,8 +50,9 @@ NEWEST = ""
 """`--resume` without a directory."""
 
 
+Finished = TypeVar("Finished")
 Train = Callable[[Run, Start], Outcome]
-Finish = Callable[[Run, Outcome], int]
+Finish = Callable[[Run, Outcome], Finished]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,16 +80,40 @@ def run(arguments: argparse.Namespace) -> int:
         return go(arguments, forks.start, end)
 
 
-def _begin(arguments: argparse.Namespace, start: Start, end: Finish) -> int:
+def _begin(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> int:
     train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
     directory = arguments.run_dir or fresh_directory(required(config, overrides))
     settings = read_settings(config, overrides + (IN_ORDER if arguments.serial else []), start)
+    check_serial(settings.of(), arguments)
+    return begin(settings, directory, [config, *overrides], train, start, end)
+
+
+def begin(
+    settings: Settings,
+    directory: Path,
+    words: list[str],
+    train: Train,
+    start: Start,
+    end: Finish[Finished],
+) -> Finished:
+    """Trains in a new run directory, or goes on with the run there, where `train_config.resume` is `auto`.
+
+    Args:
+        settings: The configuration.
+        directory: Of the run.
+        words: CONFIG and overrides for the command that plays an environment that fails.
+        train: Runs the roles.
+        start: Starts processes.
+        end: Makes the result of the run and its end, while the directory is held.
+
+    Raises:
+        ConfigError: If the configuration or the directory cannot be used.
+    """
     loaded = settings.of()
-    check_serial(loaded, arguments)
     if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
-        return _go_on(directory, lambda run: settings.of(run.schema), [config, *overrides], train, start, end)
-    with reproducible([config, *overrides]):
+        return _go_on(directory, lambda run: settings.of(run.schema), words, train, start, end)
+    with reproducible(words):
         fresh = prepare(loaded, directory, start, settings.of)
     with holding(fresh.directory):
         return end(fresh, train(fresh, start))
@@ -106,10 +132,10 @@ def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--serial trains in one process; it cannot with train_config.num_workers={ranks}")
 
 
-def train_fleet(run: Run, start: Start) -> Outcome:
-    """Runs all roles as processes and shows how it goes."""
+def train_fleet(run: Run, start: Start, console: Console | None = None) -> Outcome:
+    """Runs all roles as processes and shows how it goes: on stderr, or another console."""
     began_s = time.monotonic()
-    progress = Progress(run, Console(stderr=True))
+    progress = Progress(run, console or Console(stderr=True))
     curve, stall = Curve(run.directory, progress.say), Stall(run.directory, progress.say)
 
     def tick() -> None:
@@ -157,7 +183,7 @@ def finish(run: Run, outcome: Outcome, *, as_json: bool = False) -> int:
     return EXIT_SIGNAL if summary["stopped_by"] == "signal" else 0
 
 
-def _resume(arguments: argparse.Namespace, start: Start, end: Finish) -> int:
+def _resume(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> int:
     """Goes on with a run. What follows `--resume` may be an override already, unless there is such a folder."""
     asked, settings = arguments.resume, list(arguments.settings)
     if is_override(asked) and not Path(asked).exists():
@@ -179,11 +205,11 @@ def _resume(arguments: argparse.Namespace, start: Start, end: Finish) -> int:
 def _go_on(
     directory: Path,
     config_of: Callable[[Run], FleetConfig],
-    settings: list[str],
+    words: list[str],
     train: Train,
     start: Start,
-    end: Finish,
-) -> int:
+    end: Finish[Finished],
+) -> Finished:
     """Goes on with the run in a directory, configured by what it was."""
     read_run(directory)
     with holding(directory):
@@ -193,7 +219,7 @@ def _go_on(
             bound = BOUNDS[reached].format(bounds(config)[reached])
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
             return end(previous, Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached=reached))
-        with reproducible(settings):
+        with reproducible(words):
             resumed = prepare_resumed(config, previous, start)
         return end(resumed, train(resumed, start))
 
