@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from minefleet.core.errors import ConfigError
+from minefleet.core.files import write_whole
+from minefleet.core.notebook_cells import CELLS, source_of
 from minefleet_env import import_path
 from minefleet_env.errors import RefusedError
 
@@ -21,8 +23,12 @@ def load(reference: str) -> Callable[..., object]:
         return import_path.load(reference)
 
 
-def reference_of(function: Callable[..., object]) -> str:
+def reference_of(function: Callable[..., object], folder: Path | None = None) -> str:
     """Names a function so that another process finds it: `file.py:function`, or `package.module:function`.
+
+    Args:
+        function: Defined at the top of a module, a program or, where there is a `folder`, a notebook.
+        folder: Takes the source of one that was typed into a notebook.
 
     Raises:
         ConfigError: If it has no name of its own there, or its module has no file; says what to do.
@@ -42,6 +48,11 @@ def reference_of(function: Callable[..., object]) -> str:
     if spec is not None and "." in spec.name:
         return f"{spec.name}:{name}"
     path = Path(getattr(module, "__file__", None) or "").absolute()
+    cells = getattr(module, CELLS, None)
+    if not path.is_file() and folder is not None and isinstance(cells, list):
+        path = folder / f"notebook_{name}.py"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, source_of(cells, name))
     if not path.is_file():
         raise ConfigError(f"{name} was typed in and lies in no file: put it into one")
     return f"{path}:{name}"
