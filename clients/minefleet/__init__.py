@@ -1,1 +1,25 @@
-"""Distributed PPO for game agents whose environments are slow and crash-prone."""
+"""Distributed PPO for game agents whose environments are slow and crash-prone.
+
+    agent = minefleet.load("runs/cartpole-…")
+
+Each function is imported when it is first used, so that `import minefleet` stays fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["load"]
+
+if TYPE_CHECKING:
+    from minefleet.policies.agent import load
+else:  # A type checker would take any name for one that there is.
+    _PLACES = {
+        "load": ("minefleet.policies.agent", "load"),
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Imports a function when it is first asked for."""
+        if name not in _PLACES:
+            raise AttributeError(f"module 'minefleet' has no attribute {name!r}")
+        module, function = _PLACES[name]
+        return getattr(import_module(module), function)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint import STATE_FILE, newest, read_policy, read_state
 from minefleet.runs.export import CONFIG_FILE, is_exported, read_exported, read_model
-from minefleet.runs.run import RUN_FILE, read_run
+from minefleet.runs.run import RUN_FILE, Run, read_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,3 +52,21 @@ def inspect_policy(path: Path) -> TrainedPolicy:
 def read_weights(path: Path) -> dict[str, NDArray[Any]]:
     """Reads the weights that lie in a directory, in any order. Raises as `inspect_policy` does."""
     return read_model(path) if is_exported(path) else read_policy(path)
+
+
+def read_trained(path: Path) -> tuple[TrainedPolicy, Run, dict[str, NDArray[Any]]]:
+    """Returns the policy that a path names, the run that made it, as it was then, and the weights.
+
+    A learner may remove a run's last checkpoint while it is being read; then the one that has replaced it is read.
+
+    Raises:
+        ConfigError: If there is none, or it is incomplete or damaged.
+    """
+    while True:
+        place = find_checkpoint(path)
+        try:
+            trained = inspect_policy(place)
+            return trained, read_run(place, trained.run_file), read_weights(place)
+        except ConfigError:
+            if find_checkpoint(path) == place:
+                raise
