@@ -8,13 +8,15 @@ Each function is imported when it is first used, so that `import minefleet` stay
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["load"]
+__all__ = ["load", "open"]
 
 if TYPE_CHECKING:
+    from minefleet.monitoring.run_results import open_run as open  # noqa: A004  # It is `minefleet.open`.
     from minefleet.policies.agent import load
 else:  # A type checker would take any name for one that there is.
     _PLACES = {
         "load": ("minefleet.policies.agent", "load"),
+        "open": ("minefleet.monitoring.run_results", "open_run"),
     }
 
     def __getattr__(name: str) -> Any:

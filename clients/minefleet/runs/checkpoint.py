@@ -194,12 +194,12 @@ def prune(directory: Path, *, save_interval: int, keep_interval: int) -> None:
     `latest` and `best` stay, the newest multiple of `save_interval`, and of those multiples all of `keep_interval`. 0
     disables an interval. Of several of one iteration only the last stays. One that `hold` holds goes at a later call.
     """
-    last = {iteration: path for (iteration, _), path in sorted(_numbered(directory).items())}
+    last = {iteration: path for (iteration, _), path in sorted(numbered(directory).items())}
     saved = [iteration for iteration in last if save_interval and iteration % save_interval == 0]
     kept = {last[iteration].resolve() for iteration in saved if keep_interval and iteration % keep_interval == 0}
     kept |= {last[iteration].resolve() for iteration in saved[-1:]}
     kept |= {link.resolve() for name in (LATEST, BEST) if (link := directory / name).is_symlink()}
-    for path in _numbered(directory).values():
+    for path in numbered(directory).values():
         if path.resolve() not in kept:
             _remove_unless_held(path)
 
@@ -314,7 +314,7 @@ def _point(directory: Path, link: str, name: str) -> None:
     sync(directory)
 
 
-def _numbered(directory: Path) -> dict[tuple[int, int], Path]:
+def numbered(directory: Path) -> dict[tuple[int, int], Path]:
     """The finished checkpoints, by iteration and suffix."""
     places = {}
     for path in directory.iterdir():

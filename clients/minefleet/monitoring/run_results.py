@@ -1,0 +1,80 @@
+"""The results of a run, for programs and notebooks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minefleet.config import FleetConfig
+from minefleet.monitoring import plot
+from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.runs.checkpoint import numbered
+from minefleet.runs.run import Run, read_run
+
+EVALUATIONS_FILE = "episodes.jsonl"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResults:
+    """A run that is under way or over; every call reads the files as they are then."""
+
+    run: Run
+
+    def __repr__(self) -> str:
+        return f"<run in {self.directory}>"
+
+    @property
+    def directory(self) -> Path:
+        """The run directory, absolute."""
+        return self.run.directory
+
+    @property
+    def config(self) -> FleetConfig:
+        """The run's configuration, every key resolved."""
+        return self.run.config
+
+    def metrics(self) -> list[Row]:
+        """One row per iteration, oldest first; `docs/monitoring.md` has their keys."""
+        return _rows(self.run.metrics)
+
+    def table(self) -> Any:
+        """The metrics as a `pandas.DataFrame`, keys of nested dicts joined by dots.
+
+        Raises:
+            ImportError: If pandas is missing.
+        """
+        import pandas
+
+        return pandas.json_normalize(self.metrics())
+
+    def episodes(self) -> list[Row]:
+        """One row per episode of an evaluation, oldest first; [] where `eval_interval` is 0."""
+        return _rows(self.directory / EVALUATIONS_FILE)
+
+    def curve(self) -> Path | None:
+        """Draws the return over environment steps; returns the PNG file, or None before an episode has ended.
+
+        Raises:
+            ImportError: If matplotlib is missing.
+        """
+        return plot.draw(self.directory)
+
+    def checkpoints(self) -> list[Path]:
+        """The directories of the checkpoints that are kept, oldest first; `minefleet.load` takes each."""
+        place = self.run.checkpoints
+        return [path for _, path in sorted(numbered(place).items())] if place.is_dir() else []
+
+
+def open_run(run_dir: Path | str) -> RunResults:
+    """Opens a run directory.
+
+    Raises:
+        ConfigError: If there is no run in it.
+    """
+    return RunResults(read_run(Path(run_dir)))
+
+
+def _rows(path: Path) -> list[Row]:
+    with MetricsTail(path) as tail:
+        return tail.read()
