@@ -13,6 +13,8 @@ LIGHT_MODULES = (
     "minefleet.rpc.replay_client",
     "minefleet.rpc.parameters_client",
     "minefleet.runs.run",
+    "minefleet.local_training",
+    "minefleet.monitoring.run_results",
     "minefleet_runtime.main",
     "minefleet_runtime.serve",
     "minefleet_replay.service",

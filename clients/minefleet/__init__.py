@@ -1,22 +1,25 @@
 """Distributed PPO for game agents whose environments are slow and crash-prone.
 
-    agent = minefleet.load("runs/cartpole-…")
+    run = minefleet.train("cartpole", "stop.env_steps=20_000")
+    agent = minefleet.load(run.directory)
 
-Each function is imported when it is first used, so that `import minefleet` stays fast.
+`docs/python.md` shows more. Each function is imported when it is first used, so that `import minefleet` stays fast.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["load", "open"]
+__all__ = ["load", "open", "train"]
 
 if TYPE_CHECKING:
+    from minefleet.local_training import train
     from minefleet.monitoring.run_results import open_run as open  # noqa: A004  # It is `minefleet.open`.
     from minefleet.policies.agent import load
 else:  # A type checker would take any name for one that there is.
     _PLACES = {
         "load": ("minefleet.policies.agent", "load"),
         "open": ("minefleet.monitoring.run_results", "open_run"),
+        "train": ("minefleet.local_training", "train"),
     }
 
     def __getattr__(name: str) -> Any:

@@ -162,9 +162,16 @@ def from_data(data: Mapping[str, Any], source: str) -> FleetConfig:
 
 
 def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[str, str]) -> FleetConfig:
-    """Turns what a Python program says into a configuration, which stands on MineStudio's unless it names a preset.
+    """As `plain_settings`, resolved; it stands on MineStudio's preset unless it names one.
 
-    Relative paths are taken from the current folder.
+    Raises:
+        ConfigError: If a key or value is wrong.
+    """
+    return merge({PRESET: MINESTUDIO} | plain_settings(settings, source, generators), source, ())
+
+
+def plain_settings(settings: Mapping[str, Any], source: str, generators: Mapping[str, str]) -> Data:
+    """Turns what a Python program says into plain data. Relative paths are taken from the current folder.
 
     Args:
         settings: Nested plain data, or a `DictConfig`.
@@ -172,15 +179,16 @@ def from_settings(settings: Mapping[str, Any], source: str, generators: Mapping[
         generators: Section -> reference to its generator.
 
     Raises:
-        ConfigError: If a key or value is wrong.
+        ConfigError: If it is no plain data.
     """
-    data = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
-    assert isinstance(data, dict)
+    try:
+        data = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{source} is no configuration: {first_line(error)}") from error
     named = cast(Data, data)
     for section, reference in generators.items():
         put(named, f"{section}.generator", reference)
-    resolve_paths(named, Path.cwd(), {})
-    return merge({PRESET: MINESTUDIO} | named, source, ())
+    return resolve_paths(named, Path.cwd(), {})
 
 
 def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
