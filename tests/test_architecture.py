@@ -33,7 +33,7 @@ def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-RESTRICTED = ["clients/minefleet/policies/vpt/weight_files.py", "clients/minefleet/policies/vpt/pickles.py"]
+RESTRICTED = ["clients/minefleet/policies/vpt/pickles.py", "clients/minefleet/policies/vpt/weight_files.py"]
 """They read VPT's files, as weights alone and as plain data: tests/minefleet/policies/vpt/test_weight_files.py."""
 
 

@@ -76,7 +76,7 @@ def _schema(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def close(env: Any) -> None:
-    """Closes an environment, or ends this process by SIGALRM: whoever waits for it then knows why."""
+    """Closes an environment, or ends this process by SIGALRM: its launcher then knows why."""
     signal.alarm(CLOSE_S)
     env.close()
     signal.alarm(0)
