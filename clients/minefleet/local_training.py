@@ -10,7 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from minefleet.cli.commands.train import Outcome, begin, train_fleet
+from minefleet.cli.commands.train import begin, train_fleet
+from minefleet.cli.output.summary import Outcome
 from minefleet.cli.settings import fresh_directory
 from minefleet.config.load import Settings, plain_settings, read_settings
 from minefleet.core.errors import ConfigError, GaveUpError

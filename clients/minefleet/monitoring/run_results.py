@@ -7,7 +7,7 @@ from typing import Any
 from minefleet.config import FleetConfig
 from minefleet.monitoring import plot
 from minefleet.monitoring.jsonl_tail import MetricsTail
-from minefleet.runs.checkpoint import numbered
+from minefleet.runs.retention import numbered
 from minefleet.runs.run import Run, read_run
 
 EVALUATIONS_FILE = "episodes.jsonl"

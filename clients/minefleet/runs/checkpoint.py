@@ -22,7 +22,6 @@ for before anything is changed and again before `latest` is; should it be frozen
 checkpoint of the newer learner puts `latest` right.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -131,22 +130,6 @@ def newest(directory: Path) -> Path | None:
     return path.resolve() if path.is_symlink() else None
 
 
-def hold(path: Path) -> int | None:
-    """Keeps `prune` from a checkpoint until the descriptor that it returns is closed; None where it is too late."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if (path / STATE_FILE).exists():
-            return descriptor
-    except BlockingIOError:
-        pass
-    os.close(descriptor)
-    return None
-
-
 def read_state(path: Path) -> CheckpointState:
     """Reads a checkpoint's state and verifies all its files.
 
@@ -186,33 +169,6 @@ def read_policy(path: Path) -> dict[str, NDArray[Any]]:
     """
     read_state(path)
     return _read_arrays(path, "policy")
-
-
-def prune(directory: Path, *, save_interval: int, keep_interval: int) -> None:
-    """Removes the checkpoints that nobody asked to keep.
-
-    `latest` and `best` stay, the newest multiple of `save_interval`, and of those multiples all of `keep_interval`. 0
-    disables an interval. Of several of one iteration only the last stays. One that `hold` holds goes at a later call.
-    """
-    last = {iteration: path for (iteration, _), path in sorted(numbered(directory).items())}
-    saved = [iteration for iteration in last if save_interval and iteration % save_interval == 0]
-    kept = {last[iteration].resolve() for iteration in saved if keep_interval and iteration % keep_interval == 0}
-    kept |= {last[iteration].resolve() for iteration in saved[-1:]}
-    kept |= {link.resolve() for name in (LATEST, BEST) if (link := directory / name).is_symlink()}
-    for path in numbered(directory).values():
-        if path.resolve() not in kept:
-            _remove_unless_held(path)
-
-
-def _remove_unless_held(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path)
-    except BlockingIOError:
-        return  # Somebody reads it; it goes after a later checkpoint.
-    finally:
-        os.close(descriptor)
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -312,13 +268,3 @@ def _point(directory: Path, link: str, name: str) -> None:
     aside.symlink_to(name)
     aside.replace(directory / link)
     sync(directory)
-
-
-def numbered(directory: Path) -> dict[tuple[int, int], Path]:
-    """The finished checkpoints, by iteration and suffix."""
-    places = {}
-    for path in directory.iterdir():
-        iteration, _, suffix = path.name.partition(".")
-        if iteration.isdigit():
-            places[int(iteration), int(suffix or 0)] = path
-    return places

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from minefleet.runs.checkpoint import Checkpoint, prune, write
+from minefleet.runs.checkpoint import Checkpoint, write
+from minefleet.runs.retention import prune
 
 
 class CheckpointWriter:

@@ -24,9 +24,10 @@ from minefleet.policies import build
 from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.rpc.weights.version import VersionInfo
-from minefleet.runs.checkpoint import Checkpoint, CheckpointState, prune, write
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.export import export
 from minefleet.runs.policy_source import read_trained
+from minefleet.runs.retention import prune
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_env.errors import EnvError
 

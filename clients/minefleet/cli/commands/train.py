@@ -176,7 +176,7 @@ def finish(run: Run, outcome: Outcome, *, as_json: bool = False) -> int:
     failed = ending.stopped_by == "failure"
     if failed:
         print(f"minefleet: {ending.reason}", file=sys.stderr)
-    is_text = sys.stdout.isatty() and not as_json
+    is_text = sys.stdout is not None and sys.stdout.isatty() and not as_json
     print(describe_end(run, summary) if is_text else json.dumps(summary), flush=True)
     if failed:
         return EXIT_CONFIG if ending.is_config_error else EXIT_FAILED
