@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -19,6 +20,8 @@ from minefleet.core.parent_death import tied
 from minefleet_env.errors import in_one_line
 
 ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"
+MAX_EXIT_S = 5.0
+"""Longest time for what `atexit` holds: wandb's part waits for its server."""
 NO_DESCRIPTORS: Mapping[str, int] = MappingProxyType({})
 PYTHON = [sys.executable, "-P", "-m"]
 """Runs a module. What lies in the current folder shadows none of its imports."""
@@ -150,10 +153,13 @@ def reply(work: Callable[[], dict[str, Any]]) -> None:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """Ends this process after what `atexit` holds, without the interpreter's own end.
+    """Ends this process after what `atexit` holds, or `MAX_EXIT_S`, without the interpreter's own end.
 
     That takes a second where torch is loaded, and waits for threads that are not daemons.
     """
+    limit = threading.Timer(MAX_EXIT_S, os._exit, (code,))
+    limit.daemon = True
+    limit.start()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # A full disk, or a closed terminal.

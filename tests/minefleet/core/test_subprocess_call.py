@@ -32,6 +32,13 @@ def test_exit_at_once_runs_what_atexit_holds() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "a word\nthe last word\n", "")
 
 
+def test_exit_at_once_does_not_wait_for_an_exit_function_that_hangs() -> None:
+    program = f"from minefleet.core import subprocess_call\nsubprocess_call.MAX_EXIT_S = 0.1\n{ENDS}"
+    hangs = program.replace('print, "the last word"', "__import__('threading').Event().wait")
+    done = subprocess.run([sys.executable, "-c", hangs], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+
+
 def test_exit_at_once_on_a_full_disk_keeps_the_exit_code() -> None:
     done = subprocess.run([sys.executable, "-c", ENDS, "/dev/full"], capture_output=True, text=True, check=False)
     assert done.returncode == 3
