@@ -1,9 +1,11 @@
 """Whole fleets: real processes, real sockets, real disk, real kills."""
 
+import csv
 import json
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,11 @@ def test_a_fleet_with_two_shards_and_an_evaluator_adds_up_though_a_shard_is_kill
     assert sum(one.progress.total.env_steps for one in books) >= rows[-1]["env_steps"]
     state = read_state(run.checkpoints / "latest")
     assert all(0 < cursor <= one.next_episode for cursor, one in zip(state.episode_cursors, books, strict=True))
-    evaluations = [json.loads(line) for line in (fleet.directory / "episodes.jsonl").read_text().splitlines()]
-    assert evaluations and all(evaluation["policy_version"] > 0 for evaluation in evaluations)
+    with run.episodes.open() as file:
+        played = [(row["stream"], row["episode"], row["evaluation"]) for row in csv.DictReader(file)]
+    assert len(played) == len(set(played))
+    assert Counter(is_evaluation for *_, is_evaluation in played)["False"] == rows[-1]["episodes"]
+    assert Counter(is_evaluation for *_, is_evaluation in played)["True"] >= 2
 
 
 def test_a_fleet_whose_store_breaks_goes_on_with_an_empty_one_and_its_counters(train: Train) -> None:

@@ -194,10 +194,14 @@ class Learner:
         """
         is_whole = self._flush()
         end(self._parts.ranks)
-        self.close()
-        if not is_whole:
+        self._end_threads()
+        if is_whole:
+            self._conclude(reason)
+        else:
             logger.info("what was under way is abandoned; the last checkpoint stands")
-            return
+        self.close()
+
+    def _conclude(self, reason: str) -> None:
         services, state = self._parts.services, self._publisher.conclude(reason)
         text = (services.run.directory / RUN_FILE).read_text()
         place = services.writer.write(take_snapshot(self._parts.updater, state, text))
@@ -205,7 +209,11 @@ class Learner:
         logger.info("stopped by %s after %d iterations; the checkpoint is %s", state.stopped_by, state.iteration, place)
 
     def close(self) -> None:
-        """Gives back leases and ends all threads; the second time does nothing."""
+        """Gives back leases, ends all threads and closes the loggers; the second time does nothing."""
+        self._end_threads()
+        self._publisher.close()
+
+    def _end_threads(self) -> None:
         services = self._parts.services
         if self._alarm is not None:
             self._alarm.cancel()
@@ -216,7 +224,6 @@ class Learner:
             self._copy_thread.shutdown()
         services.prefetcher.close()
         services.writer.close()
-        self._publisher.close()
         services.replay.close()
         self._parts.ranks.close()
 

@@ -2,7 +2,7 @@
 
     publish ─▶ ack ─▶ episodes ─▶ checkpoint ─▶ metrics
        │        │        │            │            │
-  parameters  replay   replay   writer's thread   sinks
+  parameters  replay   replay   writer's thread   loggers
 
 Publish comes before ack, so that a crash between them repeats work and loses none; ack before checkpoint, so that no
 checkpoint holds steps that replay would hand out again. Replay learns of a version with the first call after parameters
@@ -29,7 +29,7 @@ from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.loggers import MetricsLogger, finite
 from minefleet_learner.metrics.loop_timer import LoopTimer
-from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, evaluation_row, make_row
+from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, make_row
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_shares import StepShares
@@ -102,7 +102,7 @@ class Publisher:
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
-        self._journal.open(state.run_id, state.iteration)
+        self._journal.open(state)
 
     def publish_first(self, weights: Weights) -> CheckpointState:
         """Fences every earlier learner of the run, and publishes above all that it published.
@@ -148,7 +148,7 @@ class Publisher:
         write_whole(self._services.run.directory / RESULT_FILE, json.dumps(finite(result)) + "\n")
 
     def close(self) -> None:
-        """Closes the sinks; the second time does nothing."""
+        """Closes the loggers, for which trackers get a bounded time; the second time does nothing."""
         self._journal.close()
 
     def _publish_first(self, weights: Weights) -> CheckpointState:
@@ -192,10 +192,7 @@ class Publisher:
         answers = self._services.replay.read_episodes(self._state.episode_cursors)
         for record in answers.records:
             self._episodes.add(record)
-            if record.evaluation:
-                self._journal.write_evaluation(evaluation_row(record, self._state))
-            if record.HasField("video"):
-                self._journal.show(record, self._state.env_steps)
+        self._journal.write_episodes(answers.records, self._state)
         self._state = replace(self._state, episode_cursors=answers.cursors, episodes=self._episodes.to_dict())
 
     def _judge(self) -> None:

@@ -1,11 +1,13 @@
 """Random fragments, schemas and policies for the learner's tests. One thread for torch: the batches are tiny."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import tracker_package
 
 from minefleet.config import PolicyConfig
 from minefleet.core.fragment import Fragment
@@ -32,6 +34,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def schema() -> Schema:
     return SCHEMA
+
+
+@pytest.fixture
+def odd_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tracker_package.write(tmp_path / "installed")))
 
 
 @pytest.fixture

@@ -94,13 +94,17 @@ class LoggerConfig:
     """Destinations of metrics besides `metrics.jsonl`."""
 
     project: str = "minefleet"
-    """wandb project. Seeds: "minestudio_online"."""
+    """wandb's project, MLflow's experiment. Seeds: "minestudio_online"."""
     name: str = ""
     """Run name; empty means the run directory's. Seeds: "bow_cow"."""
     wandb: bool = False
-    """Log to wandb, offline when there is no key."""
+    """Log to wandb, offline when there is no key or no server answers."""
     tensorboard: bool = False
     """Write TensorBoard files into the run directory."""
+    mlflow: bool = False
+    """Log to MLflow, where the variable MLFLOW_TRACKING_URI says."""
+    trackers: list[str] = field(default_factory=list)
+    """More trackers, by the names of their entry points in the group `minefleet.trackers`."""
     init: dict[str, Any] = field(default_factory=dict)
     """Other keyword arguments of `wandb.init`, such as `entity`, `group` or `tags`; they may stand beside `project`,
     too. `mode` goes before the environment's WANDB_MODE."""

@@ -5,7 +5,7 @@ RUN_DIR/
 ├── whole_config.txt  the configuration as its author wrote it, where a run is started from Python
 ├── rollout.pid       who keeps replay, parameters and actors alive, likewise
 ├── metrics.jsonl     one object per iteration, written by the learner
-├── episodes.jsonl    evaluations, written by the learner
+├── episodes.csv      one line per episode, evaluations included, written by the learner
 ├── curve.png         drawn by the launcher
 ├── checkpoints/      latest/ and numbered ones
 ├── replay/           replay's store; with several shards, theirs: 0/, 1/, ...
@@ -113,6 +113,11 @@ class Run:
     def metrics(self) -> Path:
         """The learner's metrics, one JSON object per line."""
         return self.directory / "metrics.jsonl"
+
+    @property
+    def episodes(self) -> Path:
+        """The table of episodes, with a header."""
+        return self.directory / "episodes.csv"
 
     @property
     def logs(self) -> Path:

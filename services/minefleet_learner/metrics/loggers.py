@@ -1,36 +1,26 @@
-"""Loggers: `metrics.jsonl` always, wandb and TensorBoard on request."""
+"""Loggers: `metrics.jsonl` and `episodes.csv` always, trackers on request."""
 
-import importlib
+import csv
 import json
 import logging
 import math
-import netrc
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from minefleet.core.errors import ConfigError
-from minefleet.core.files import write_whole
+from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import WHOLE_CONFIG_FILE, Run, to_dict
 from minefleet.v1 import episode_pb2
+from minefleet_learner.metrics.metrics_row import EPISODE_COLUMNS, episode_row, tag
+from minefleet_learner.trackers import tracker
+from minefleet_learner.trackers.tracker import TrackedRun
+from minefleet_learner.trackers.tracker_thread import TrackerThread
 
 logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
-
-EVALUATIONS_FILE = "episodes.jsonl"
-WANDB_HOST = "api.wandb.ai"
-
-
-class Sink(Protocol):
-    """Logs one row per iteration."""
-
-    def write(self, row: Row) -> None:
-        """Logs a row: numbers by name; None where there is none yet; mappings of numbers."""
-
-    def close(self) -> None:
-        """Writes what is buffered."""
 
 
 class JsonLines:
@@ -38,8 +28,8 @@ class JsonLines:
 
     def __init__(self, path: Path, *, after_iteration: int) -> None:
         """Opens the file for appending, without the rows of iterations after `after_iteration`."""
-        keep_until(path, after_iteration)
-        self._file = path.open("a")
+        cut_after(path, after_iteration, lambda line: int(json.loads(line)["iteration"]))
+        self._file = path.open("a", encoding="utf-8")
 
     def write(self, row: Row) -> None:
         """Appends a row; what is not finite becomes null."""
@@ -51,125 +41,125 @@ class JsonLines:
         self._file.close()
 
 
-class TensorBoard:
-    """Event files; the axis is `env_steps`."""
+class EpisodeTable:
+    """`episodes.csv`: one line per episode, with a header."""
 
-    def __init__(self, run: Run) -> None:
-        writer = import_package("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self._writer = writer(str(run.directory / "tensorboard"))
+    def __init__(self, path: Path, *, after_iteration: int) -> None:
+        """Opens the file for appending, without the rows of iterations after `after_iteration`."""
+        cut_after(path, after_iteration, lambda line: 0 if line.startswith(b"iteration,") else int(line.split(b",")[0]))
+        self._file = path.open("a", encoding="utf-8", newline="")
+        self._writer = csv.DictWriter(self._file, EPISODE_COLUMNS, lineterminator="\n")
+        if not self._file.tell():
+            self._writer.writeheader()
 
-    def write(self, row: Row) -> None:
-        """Adds a row's numbers."""
-        for name, value in flat_numbers(row).items():
-            self._writer.add_scalar(name, value, row["env_steps"])
-
-    def close(self) -> None:
-        """Writes what is buffered."""
-        self._writer.close()
-
-
-class Wandb:
-    """A wandb run; offline where there is no key. The axis is `env_steps`."""
-
-    def __init__(self, run: Run, run_id: str) -> None:
-        self._run = import_package("wandb", "wandb").init(**wandb_arguments(run, run_id))
-        self._video = import_package("wandb", "wandb").Video
-        self._run.define_metric("*", step_metric="env_steps")
-
-    def write(self, row: Row) -> None:
-        """Logs a row's numbers."""
-        self._run.log(flat_numbers(row))
-
-    def show(self, episode: episode_pb2.EpisodeRecord, env_steps: int) -> None:
-        """Logs the video of an episode."""
-        caption = f"version {episode.policy_version}, return {episode.episode_return:.2f} {episode.task}".rstrip()
-        shown = self._video(episode.video.path, caption=caption, format="mp4")
-        self._run.log({f"video/{episode.task}" if episode.task else "video": shown, "env_steps": env_steps})
+    def write(self, rows: Iterable[Row]) -> None:
+        """Appends rows, and flushes once."""
+        self._writer.writerows(rows)
+        self._file.flush()
 
     def close(self) -> None:
-        """Ends the wandb run."""
-        self._run.finish()
-
-
-def wandb_arguments(run: Run, run_id: str) -> dict[str, Any]:
-    """The keyword arguments of `wandb.init`."""
-    logger_config = run.config.logger_config
-    text = run.directory / WHOLE_CONFIG_FILE
-    return {
-        "project": logger_config.project,
-        "name": logger_config.name or run.directory.name,
-        "id": run_id,
-        "resume": "allow",
-        "dir": str(run.directory),
-        "config": to_dict(run.config) | ({"whole_config": text.read_text()} if text.exists() else {}),
-        "mode": os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
-        **logger_config.init,
-    }
+        """Closes the file."""
+        self._file.close()
 
 
 class MetricsLogger:
-    """All the sinks of a run: its rows, and its evaluations in a file of their own."""
+    """All that a run logs its rows, episodes and videos to."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._rows: list[Sink] = []
-        self._evaluations: list[Sink] = []
-        self._screens: list[Wandb] = []
+        self._rows: JsonLines | None = None
+        self._episodes: EpisodeTable | None = None
+        self._trackers: list[TrackerThread] = []
 
-    def open(self, run_id: str, iteration: int) -> None:
-        """Opens what the configuration asks for; what was written after `iteration` is cut off.
+    def open(self, state: CheckpointState) -> None:
+        """Opens what the configuration asks for; what was written after the checkpoint is cut off.
 
         Raises:
-            ConfigError: If a package is missing.
+            ConfigError: If there is no such tracker, or its package is missing.
         """
-        run, wanted = self._run, self._run.config.logger_config
-        if wanted.tensorboard:
-            self._rows.append(TensorBoard(run))
-        if wanted.wandb:
-            self._screens.append(Wandb(run, run_id))
-            self._rows += self._screens
-        self._rows.append(JsonLines(run.metrics, after_iteration=iteration))
-        self._evaluations.append(JsonLines(run.directory / EVALUATIONS_FILE, after_iteration=iteration))
+        run, config = self._run, self._run.config.logger_config
+        makers = {name: tracker.find(name) for name in tracker.names(config)}
+        self._rows = JsonLines(run.metrics, after_iteration=state.iteration)
+        self._episodes = EpisodeTable(run.episodes, after_iteration=state.iteration)
+        tracked = tracked_run(run, state)
+        self._trackers = [TrackerThread(name, make, tracked) for name, make in makers.items()]
 
     def write(self, row: Row) -> None:
         """Logs the row of an iteration."""
-        for sink in self._rows:
-            sink.write(row)
+        if self._rows is None:
+            return
+        self._rows.write(row)
+        numbers = {tag(name): number for name, number in flat_numbers(row).items()}
+        for each in self._trackers:
+            each.put(lambda one: one.log(numbers, row["env_steps"]))
 
-    def write_evaluation(self, row: Row) -> None:
-        """Logs the row of an evaluation episode."""
-        for sink in self._evaluations:
-            sink.write(row)
+    def write_episodes(self, records: Iterable[episode_pb2.EpisodeRecord], state: CheckpointState) -> None:
+        """Logs episodes that the learner has read, and shows the videos among them."""
+        known = list(records)
+        if self._episodes is not None and known:
+            self._episodes.write(episode_row(record, state) for record in known)
+        for record in known:
+            if record.HasField("video"):
+                self._show(record, state.env_steps)
 
-    def show(self, episode: episode_pb2.EpisodeRecord, env_steps: int) -> None:
-        """Shows the video of an episode where the configuration asks for it and this process can read the file."""
+    def _show(self, episode: episode_pb2.EpisodeRecord, env_steps: int) -> None:
+        """Shows the video of an episode where this process can read the file."""
         video, is_here = episode.video, os.access(episode.video.path, os.R_OK)
         where = "" if is_here else f" on {video.host}, which this learner cannot read"
         logger.info("an episode of version %d was filmed: %s%s", episode.policy_version, video.path, where)
-        for screen in self._screens if is_here else ():
-            screen.show(episode, env_steps)
+        name = f"video/{episode.task}" if episode.task else "video"
+        caption = f"version {episode.policy_version}, return {episode.episode_return:.2f} {episode.task}".rstrip()
+        path = Path(video.path)
+        for each in self._trackers if is_here else ():
+            each.put(lambda one: one.log_video(name, path, caption, env_steps))
 
     def close(self) -> None:
-        """Closes all; the second time does nothing."""
-        for sink in (*self._rows, *self._evaluations):
-            sink.close()
-        self._rows, self._evaluations, self._screens = [], [], []
+        """Closes all; the second time does nothing. All trackers together get `services.drain_s`."""
+        for file in (self._rows, self._episodes):
+            if file is not None:
+                file.close()
+        for each in self._trackers:
+            each.end()
+        until = time.monotonic() + self._run.config.services.drain_s
+        for each in self._trackers:
+            each.join(max(0.0, until - time.monotonic()))
+        self._rows, self._episodes, self._trackers = None, None, []
 
 
-def keep_until(path: Path, iteration: int) -> None:
-    """Cuts off the rows of later iterations, and a line that a crash left unfinished."""
+def tracked_run(run: Run, state: CheckpointState) -> TrackedRun:
+    """The run for trackers, from a checkpoint on."""
+    text = run.directory / WHOLE_CONFIG_FILE
+    return TrackedRun(
+        run_id=state.run_id,
+        name=run.config.logger_config.name or run.directory.name,
+        project=run.config.logger_config.project,
+        directory=run.directory,
+        config=to_dict(run.config) | ({"whole_config": text.read_text(encoding="utf-8")} if text.exists() else {}),
+        step=state.env_steps,
+    )
+
+
+def cut_after(path: Path, iteration: int, iteration_of: Callable[[bytes], int]) -> None:
+    """Cuts off the rows of later iterations, and a line that a crash left unfinished.
+
+    Args:
+        path: A file with one row per line, in the order of iterations; it may be missing.
+        iteration: The last one whose rows stay.
+        iteration_of: Reads the iteration from a line; raises `ValueError` for one that is not whole.
+    """
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text().splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if row["iteration"] > iteration:
-            break
-        kept.append(line + "\n")
-    write_whole(path, "".join(kept))
+    end = 0
+    with path.open("r+b") as file:
+        for line in file:
+            try:
+                is_kept = line.endswith(b"\n") and iteration_of(line) <= iteration
+            except ValueError:
+                is_kept = False
+            if not is_kept:
+                break
+            end += len(line)
+        file.truncate(end)
 
 
 def finite(value: Any) -> Any:
@@ -180,34 +170,11 @@ def finite(value: Any) -> Any:
 
 
 def flat_numbers(row: Row) -> dict[str, float]:
-    """The finite numbers of a row; nested names joined by '/'."""
+    """The finite numbers of a row; nested names joined by '/', empty ones left out. Texts and lists are left out."""
     flat: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
-            flat |= {f"{name}/{key}": number for key, number in flat_numbers(value).items()}
-        elif value is not None and math.isfinite(value):
+            flat |= {"/".join(filter(None, (name, key))): number for key, number in flat_numbers(value).items()}
+        elif isinstance(value, int | float) and math.isfinite(value):
             flat[name] = value
     return flat
-
-
-def import_package(name: str, package: str) -> Any:
-    """Imports a module of an optional package.
-
-    Raises:
-        ConfigError: If it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"logger_config.{package}=true needs the package: pip install 'minefleet[{package}]'"
-        ) from error
-
-
-def _has_wandb_key() -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    try:
-        return netrc.netrc().authenticators(WANDB_HOST) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False

@@ -1,9 +1,10 @@
-"""One line of `metrics.jsonl` and of `episodes.jsonl`."""
+"""One line of `metrics.jsonl` and of `episodes.csv`."""
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from minefleet.runs.checkpoint import CheckpointState
@@ -17,6 +18,20 @@ from minefleet_learner.training.schedules import Rates
 
 WINDOW = 20
 """Iterations over which `sps` is taken."""
+GROUPS = {
+    **dict.fromkeys((field.name for field in fields(UpdateReport)), "loss"),
+    **dict.fromkeys(("episodes", "crafter_score"), "episode"),
+    **dict.fromkeys("wall_s sps learner_wait_ratio publish_blocked_s loop_share".split(), "time"),
+    **dict.fromkeys("staleness_mean staleness_max reuse_mean step_shares".split(), "data"),
+    **dict.fromkeys("skipped_steps optimizer_steps burn_in_steps".split(), "data"),
+    **dict.fromkeys("learning_rate clip rho entropy_coef".split(), "rate"),
+}
+"""Groups of what trackers show, by the name in a row. The other names have their group in front, or none."""
+PREFIXES = ("episode", "eval", "parity")
+EPISODE_COLUMNS = (
+    "iteration env_steps wall_s policy_version evaluation task episode_return discounted_return length terminated "
+    "truncated failure stream episode video metrics"
+).split()
 
 
 class Stopwatch:
@@ -112,14 +127,30 @@ def make_row(
     }
 
 
-def evaluation_row(record: episode_pb2.EpisodeRecord, state: CheckpointState) -> dict[str, Any]:
-    """One line of `episodes.jsonl`."""
+def tag(name: str) -> str:
+    """The name by which trackers show a number of a row: `episode/return_mean` for `episode_return_mean`."""
+    first = name.split("/", maxsplit=1)[0]
+    group = GROUPS.get(first) or next((one for one in PREFIXES if first.startswith(f"{one}_")), "")
+    return f"{group}/{name.removeprefix(f'{group}_')}" if group else name
+
+
+def episode_row(record: episode_pb2.EpisodeRecord, state: CheckpointState) -> dict[str, Any]:
+    """One line of `episodes.csv`, by column: an episode that the learner has read at that position of training."""
     return {
         "iteration": state.iteration,
         "env_steps": state.env_steps,
+        "wall_s": round(state.wall_s, 3),
         "policy_version": record.policy_version,
+        "evaluation": record.evaluation,
+        "task": " ".join(record.task.split()),  # A line of the table is one line of the file.
         "episode_return": record.episode_return,
+        "discounted_return": record.discounted_return,
         "length": record.length,
-        "task": record.task,
-        "metrics": dict(record.metrics),
+        "terminated": record.terminated,
+        "truncated": record.truncated,
+        "failure": record.failure,
+        "stream": record.stream,
+        "episode": record.episode,
+        "video": record.video.path,
+        "metrics": json.dumps(dict(record.metrics)),
     }
