@@ -32,11 +32,11 @@ from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.metrics import make_metrics
-from minefleet_replay.engine.open import open_replay
-from minefleet_replay.state.chunk_names import WINDOW, StreamNames
+from minefleet_replay.engine.recovery import open_replay
+from minefleet_replay.state.deduplication import WINDOW, StreamNames
 from minefleet_replay.state.ledger import Ledger, LedgerAccount
 from minefleet_replay.state.limits import limits_of
-from minefleet_replay.storage.rows import FragmentRow, names_row, number_key
+from minefleet_replay.storage.row_codec import FragmentRow, names_row, number_key
 
 LIMIT_S = 20.0
 STREAMS = 1000

@@ -10,7 +10,7 @@ LOGS = [f"{wood}_log" for wood in ("oak", "birch", "spruce", "dark_oak", "jungle
 
 
 def env_generator():
-    from minefleet_env.minecraft.minerl import make  # Only the environments' interpreter has MineRL.
+    from minefleet_env.minecraft.minerl_env import make  # Only the environments' interpreter has MineRL.
 
     return make(
         "MineRLHumanSurvival-v0",

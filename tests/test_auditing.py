@@ -14,7 +14,7 @@ from minefleet.envs import schema_of
 from minefleet.envs.faulty import Faulty, Mark
 from minefleet.v1 import episode_pb2
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
-from minefleet_actor.rollout.recorder import Recorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 
 Fragments = list[tuple[Name, Fragment]]
 Records = list[episode_pb2.EpisodeRecord]

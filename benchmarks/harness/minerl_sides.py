@@ -65,7 +65,7 @@ def chosen(steps: int) -> list[Action]:
 
 
 def ours(name: str) -> Side:
-    from minefleet_env.minecraft.minerl import make
+    from minefleet_env.minecraft.minerl_env import make
 
     env = make(name, rewards=[REWARD], ends_at_death=False)
     return Side(lambda: env.reset(seed=SEED), env.step, lambda action: action)

@@ -18,7 +18,7 @@ from minefleet.core.tree import Tree, tree_map
 from minefleet.envs import make, schema_of
 from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_actor.pool import InlinePool
-from minefleet_actor.rollout.recorder import Recorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 
 Slots = NDArray[np.intp]
 Named = list[tuple[tuple[str, int], Fragment]]

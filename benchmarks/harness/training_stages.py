@@ -18,18 +18,18 @@ WAITS = (
 )
 """Innermost functions of a thread that waits."""
 STAGES = (
-    ("forward", ("Forward.__call__ (", "evaluate (minefleet_learner/targets/passes.py")),
+    ("forward", ("Forward.__call__ (", "evaluate (minefleet_learner/targets/forward_passes.py")),
     ("backward", ("backward (torch/_tensor.py", "Tensor.backward (")),
     ("optimizer", ("step (torch/optim/", "clip_grad_norm", "zero_grad (torch/optim/")),
-    ("gather", ("gather (minefleet_learner/", "observations (minefleet_learner/targets/passes.py")),
+    ("gather", ("gather (minefleet_learner/", "observations (minefleet_learner/targets/forward_passes.py")),
     (
         "pack and unpack",
         ("minefleet/rpc/codec.py", "minefleet_learner/data/lazy_obs.py", "minefleet_learner/data/collate.py"),
     ),
     ("sample and copy", ("Inference.decide (",)),
-    ("GAE", ("estimate (minefleet_learner/targets/estimate.py",)),
+    ("GAE", ("estimate (minefleet_learner/targets/advantage_estimation.py",)),
     ("loss", ("Objective.loss (", "loss (minefleet_learner/training/loss.py")),
-    ("record", ("minefleet_actor/rollout/recorder.py",)),
+    ("record", ("minefleet_actor/rollout/fragment_recorder.py",)),
     ("commands and answers", ("minefleet_actor/pool/",)),
     ("append", ("Shipper.", "Append (minefleet_replay/service.py")),
     ("grants", ("minefleet_actor/replay_io/permits.py", "Grant (minefleet_replay/service.py")),

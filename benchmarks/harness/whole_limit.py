@@ -44,7 +44,7 @@ from harness.whole_ours import policy_of
 from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import build
-from minefleet_learner.targets.passes import PASS_STEPS
+from minefleet_learner.targets.forward_passes import PASS_STEPS
 from minefleet_runtime.process import keep_freed_memory
 
 WARM_UP_S = 2.0

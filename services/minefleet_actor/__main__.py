@@ -1,8 +1,8 @@
 """The actor role: `python -m minefleet_actor --run-dir DIR [--index N]`."""
 
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 
 
 def body(context: RoleContext) -> None:

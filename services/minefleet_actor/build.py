@@ -25,17 +25,17 @@ from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EnvPool, InlinePool, Pool
-from minefleet_actor.pool.slots import episode_seed
+from minefleet_actor.pool.slot_table import episode_seed
 from minefleet_actor.replay_io.connect import connect
 from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
-from minefleet_actor.rollout.recorder import Recorder
 from minefleet_actor.rollout.reward_scaling import shaping
 from minefleet_actor.threads import ThreadGroup
-from minefleet_actor.video.camera import Camera
 from minefleet_actor.video.frame_source import can_film, make_lens
-from minefleet_runtime.context import RoleContext
+from minefleet_actor.video.video_recorder import Camera
+from minefleet_runtime.role_context import RoleContext
 
 logger = logging.getLogger(__name__)
 

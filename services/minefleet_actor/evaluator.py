@@ -8,8 +8,8 @@ first shard's episode log to the learner, marked as evaluation.
 import uuid
 
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 
 EVALUATOR_INDEX = 2**16
 """Its environments are seeded as those of an actor with this index, which no actor has."""

@@ -52,9 +52,9 @@ from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, FreshnessCuts
-from minefleet_actor.rollout.recorder import Recorder
-from minefleet_actor.video.camera import Camera
+from minefleet_actor.video.video_recorder import Camera
 
 Slots = NDArray[np.intp]
 MAX_WAIT_S = 1.0

@@ -5,12 +5,12 @@ import sys
 import time
 from functools import partial
 
-from minefleet.core.reproduce import reproduction
+from minefleet.core.repro_command import reproduction
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.build import ActorParts, assemble
 from minefleet_actor.metrics.prometheus import REASONS
 from minefleet_actor.pool import EnvStartError
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 
 logger = logging.getLogger(__name__)
 

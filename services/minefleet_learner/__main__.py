@@ -2,8 +2,8 @@
 
 from minefleet.launch.learner_ranks import local_rank_here, rank_here
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 
 
 def body(context: RoleContext) -> None:
@@ -12,7 +12,7 @@ def body(context: RoleContext) -> None:
     Shutdown: the iteration under way is finished, or abandoned if a peer is away; unacked leases are given back; the
     last checkpoint and `result.json` are written.
     """
-    from minefleet_learner.trainers import build_trainer
+    from minefleet_learner.trainer_loader import build_trainer
     from minefleet_runtime.serve import serving
 
     trainer = build_trainer(context.run)

@@ -22,23 +22,23 @@ from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.writer import CheckpointWriter
-from minefleet_learner.coordinator import LeadingShards
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher
 from minefleet_learner.data.sharded_replay import ShardPart, Shards
-from minefleet_learner.diagnostics.bad_steps import BadStepDumps
+from minefleet_learner.diagnostics.nonfinite_dumps import BadStepDumps
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, join, own_device
 from minefleet_learner.loop import Learner, LearnerParts
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.publish import LearnerServices
+from minefleet_learner.rank_coordination import LeadingShards
 from minefleet_learner.rank_worker import FollowingShards, RankWorker
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.training.compiled_policy import compiled_policy
 from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 
 logger = logging.getLogger(__name__)
 

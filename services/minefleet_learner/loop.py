@@ -34,12 +34,12 @@ from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
-from minefleet_learner.coordinator import begin, end, have_update, whole_lease
 from minefleet_learner.data.prefetcher import LeasedBatch
 from minefleet_learner.diagnostics.parity import Parity, ParityProbe
 from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.publish import RESULT_FILE, IterationResult, LearnerServices, Publisher
+from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates, progress, rates
 from minefleet_learner.training.updater import Updater

@@ -35,7 +35,7 @@ from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_shares import StepShares
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.train_state import TrainState, checkpoint_of
-from minefleet_runtime.context import StatusTracker
+from minefleet_runtime.role_context import StatusTracker
 
 RESULT_FILE = "result.json"
 STATUS_KEYS = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from minefleet_learner.data.batch import Batch
     from minefleet_learner.loop import IterationInput, Learner
     from minefleet_learner.training.auxiliary import AuxiliaryLoss
-    from minefleet_runtime.context import RoleContext
+    from minefleet_runtime.role_context import RoleContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class GaeActor:
             next_value: [B, T] float32, V(sₜ₊₁), likewise.
         """
         from minefleet_learner.algorithms.advantages import chain
-        from minefleet_learner.targets.estimate import steps_of
+        from minefleet_learner.targets.advantage_estimation import steps_of
 
         steps = steps_of(batch, value, next_value)
         return chain(batch.names, **steps, discount=self.discount, gae_lambda=self.gae_lambda)
@@ -141,8 +141,8 @@ class BaseTrainer(ABC):
         """
         import torch
 
-        from minefleet_learner.targets.estimate import estimate, recompute
-        from minefleet_learner.targets.passes import stored_state
+        from minefleet_learner.targets.advantage_estimation import estimate, recompute
+        from minefleet_learner.targets.forward_passes import stored_state
 
         if num_fragments != self.config.fragments_per_iteration:
             raise ValueError(
@@ -190,7 +190,7 @@ class BaseTrainer(ABC):
             What `result.json` says of the end; {} where a stop came while the other roles were away.
         """
         from minefleet_learner.publish import RESULT_FILE
-        from minefleet_runtime.context import RoleContext
+        from minefleet_runtime.role_context import RoleContext
 
         context = context or RoleContext(run=self.run, role=status_service_pb2.ROLE_LEARNER, name="learner")
         self._context, self._act = replace(context, run=self.run), act

@@ -1,8 +1,8 @@
 """The parameters role: `python -m minefleet_parameters --run-dir DIR`."""
 
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 
 
 def body(context: RoleContext) -> None:

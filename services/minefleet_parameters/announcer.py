@@ -16,8 +16,8 @@ from minefleet.core.errors import UnavailableError
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.store import ParameterStore
-from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.process import most_open_files
+from minefleet_runtime.role_context import StatusTracker
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from minefleet.config import FleetConfig
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import open_store
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serve_aio
 
 MIN_KEPT_VERSIONS = 8

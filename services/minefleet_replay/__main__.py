@@ -7,8 +7,8 @@ flushed and closed.
 from contextlib import ExitStack
 
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 
 
 def body(context: RoleContext) -> None:
@@ -19,7 +19,7 @@ def body(context: RoleContext) -> None:
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
     from minefleet_replay.engine.maintenance import Maintenance
     from minefleet_replay.engine.metrics import make_metrics, show_limits
-    from minefleet_replay.engine.open import open_replay
+    from minefleet_replay.engine.recovery import open_replay
     from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.state.limits import limits_of
     from minefleet_runtime.metrics import DiskCollector

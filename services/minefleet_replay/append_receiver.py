@@ -10,7 +10,7 @@ from minefleet.rpc.codec import check_header
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.state.actor_counts import ActorCounts
-from minefleet_replay.storage.validate import check_finite, check_shapes
+from minefleet_replay.storage.fragment_validation import check_finite, check_shapes
 
 MAX_PAYLOAD_BYTES = 256 * 2**20
 MAX_HEADER_BYTES = 2**20

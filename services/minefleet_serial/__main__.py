@@ -5,8 +5,8 @@ nothing more, then the learner does one iteration. No policy acts while another 
 """
 
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 
 
 def body(context: RoleContext) -> None:

@@ -12,10 +12,10 @@ from minefleet.core.errors import ConfigError
 from minefleet.rpc.channel import StoppedError
 from minefleet.v1 import status_service_pb2
 from minefleet_actor.build import ActorParts, assemble
-from minefleet_learner.trainers import build_trainer
+from minefleet_learner.trainer_loader import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
-from minefleet_runtime.context import RoleContext, StatusTracker
+from minefleet_runtime.role_context import RoleContext, StatusTracker
 
 
 def run_in_order(context: RoleContext) -> None:

@@ -14,8 +14,8 @@ from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_parameters.metrics import parameters_metrics
 from minefleet_replay.engine.metrics import make_metrics, show_limits
 from minefleet_replay.state.limits import Limits
-from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process, rpc_metrics
+from minefleet_runtime.role_context import StatusTracker
 
 SUFFIXES = {
     "counter": ("_total",),

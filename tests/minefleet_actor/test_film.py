@@ -9,8 +9,8 @@ from tests.films import pictures
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.launch.preflight import preflight
-from minefleet.runs.policy_source import TrainedPolicy
 from minefleet.runs.run import Run
+from minefleet.runs.trained_policy import TrainedPolicy
 from minefleet_actor.evaluation.evaluate import evaluate, parse
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 

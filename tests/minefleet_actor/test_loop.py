@@ -21,7 +21,7 @@ from minefleet.policies.frozen_encoder import KEY, FrozenEncoder
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weight_arrays import Weights, to_numpy
-from minefleet.rpc.weights.version import VersionInfo
+from minefleet.rpc.weights.weights_version import VersionInfo
 from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyRunner
@@ -34,8 +34,8 @@ from minefleet_actor.replay_io.permits import StreamVerdict
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers
 from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
-from minefleet_actor.rollout.recorder import Recorder
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),

@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 
 from minefleet.config import EnvConfig
-from minefleet_env import layout
+from minefleet_env import slot_arrays
+from minefleet_env.env_host import EnvHost
+from minefleet_env.env_probe import describe
 from minefleet_env.errors import RefusedError
-from minefleet_env.host import EnvHost
 from minefleet_env.packets import Command, Kind
-from minefleet_env.probe import describe
 from minefleet_env.space_conversion import schema_of
 
 
@@ -44,9 +44,9 @@ class Painter(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture
-def hosted() -> Iterator[tuple[EnvHost, layout.Arrays]]:
+def hosted() -> Iterator[tuple[EnvHost, slot_arrays.Arrays]]:
     schema = schema_of(Painter())
-    arrays = layout.private(schema, 2, (4, 6, 3))
+    arrays = slot_arrays.private(schema, 2, (4, 6, 3))
     config = asdict(EnvConfig(generator=f"{Painter.__module__}:Painter"))
     host = EnvHost(config, schema, arrays, range(2))
     assert not host.make().failures
@@ -54,7 +54,9 @@ def hosted() -> Iterator[tuple[EnvHost, layout.Arrays]]:
     host.close()
 
 
-def test_a_slot_shows_a_frame_of_every_reset_and_step_while_it_is_filmed(hosted: tuple[EnvHost, layout.Arrays]) -> None:
+def test_a_slot_shows_a_frame_of_every_reset_and_step_while_it_is_filmed(
+    hosted: tuple[EnvHost, slot_arrays.Arrays],
+) -> None:
     host, arrays = hosted
     arrays.film[1] = True
     shown = []
@@ -68,7 +70,7 @@ def test_a_slot_shows_a_frame_of_every_reset_and_step_while_it_is_filmed(hosted:
 
 
 def test_a_frame_that_cannot_be_had_costs_the_picture_and_not_the_episode(
-    hosted: tuple[EnvHost, layout.Arrays],
+    hosted: tuple[EnvHost, slot_arrays.Arrays],
 ) -> None:
     host, arrays = hosted
     arrays.film[0] = True
@@ -82,7 +84,7 @@ def test_a_frame_that_cannot_be_had_costs_the_picture_and_not_the_episode(
 
 def test_who_shows_pixels_is_filmed_by_them_and_renders_nothing(caplog: pytest.LogCaptureFixture) -> None:
     schema = schema_of(Painter())
-    arrays = layout.private(schema, 1)
+    arrays = slot_arrays.private(schema, 1)
     host = EnvHost(asdict(EnvConfig(generator=f"{Painter.__module__}:Painter")), schema, arrays, range(1))
     assert not host.make().failures
     arrays.film[0] = True

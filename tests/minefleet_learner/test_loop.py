@@ -43,7 +43,7 @@ from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 
 Make = Callable[..., Fragment]
 ROW = (

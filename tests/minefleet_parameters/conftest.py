@@ -22,9 +22,9 @@ from minefleet_parameters.metrics import parameters_metrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_runtime.access import Access
-from minefleet_runtime.context import StatusTracker
 from minefleet_runtime.interceptors import AioRpcInterceptor
 from minefleet_runtime.metrics import rpc_metrics
+from minefleet_runtime.role_context import StatusTracker
 from minefleet_runtime.serve import SERVER_OPTIONS
 
 Weights = dict[str, NDArray[Any]]

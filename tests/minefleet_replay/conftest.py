@@ -30,17 +30,17 @@ from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, sta
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest
 from minefleet_replay.engine.metrics import make_metrics
-from minefleet_replay.engine.open import open_replay
-from minefleet_replay.engine.read import grouped
 from minefleet_replay.engine.recount import recount
+from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.engine.replay import Replay
+from minefleet_replay.engine.stored_fragments import grouped
 from minefleet_replay.service import ReplayServicer
 from minefleet_replay.state.actor_counts import NO_COUNTS, ActorCounts
+from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.chunk import Chunk
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.limits import Limits, limits_of
-from minefleet_replay.state.streams import StreamState
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serving
 
 RUN = "run-1"

@@ -27,10 +27,10 @@ from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter
 from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
-from minefleet_actor.rollout.recorder import Recorder
-from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.streams import StreamState
+from minefleet_replay.state.actor_streams import StreamState
+from minefleet_replay.state.deduplication import ChunkName
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(2,), dtype="float32"),

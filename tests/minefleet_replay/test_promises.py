@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from minefleet.core.errors import ConflictError, FencedError, NotFoundError, OverloadedError, RejectedError
-from minefleet_replay.state.chunk_names import WINDOW
-from minefleet_replay.state.leases import MAX_OPEN
+from minefleet_replay.state.deduplication import WINDOW
+from minefleet_replay.state.lease_table import MAX_OPEN
 
 PER_CHUNK = 2
 MAX_REUSE = 2

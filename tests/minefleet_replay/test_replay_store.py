@@ -9,7 +9,7 @@ import pytest
 
 from minefleet.core.errors import ConflictError, CorruptError, FleetError, OverloadedError
 from minefleet_replay.storage.open_rocksdb import open_store
-from minefleet_replay.storage.rocksdb import Store, StoreBatch, translated_storage
+from minefleet_replay.storage.rocksdb_store import Store, StoreBatch, translated_storage
 
 MAX_BYTES = 2**26
 

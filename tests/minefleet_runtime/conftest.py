@@ -6,7 +6,7 @@ from minefleet.config import EnvConfig, FleetConfig, ServicesConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 
 
 @pytest.fixture

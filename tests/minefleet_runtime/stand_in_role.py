@@ -11,8 +11,8 @@ import threading
 from minefleet.core.errors import ConfigError, UnavailableError
 from minefleet.rpc.channel import StoppedError
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.main import run_role
+from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import nothing, serve
 
 RAISED = {

@@ -28,8 +28,8 @@ from minefleet.core.errors import (
 )
 from minefleet.rpc.channel import connect, shake_hands
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
 from minefleet_runtime.interceptors import MAX_PROBES
+from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serve, serve_aio, serving
 
 SERVICE = "test.Echo"

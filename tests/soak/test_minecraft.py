@@ -42,7 +42,7 @@ def test_minerl_trains_while_its_engines_are_killed_and_frozen(
     minerl_engine: Prepared, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kwargs = {"id": "MineRLBasaltFindCave-v0", "time_limit": 200}
-    env = {"generator": "minefleet_env.minecraft.minerl:make", "kwargs": kwargs}
+    env = {"generator": "minefleet_env.minecraft.minerl_env:make", "kwargs": kwargs}
     survive(minerl_engine, env, train, tmp_path, monkeypatch)
 
 

@@ -15,7 +15,7 @@ from minefleet.doctor.minecraft_checks import MINERL, MINESTUDIO, check_minecraf
 
 __all__ = ["Finding", "Level", "examine"]
 
-MINERL_PREFIX = "minefleet_env.minecraft.minerl:"
+MINERL_PREFIX = "minefleet_env.minecraft.minerl_env:"
 """Generators that need MineRL."""
 SHM = Path("/dev/shm")
 

@@ -39,7 +39,7 @@ FIRST_MODULES = ("torch", "minefleet.launch.preflight", "minefleet.policies.fact
 """Modules that the preflight needs."""
 OTHER_MODULES = (
     "minefleet_actor.role",
-    "minefleet_learner.trainers",
+    "minefleet_learner.trainer_loader",
     "minefleet_learner.build",
     "minefleet_runtime.main",
     "minefleet_runtime.serve",

@@ -22,8 +22,8 @@ from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import Start, ask, file_in_memory, read_answer, read_last_line, reply, start_fresh
 from minefleet.runs.run import from_dict, to_dict
 from minefleet_env import boot, process_tree
+from minefleet_env.env_probe import CLOSE_S
 from minefleet_env.errors import in_one_line
-from minefleet_env.probe import CLOSE_S
 
 if TYPE_CHECKING:
     from minefleet.policies import Policy

@@ -29,11 +29,11 @@ from typing import Literal
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.core.subprocess_call import Start, start_fresh
-from minefleet.launch.child import NO_VARIABLES, ExitInfo, RoleProcess, role_command
 from minefleet.launch.learner_ranks import LOOPBACK, variables
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
+from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, role_command
 from minefleet.runs.run import Run
 
 LEARNER = "learner"

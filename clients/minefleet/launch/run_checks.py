@@ -11,9 +11,9 @@ from minefleet.config.train import AUTO
 from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import Start, ask, start_fresh
 from minefleet.runs.checkpoint import newest, read_state
-from minefleet.runs.export import is_exported
-from minefleet.runs.policy_source import inspect_policy
+from minefleet.runs.exported_version import is_exported
 from minefleet.runs.run import RUN_FILE, Run, read_architecture
+from minefleet.runs.trained_policy import inspect_policy
 
 IDENTITY_FILE = "identity.json"
 """In each store: {"run_id": ...}."""
@@ -63,7 +63,7 @@ def check_trainer(config: FleetConfig, start: Start = start_fresh) -> None:
         ConfigError: Says what was found.
     """
     if config.trainer_name != OUR_TRAINER:
-        ask("minefleet_learner.trainers", config.trainer_name, start=start)
+        ask("minefleet_learner.trainer_loader", config.trainer_name, start=start)
 
 
 def check_shards(config: FleetConfig, previous: Run) -> None:

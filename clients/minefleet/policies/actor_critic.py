@@ -10,7 +10,7 @@ from minefleet.policies.layers.action_masks import check_mask, mask_of
 from minefleet.policies.layers.encoders import by_parts
 from minefleet.policies.layers.gru import GRUCore
 from minefleet.policies.layers.heads import action_head
-from minefleet.policies.layers.initial import VALUE_GAIN, orthogonal
+from minefleet.policies.layers.layer_utils import VALUE_GAIN, orthogonal
 from minefleet.policies.layers.obs_norm import ObsNorm, floats_of
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.policy import Policy, PolicyOutput

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from minefleet.core.errors import CorruptError, RejectedError
 from minefleet.core.fragment import Fragment, LargeFields
 from minefleet.core.tree import Tree, flatten, join, unflatten
-from minefleet.rpc.packing import AS_IT_IS, PACKINGS, field_of, is_narrow, narrowed, pack, raw_bytes_of, unpack
+from minefleet.rpc.tensor_compression import (
+    AS_IT_IS,
+    PACKINGS,
+    field_of,
+    is_narrow,
+    narrowed,
+    pack,
+    raw_bytes_of,
+    unpack,
+)
 from minefleet.v1 import fragment_pb2, tensor_pb2
 
 MAX_RAW_BYTES = 2**30

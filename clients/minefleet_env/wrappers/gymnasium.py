@@ -14,8 +14,8 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.space_conversion import join
+from minefleet_env.wrappers.image_transforms import grey, resizer
 from minefleet_env.wrappers.masks import MASK
-from minefleet_env.wrappers.pixels import grey, resizer
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]

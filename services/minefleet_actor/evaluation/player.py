@@ -18,8 +18,8 @@ from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.video.episode_video import Reel, caption_of
 from minefleet_actor.video.frame_source import Lens, make_lens
-from minefleet_actor.video.reel import Reel, caption_of
 
 WAIT_S = 1.0
 MAX_POOL_ENVS = 8

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet.rpc.weights.version import VersionInfo
+from minefleet.rpc.weights.weights_version import VersionInfo
 
 logger = logging.getLogger(__name__)
 

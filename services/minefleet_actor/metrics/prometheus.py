@@ -17,7 +17,7 @@ from minefleet.v1 import replay_service_pb2
 from minefleet_actor.metrics.rates import DurationHistogram, RateMeter
 from minefleet_actor.metrics.slot_timer import SlotTimer
 from minefleet_env.packets import FAILURES
-from minefleet_runtime.recent import Recent
+from minefleet_runtime.counter_window import Recent
 
 REASONS = {
     "grant": "no grant from replay",

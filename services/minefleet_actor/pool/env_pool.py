@@ -51,9 +51,9 @@ from minefleet_actor.pool.process_supervisor import (
     timeouts_s,
 )
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
-from minefleet_actor.pool.slots import SlotTable, SlotTablePool
+from minefleet_actor.pool.slot_table import SlotTable, SlotTablePool
 from minefleet_actor.pool.start_limiter import StartLimiter
-from minefleet_env import boot, layout
+from minefleet_env import boot, slot_arrays
 from minefleet_env.packets import Command, Setup
 
 KILL_SHARE = 1.25
@@ -99,8 +99,8 @@ class EnvPool(SlotTablePool):
 
     def start(self) -> None:
         """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
-        self._memory = layout.create(self._schema, self.num_slots, self._frame_shape)
-        self._book.arrays = layout.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
+        self._memory = slot_arrays.create(self._schema, self.num_slots, self._frame_shape)
+        self._book.arrays = slot_arrays.attach(self._memory, self._schema, self.num_slots, self._frame_shape)
         self._supervisor.open(self._setups(), self._book.arrays.began_s)
         for index in range(len(self._supervisor.processes)):
             self._begin(index)
@@ -267,7 +267,7 @@ class EnvPool(SlotTablePool):
 
     def _release_memory(self) -> None:
         """Drops the references to the arrays; another holder keeps one alive."""
-        self._book.arrays = layout.private(self._schema, 0)
+        self._book.arrays = slot_arrays.private(self._schema, 0)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1

@@ -12,9 +12,9 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree
 from minefleet_actor.pool.pool_interface import EnvStartError, Ready, Slots
-from minefleet_actor.pool.slots import SlotTable, SlotTablePool
-from minefleet_env import layout
-from minefleet_env.host import EnvHost
+from minefleet_actor.pool.slot_table import SlotTable, SlotTablePool
+from minefleet_env import slot_arrays
+from minefleet_env.env_host import EnvHost
 from minefleet_env.packets import Command
 
 
@@ -43,7 +43,7 @@ class InlinePool(SlotTablePool):
 
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
-        self._book.arrays = layout.private(self._schema, self.num_slots, self._frame_shape)
+        self._book.arrays = slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
         self._host = EnvHost(asdict(self._env_config), self._schema, self._book.arrays, self._slots)
         failures = self._host.make().failures
         if failures:

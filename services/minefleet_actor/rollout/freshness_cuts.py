@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet_actor.replay_io.stream_router import StreamRouter
-from minefleet_actor.rollout.recorder import Recorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 
 MARGIN_S = 0.03
 """From when a fragment is cut until replay has it."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minefleet.policies.layers.moments import Moments, moments_of
-from minefleet_learner.algorithms.importance import capped
+from minefleet_learner.algorithms.importance_weights import capped
 from minefleet_learner.algorithms.shapes import check_shapes
 
 

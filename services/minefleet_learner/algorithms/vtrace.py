@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minefleet_learner.algorithms.importance import capped
+from minefleet_learner.algorithms.importance_weights import capped
 from minefleet_learner.algorithms.reverse_scan import accumulate
 from minefleet_learner.algorithms.shapes import check_shapes
 

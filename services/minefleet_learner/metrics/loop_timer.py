@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from minefleet.monitoring.bottleneck import LOOP_PREFIX, LOOP_STAGES, shares
-from minefleet_runtime.recent import Recent
+from minefleet_runtime.counter_window import Recent
 
 Doing = Literal["nothing", "waits", "trains", "stands still"]
 

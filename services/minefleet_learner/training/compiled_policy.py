@@ -7,7 +7,7 @@ from minefleet.core.tree import tree_map
 from minefleet.policies import Policy
 from minefleet.policies.precision import compute
 from minefleet.policies.torch_compile import compiled
-from minefleet_learner.targets.passes import has_memory
+from minefleet_learner.targets.forward_passes import has_memory
 
 ROWS, STEPS = 3, 4
 """Of what it is tried on; neither is 1, which would be compiled for 1 alone."""

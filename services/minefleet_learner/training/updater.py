@@ -28,14 +28,14 @@ from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.burn_in import burned_in
-from minefleet_learner.data.pieces import draw
+from minefleet_learner.data.minibatch_sampling import draw
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, RanksError
-from minefleet_learner.targets.batch_stats import BatchStats, UpdateTally, measure_batch
-from minefleet_learner.targets.estimate import Estimates, RankBatch, estimate
-from minefleet_learner.targets.passes import acted_on, has_memory
-from minefleet_learner.targets.preparer import Prepared, Preparer
+from minefleet_learner.targets.advantage_estimation import Estimates, RankBatch, estimate
+from minefleet_learner.targets.epoch_data import Prepared, Preparer
+from minefleet_learner.targets.forward_passes import acted_on, has_memory
 from minefleet_learner.targets.reference_state import build_carrier
 from minefleet_learner.targets.update_report import UpdateReport
+from minefleet_learner.targets.update_stats import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective

@@ -12,11 +12,11 @@ from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
 from minefleet_replay.state.actor_counts import NO_COUNTS, ActorCounts
 from minefleet_replay.state.chunk import NO_LOCATION, Chunk
-from minefleet_replay.state.chunk_names import ChunkName, StreamNames
+from minefleet_replay.state.deduplication import ChunkName, StreamNames
 from minefleet_replay.state.lease_forecast import ForecastRow, needed_s
 from minefleet_replay.state.ledger import Reason, bucket_of
-from minefleet_replay.state.step_shares import PLAYED
-from minefleet_replay.storage.rows import ACTOR, GONE_ACTORS, FragmentRow, names_row, number_key
+from minefleet_replay.state.step_usage import PLAYED
+from minefleet_replay.storage.row_codec import ACTOR, GONE_ACTORS, FragmentRow, names_row, number_key
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import xxhash
 from minefleet.core.errors import CorruptError
 from minefleet.core.files import write_whole
 from minefleet_replay.state.ledger import Ledger
-from minefleet_replay.storage.rocksdb import Store, StoreBatch
-from minefleet_replay.storage.rows import LEDGER, UNEXPLAINED, number_key
+from minefleet_replay.storage.rocksdb_store import Store, StoreBatch
+from minefleet_replay.storage.row_codec import LEDGER, UNEXPLAINED, number_key
 from minefleet_runtime.disk_full import overloaded_when_full
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from heapq import nlargest
 
 from minefleet.core.errors import CorruptError, NotFoundError
 from minefleet.rpc.drop_record import DropRecord
-from minefleet_replay.storage.rocksdb import Store
+from minefleet_replay.storage.rocksdb_store import Store
 
 _TIME = b', "at": '
 

@@ -10,12 +10,12 @@ from minefleet.core.errors import FencedError, NotFoundError, OverloadedError, R
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.index import Order
-from minefleet_replay.state.leases import MAX_OPEN, Ending, OpenLease, ending_row
+from minefleet_replay.state.lease_table import MAX_OPEN, Ending, OpenLease, ending_row
 from minefleet_replay.state.ledger import Amount
-from minefleet_replay.state.step_shares import TRAINED
-from minefleet_replay.storage.rows import FragmentRow, number_key, uses_row
+from minefleet_replay.state.step_usage import TRAINED
+from minefleet_replay.storage.row_codec import FragmentRow, number_key, uses_row
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from struct import error as StructError  # noqa: N812  # It is a class.
 from minefleet.core.errors import CorruptError
 from minefleet_replay.state.actor_counts import ActorCounts, ActorProgress
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName, ChunkNames
+from minefleet_replay.state.deduplication import ChunkName, ChunkNames
 from minefleet_replay.state.index import Index
-from minefleet_replay.state.leases import LeaseTable, read_rows
+from minefleet_replay.state.lease_table import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Ledger
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.run_state import RunState
-from minefleet_replay.storage.rocksdb import Store
-from minefleet_replay.storage.rows import (
+from minefleet_replay.storage.rocksdb_store import Store
+from minefleet_replay.storage.row_codec import (
     ACTOR,
     END_OF_ACTORS,
     GONE_ACTORS,

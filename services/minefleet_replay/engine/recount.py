@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.state.leases import read_rows
+from minefleet_replay.state.deduplication import ChunkName
+from minefleet_replay.state.lease_table import read_rows
 from minefleet_replay.state.ledger import Amount, Ledger
-from minefleet_replay.storage.rocksdb import Store
-from minefleet_replay.storage.rows import LEDGER, FragmentRow, number_of, read_names
+from minefleet_replay.storage.rocksdb_store import Store
+from minefleet_replay.storage.row_codec import LEDGER, FragmentRow, number_of, read_names
 
 
 @dataclass(frozen=True, slots=True)

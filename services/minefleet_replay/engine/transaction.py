@@ -11,19 +11,19 @@ from itertools import islice
 from minefleet.core.errors import OverloadedError, RejectedError
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.metrics import ReplayMetrics
-from minefleet_replay.state.balance import Balance
+from minefleet_replay.state.actor_streams import Streams
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
+from minefleet_replay.state.fair_share import Balance
 from minefleet_replay.state.lease_forecast import LeaseClock
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.run_state import RunState
-from minefleet_replay.state.step_shares import PLAYED, TRAINED, StepCounter
-from minefleet_replay.state.streams import Streams
+from minefleet_replay.state.step_usage import PLAYED, TRAINED, StepCounter
 from minefleet_replay.storage.payload_log import PayloadLog
-from minefleet_replay.storage.rocksdb import Family, Store, StoreBatch
-from minefleet_replay.storage.rows import LEDGER, RUN_STATE, drop_row, number_key
+from minefleet_replay.storage.rocksdb_store import Family, Store, StoreBatch
+from minefleet_replay.storage.row_codec import LEDGER, RUN_STATE, drop_row, number_key
 
 logger = logging.getLogger(__name__)
 

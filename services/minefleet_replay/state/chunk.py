@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.ledger import Amount
 
 Age = tuple[int, int]

@@ -21,7 +21,7 @@ from typing import Literal
 from sortedcontainers import SortedDict, SortedList
 
 from minefleet_replay.state.chunk import Age, Chunk, FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
 
 Order = Literal["least_used", "uniform", "oldest"]

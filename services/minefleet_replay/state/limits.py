@@ -6,7 +6,7 @@ from typing import Literal
 
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.runs.run import Run
-from minefleet_replay.state.chunk_names import MAX_STREAMS
+from minefleet_replay.state.deduplication import MAX_STREAMS
 from minefleet_replay.state.disk_budget import MAX_RECORDS, DiskBudget
 
 

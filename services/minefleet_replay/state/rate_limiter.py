@@ -11,7 +11,7 @@ Weights that are behind get less of the room: only as much as leaves their chunk
 
 from collections.abc import Iterator
 
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 
 MIN_HINT_S = 0.005
 MAX_HINT_S = 1.0

@@ -14,7 +14,7 @@ from rocksdict import (
 
 from minefleet.core.errors import ConflictError
 from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, DiskBudget
-from minefleet_replay.storage.rocksdb import DATABASE, FAMILIES, Store, translated_storage
+from minefleet_replay.storage.rocksdb_store import DATABASE, FAMILIES, Store, translated_storage
 
 Purpose = Literal["serve", "create", "look"]
 """

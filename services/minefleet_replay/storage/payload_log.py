@@ -20,7 +20,7 @@ from minefleet.core.errors import CorruptError
 from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet_replay.state.chunk import PayloadLocation
-from minefleet_replay.storage.rocksdb import StorageError
+from minefleet_replay.storage.rocksdb_store import StorageError
 from minefleet_runtime.disk_full import overloaded_when_full
 
 SUFFIX = ".payloads"

@@ -15,10 +15,10 @@ from minefleet.monitoring.stores import StoreLocation, places
 from minefleet.runs.run import Run, read_run
 from minefleet_replay.engine.drop_log import why_dropped
 from minefleet_replay.state.limits import Limits, limits_of
-from minefleet_replay.storage.rocksdb import DATABASE
+from minefleet_replay.storage.rocksdb_store import DATABASE
 from minefleet_replay.tools.export_fragments import ExportRequest, export
 from minefleet_replay.tools.fsck import fsck
-from minefleet_replay.tools.opening import locked, looking
+from minefleet_replay.tools.offline_store import locked, looking
 from minefleet_replay.tools.stats import stats
 
 Tool = Callable[[StoreLocation, Limits, argparse.Namespace], dict[str, Any]]

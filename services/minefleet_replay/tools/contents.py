@@ -14,13 +14,13 @@ from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.drop_log import read_drop
 from minefleet_replay.state.actor_counts import ActorCounts
 from minefleet_replay.state.chunk import FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName, StreamNames
-from minefleet_replay.state.leases import LeaseTable, read_rows
+from minefleet_replay.state.deduplication import ChunkName, StreamNames
+from minefleet_replay.state.lease_table import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.storage.payload_log import PayloadLog
-from minefleet_replay.storage.rocksdb import Family, Store
-from minefleet_replay.storage.rows import (
+from minefleet_replay.storage.rocksdb_store import Family, Store
+from minefleet_replay.storage.row_codec import (
     ACTOR,
     GONE_ACTORS,
     LEDGER,

@@ -27,13 +27,13 @@ from minefleet.rpc.codec import decode
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState, read_state
-from minefleet_replay.engine.read import ReadItem, read
+from minefleet_replay.engine.stored_fragments import ReadItem, read
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.chunk import FragmentEntry as Row
 from minefleet_replay.state.limits import Limits, limits_of
 from minefleet_replay.storage.payload_log import PayloadLog
-from minefleet_replay.storage.rocksdb import DATABASE, Store
-from minefleet_replay.tools.opening import locked, looking, payloads_in
+from minefleet_replay.storage.rocksdb_store import DATABASE, Store
+from minefleet_replay.tools.offline_store import locked, looking, payloads_in
 
 INDEX = "index.json"
 FRAGMENTS = "fragments"

@@ -7,9 +7,9 @@ from typing import Any
 from minefleet.v1 import fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.state.limits import Limits
-from minefleet_replay.storage.rocksdb import DATABASE, Store
-from minefleet_replay.storage.rows import FragmentRow, number_of
-from minefleet_replay.tools.opening import looking
+from minefleet_replay.storage.rocksdb_store import DATABASE, Store
+from minefleet_replay.storage.row_codec import FragmentRow, number_of
+from minefleet_replay.tools.offline_store import looking
 
 
 def stats(directory: Path, limits: Limits) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
-from minefleet.runs.policy_source import find_checkpoint
 from minefleet.runs.run import Run
+from minefleet.runs.trained_policy import find_checkpoint
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}
 RESULT = {**ROW, "skipped_steps": 3, "env_steps": 400, "stopped_by": "env_steps", "checkpoint": "elsewhere"}

@@ -115,8 +115,8 @@ def test_a_question_is_answered_by_a_forked_process(server: ForkServer) -> None:
         return processes[-1]
 
     with pytest.raises(ConfigError, match="No module named 'nowhere'"):
-        ask("minefleet_learner.trainers", "nowhere:Trainer", start=start)
-    assert ask("minefleet_learner.trainers", "PPOTrainer", start=start) == {"trainer": "PPOTrainer"}
+        ask("minefleet_learner.trainer_loader", "nowhere:Trainer", start=start)
+    assert ask("minefleet_learner.trainer_loader", "PPOTrainer", start=start) == {"trainer": "PPOTrainer"}
     assert [type(process) for process in processes] == [ForkedProcess, ForkedProcess]
 
 

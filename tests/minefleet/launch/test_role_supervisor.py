@@ -12,8 +12,8 @@ import pytest
 from minefleet.config.load import load
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
-from minefleet.launch.child import RoleProcess
 from minefleet.launch.placement import ProcessPlacement
+from minefleet.launch.role_process import RoleProcess
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, supervisor
 from minefleet.runs.run import Run
 

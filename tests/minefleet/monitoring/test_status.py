@@ -10,7 +10,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.monitoring.status import read_status, render
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serving
 
 ROW = {

@@ -13,8 +13,8 @@ from minefleet.config import EnvConfig, FleetConfig, PolicyConfig
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
-from minefleet.runs.policy_source import inspect_policy
 from minefleet.runs.run import Run
+from minefleet.runs.trained_policy import inspect_policy
 from minefleet_actor.evaluation.evaluate import evaluate, parse
 
 SURENESS = 0.75

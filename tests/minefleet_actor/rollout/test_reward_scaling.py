@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from minefleet.config import WrappersConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
-from minefleet_actor.rollout.recorder import Recorder
+from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.reward_scaling import shaping
 
 SCHEMA = Schema(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minefleet_env import layout
+from minefleet_env import slot_arrays
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
 from minefleet_env.minecraft import minestudio_jar
@@ -131,7 +131,7 @@ def test_what_a_simulator_or_a_callback_declares_is_shown_too() -> None:
     }
     obs, _ = env.reset()
     assert (obs["segment"], obs["task"]) == ({"obj_id": -1}, "none")
-    rows = {path: array[0, ...] for path, array in layout.private(schema, 1).obs.items()}
+    rows = {path: array[0, ...] for path, array in slot_arrays.private(schema, 1).obs.items()}
     write = writer(env.observation_space, schema["obs"], rows)
     write(obs)
     assert rows["segment/obj_id"] == -1

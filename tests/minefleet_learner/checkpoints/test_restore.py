@@ -14,9 +14,9 @@ from minefleet.core.errors import ContractError
 from minefleet.core.schema import Schema
 from minefleet.policies.weight_arrays import architecture, to_numpy
 from minefleet.rpc.weights.manifest import entries_of
-from minefleet.rpc.weights.version import read_info
+from minefleet.rpc.weights.weights_version import read_info
 from minefleet.runs.checkpoint import CheckpointState, read, write
-from minefleet.runs.export import export
+from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run
 from minefleet.v1 import weights_pb2
 from minefleet_learner.build import build_updater

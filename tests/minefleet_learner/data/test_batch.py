@@ -15,8 +15,8 @@ from minefleet.policies import Policy
 from minefleet.policies.layers.moments import moments_of
 from minefleet_learner.algorithms.gae import generalized_advantages
 from minefleet_learner.data.batch import collate
-from minefleet_learner.targets.estimate import cut_between, estimate, recompute
-from minefleet_learner.targets.passes import evaluate_pieces, gather, select_seen
+from minefleet_learner.targets.advantage_estimation import cut_between, estimate, recompute
+from minefleet_learner.targets.forward_passes import evaluate_pieces, gather, select_seen
 
 Make = Callable[..., Fragment]
 MakePolicy = Callable[..., Policy]

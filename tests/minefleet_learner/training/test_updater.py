@@ -19,9 +19,9 @@ from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import collate
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_learner.targets import passes, preparer
-from minefleet_learner.targets.estimate import recompute
-from minefleet_learner.targets.passes import gather
+from minefleet_learner.targets import epoch_data, forward_passes
+from minefleet_learner.targets.advantage_estimation import recompute
+from minefleet_learner.targets.forward_passes import PASS_STEPS, gather
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.train_state import digest, restore_rng, rng_arrays, seed_everything
@@ -162,7 +162,7 @@ def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
         config = replace(config, gae_values="behaviour")
     trained, calls_of = [], list[int]()
     for steps in (10**6, 2 * batch.mask.shape[1], 1):
-        for module in (passes, preparer):
+        for module in (forward_passes, epoch_data):
             monkeypatch.setattr(module, "PASS_STEPS", steps)
         policy = make_policy()
         calls = list[int]()
@@ -181,9 +181,9 @@ def test_passes_that_stay_in_the_caches_train_like_one_over_the_whole_batch(
 
 def test_a_policy_with_memory_runs_over_all_rows_that_it_may(make_fragment: Make, make_policy: MakePolicy) -> None:
     batch = make_batch(make_fragment, 0, gru_size=5)
-    assert passes.rows_of_a_pass(make_policy(5), batch, 1000) == 1000
-    assert passes.rows_of_a_pass(make_policy(), batch, 1000) == passes.PASS_STEPS // batch.mask.shape[1]
-    assert passes.rows_of_a_pass(make_policy(), batch, 2) == 2
+    assert forward_passes.rows_of_a_pass(make_policy(5), batch, 1000) == 1000
+    assert forward_passes.rows_of_a_pass(make_policy(), batch, 1000) == PASS_STEPS // batch.mask.shape[1]
+    assert forward_passes.rows_of_a_pass(make_policy(), batch, 2) == 2
 
 
 def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: MakePolicy) -> None:

@@ -6,8 +6,8 @@ from minefleet.core.errors import CorruptError
 from minefleet.rpc.drop_record import DropRecord
 from minefleet_replay.engine.drop_log import latest, read_drop
 from minefleet_replay.state.chunk import NO_LOCATION, FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName
-from minefleet_replay.storage.rows import drop_row
+from minefleet_replay.state.deduplication import ChunkName
+from minefleet_replay.storage.row_codec import drop_row
 
 
 def row(stream: str, number: int, at: float) -> bytes:

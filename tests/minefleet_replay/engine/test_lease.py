@@ -14,7 +14,7 @@ from minefleet.core.errors import (
     RejectedError,
 )
 from minefleet_replay.engine.lease import LeaseRequest
-from minefleet_replay.state.leases import CLOSED_KEPT, MAX_OPEN
+from minefleet_replay.state.lease_table import CLOSED_KEPT, MAX_OPEN
 
 Worlds = Callable[..., Any]
 

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from minefleet_replay.state.chunk import NO_LOCATION, Chunk, FragmentEntry
-from minefleet_replay.state.chunk_names import ChunkName
+from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.index import Index, Order
 
 

@@ -8,7 +8,7 @@ from minefleet.core.errors import CorruptError
 from minefleet.rpc.channel import PIECE_BYTES, pieces
 from minefleet_replay.state.chunk import PayloadLocation
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
-from minefleet_replay.storage.rocksdb import StorageError
+from minefleet_replay.storage.rocksdb_store import StorageError
 
 FILE_BYTES = 100
 

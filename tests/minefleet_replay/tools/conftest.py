@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from minefleet_replay.storage.open_rocksdb import open_database
-from minefleet_replay.storage.rocksdb import Store, StoreBatch
+from minefleet_replay.storage.rocksdb_store import Store, StoreBatch
 from minefleet_replay.tools.fsck import fsck
-from minefleet_replay.tools.opening import locked
+from minefleet_replay.tools.offline_store import locked
 
 PAYLOAD_BYTES = 6000
 

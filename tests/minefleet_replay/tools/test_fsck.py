@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ConflictError
-from minefleet_replay.state.leases import OpenLease
+from minefleet_replay.state.lease_table import OpenLease
 from minefleet_replay.state.ledger import Amount, Ledger
 from minefleet_replay.storage.identity import ShardIdentity, write_identity
-from minefleet_replay.storage.rocksdb import Family, StoreBatch
-from minefleet_replay.storage.rows import LEDGER, RUN_STATE, number_key, uses_row
+from minefleet_replay.storage.rocksdb_store import Family, StoreBatch
+from minefleet_replay.storage.row_codec import LEDGER, RUN_STATE, number_key, uses_row
 from minefleet_replay.tools.fsck import fsck
-from minefleet_replay.tools.opening import locked
+from minefleet_replay.tools.offline_store import locked
 
 LOG_BLOCK_BYTES = 2**15
 """RocksDB's log is read by blocks: what follows damage in one is lost with it."""

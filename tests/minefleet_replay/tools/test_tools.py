@@ -19,7 +19,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.metrics import make_metrics
-from minefleet_replay.engine.open import open_replay
+from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.tools.__main__ import main
 

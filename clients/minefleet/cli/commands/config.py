@@ -17,7 +17,7 @@ from minefleet.config.load import COMMAND_LINE, Settings, layers_of, read_settin
 from minefleet.config.other_names import OUR_KEYS
 from minefleet.config.shards import spread
 from minefleet.core.errors import ConfigError
-from minefleet.core.reproduce import reproducible
+from minefleet.core.repro_command import reproducible
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.preflight import preflight
 from minefleet.runs.run import to_dict

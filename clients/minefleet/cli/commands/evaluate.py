@@ -8,8 +8,8 @@ from pathlib import Path
 from minefleet.cli.settings import newest_run
 from minefleet.config.checks import LIMIT
 from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.policy_source import find_checkpoint, inspect_policy
 from minefleet.runs.retention import hold
+from minefleet.runs.trained_policy import find_checkpoint, inspect_policy
 
 MODULE = "minefleet_actor.evaluation.evaluate"
 

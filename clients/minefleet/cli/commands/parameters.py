@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minefleet.cli.commands.evaluate import positive
-from minefleet.cli.output.weights_table import RENDER
+from minefleet.cli.output.parameters_reports import RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import ConfigError, DeadlineError, UnavailableError
@@ -22,7 +22,7 @@ from minefleet.monitoring.stores import parameters_place
 from minefleet.rpc.credentials import OPERATOR, read_credentials
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import entries_of
-from minefleet.runs.export import export
+from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run, read_run
 from minefleet.v1 import status_service_pb2
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minefleet.cli.settings import RUNS, add_settings, run_directory, split
 from minefleet.config.load import read_settings
-from minefleet.core.reproduce import reproducible
+from minefleet.core.repro_command import reproducible
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import configure
 

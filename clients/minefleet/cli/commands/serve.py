@@ -9,11 +9,11 @@ from pathlib import Path
 from minefleet.cli.settings import ENVIRONMENTS, add_settings, run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.errors import ConfigError
-from minefleet.core.reproduce import reproducible
+from minefleet.core.repro_command import reproducible
 from minefleet.core.role_index import HELP, read_index
-from minefleet.launch.child import role_command
 from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.launch.prepare import join
+from minefleet.launch.role_process import role_command
 from minefleet.runs.run import RUN_FILE, Run, read_run
 
 ROLES = ("parameters", "replay", "learner", "actor")

@@ -30,11 +30,11 @@ from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
 from minefleet.core.parent_death import tied
-from minefleet.core.reproduce import reproducible
+from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
-from minefleet.launch.child import role_command
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import prepare, prepare_resumed
+from minefleet.launch.role_process import role_command
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, is_rank, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state

@@ -16,7 +16,7 @@ from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies.layers.action_masks import without_mask
 from minefleet.policies.layers.dense import Dense
-from minefleet.policies.layers.initial import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
+from minefleet.policies.layers.layer_utils import ACTIVATIONS, TRUNK_GAIN, module_name, orthogonal
 from minefleet.policies.layers.text import TextFeatures
 
 KERNELS = (8, 4, 3)

@@ -15,7 +15,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf
 from minefleet.core.tree import Tree, join
 from minefleet.policies.layers import distributions
-from minefleet.policies.layers.initial import POLICY_GAIN, module_name, orthogonal
+from minefleet.policies.layers.layer_utils import POLICY_GAIN, module_name, orthogonal
 
 
 class ActionHead(nn.Module, abc.ABC):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minefleet.policies.layers.initial import TRUNK_GAIN, orthogonal
+from minefleet.policies.layers.layer_utils import TRUNK_GAIN, orthogonal
 
 BYTES = 256
 WIDTH = 32

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minefleet.core.tree import Tree
-from minefleet.policies.vpt.memory import banded
+from minefleet.policies.vpt.memory_masks import banded
 from minefleet.policies.vpt.normed_layers import fan_in
 
 BASIS = 10

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minefleet.core.tree import Tree
 from minefleet.policies.vpt.architecture import VPTArchitecture
 from minefleet.policies.vpt.attention import MemoryAttention
-from minefleet.policies.vpt.memory import episodes, same_episode, still_remembered
+from minefleet.policies.vpt.memory_masks import episodes, same_episode, still_remembered
 from minefleet.policies.vpt.normed_layers import fan_in, normed_linear
 from minefleet.policies.vpt.vision import Vision
 

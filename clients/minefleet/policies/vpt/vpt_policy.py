@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from minefleet.core.tree import Tree
 from minefleet.policies.layers.action_masks import mask_of
 from minefleet.policies.layers.heads import DictHead, DiscreteHead
-from minefleet.policies.layers.initial import VALUE_GAIN, orthogonal
+from minefleet.policies.layers.layer_utils import VALUE_GAIN, orthogonal
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.policy import Policy, PolicyOutput
 from minefleet.policies.vpt.architecture import BUTTONS, CAMERA, VPTArchitecture

@@ -23,13 +23,13 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.files import appearing, write_durably
 from minefleet.core.safetensors_writer import row_of, write_tensors
 from minefleet.policies.vpt.architecture import VPTArchitecture, from_kwargs
+from minefleet.policies.vpt.pickle_limits import TooLargeError, check_unfolding
 from minefleet.policies.vpt.pickles import read_plain
-from minefleet.policies.vpt.unfolding import TooLargeError, check_unfolding
 from minefleet.policies.vpt.vpt_policy import VPTPolicy
 from minefleet.policies.vpt.weight_names import our_weights
 from minefleet.policies.weight_arrays import architecture as described
 from minefleet.policies.weight_arrays import differences, to_numpy
-from minefleet.runs.export import METADATA, MODEL_FILE
+from minefleet.runs.exported_version import METADATA, MODEL_FILE
 
 ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1

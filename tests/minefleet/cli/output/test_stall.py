@@ -10,7 +10,7 @@ import pytest
 from minefleet.cli.output.stall import REPEAT_S, STALL_S, Stall
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
-from minefleet_runtime.context import RoleContext
+from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serving
 
 RUNNING, WAITING = status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_WAITING

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from minefleet.policies.layers import dense, gated_cell, gru
+from minefleet.policies.layers import dense, gru, gru_recurrence
 from minefleet.policies.layers.dense import Dense
 from minefleet.policies.layers.gru import GRUCore
 
@@ -138,7 +138,7 @@ def test_the_recurrence_and_its_gradients_are_those_of_torch(
 def test_the_recurrence_passes_the_check_of_gradients() -> None:
     inputs, state, weight, bias = leaves((2, 3, 12), (2, 4), (12, 4), (12,), dtype=torch.float64)
     first = torch.tensor([[False, True, False], [True, False, False]])
-    assert torch.autograd.gradcheck(gated_cell.run, (inputs, state, first, weight, bias))
+    assert torch.autograd.gradcheck(gru_recurrence.run, (inputs, state, first, weight, bias))
 
 
 def test_acting_and_training_compute_the_same() -> None:

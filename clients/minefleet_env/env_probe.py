@@ -1,0 +1,102 @@
+"""Finds out what an environment is, by making it once: `describe` in a process of its own, before a run starts."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minefleet_env import slot_arrays
+from minefleet_env.env_host import HostedEnv, rendered
+from minefleet_env.errors import EnvError, RefusedError
+from minefleet_env.make_env import make
+from minefleet_env.packets import Command
+from minefleet_env.space_conversion import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+CLOSE_S = 10
+"""Longest that an environment may take to close, seconds."""
+
+
+def reply(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The findings of `describe`; or an `error` that says why there is no such environment; or the `failure` of one."""
+    try:
+        return describe(question["config"], question["seed"], films=question["films"])
+    except RefusedError as error:
+        return {"error": str(error)}
+    except EnvError as error:
+        return {"failure": str(error)}
+    except Exception as error:  # noqa: BLE001  # It is somebody else's code.
+        return {"failure": trace(error)}
+
+
+def trace(error: BaseException) -> str:
+    """The traceback, and those of its causes, without frames of this package."""
+    formatted = traceback.TracebackException.from_exception(error)
+    link: traceback.TracebackException | None = formatted
+    while link is not None:
+        link.stack[:] = [frame for frame in link.stack if Path(frame.filename).parent != Path(__file__).parent]
+        link = link.__cause__ or link.__context__
+    return "".join(formatted.format()).rstrip()
+
+
+def describe(config: Mapping[str, Any], seed: int, *, films: bool) -> dict[str, Any]:
+    """Makes an environment, resets and steps it as a run does, and returns its `schema` and `frame_shape`.
+
+    `frame_shape` is [height, width, 3] of what it renders, or None: where no films are wanted, and where an observation
+    has pixels that can be shown instead.
+
+    Raises:
+        RefusedError: If there is no such environment, it has spaces without a counterpart, or cannot render.
+        EnvError: If it breaks the interface or its own spaces at once.
+    """
+    schema = _schema(config, seed)
+    renders = films and not any(_is_pixels(leaf) for leaf in schema["obs"].values())
+    return {"schema": schema, "frame_shape": _frame_shape(config, seed) if renders else None}
+
+
+def _schema(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    env = make(config)
+    try:
+        schema = schema_of(env)
+        arrays = slot_arrays.private(schema, 1)
+        arrays.seed[0] = seed
+        hosted = HostedEnv(config, schema, arrays, 0)
+        hosted.adopt(env)
+        hosted.run(Command.RESET)
+        hosted.allow_action()
+        hosted.run(Command.STEP)
+    finally:
+        close(env)
+    return schema
+
+
+def close(env: Any) -> None:
+    """Closes an environment, or ends this process by SIGALRM: its launcher then knows why."""
+    signal.alarm(CLOSE_S)
+    env.close()
+    signal.alarm(0)
+
+
+def _is_pixels(leaf: Mapping[str, Any]) -> bool:
+    return leaf["kind"] == "box" and leaf["dtype"] == "uint8" and len(leaf["shape"]) == 3
+
+
+def _frame_shape(config: Mapping[str, Any], seed: int) -> list[int]:
+    try:
+        env = make(config, "rgb_array")
+        try:
+            env.reset(seed=seed)
+            return list(rendered(env).shape)
+        finally:
+            close(env)
+    except Exception as error:
+        raise RefusedError(
+            "the environment cannot render frames for videos, and its observation has no pixels: "
+            f"{type(error).__name__}: {error}; make it support render_mode='rgb_array', or set "
+            "train_config.record_video_interval=0"
+        ) from error

@@ -1,0 +1,194 @@
+"""State of a pool's slots, independent of the processes that run their environments.
+
+A slot is in one state:
+
+    EMPTY   no episode                                reset → BUSY
+    BUSY    a command is wanted or under way          its end, taken → READY; failure → EMPTY
+    READY   the observation is there                  step, reset → BUSY; failure → EMPTY
+"""
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minefleet.config import WorkerConfig
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree, flatten, unflatten
+from minefleet_actor.pool.circuit_breaker import Breaker
+from minefleet_actor.pool.pool_interface import Ready, Slots
+from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
+from minefleet_env.slot_arrays import private
+
+FAILED = int(Kind.FAILED)
+
+
+class SlotState:
+    """The state of a slot; the legal moves are in the module's docstring.
+
+    Plain numbers: NumPy compares an array with a member of an enumeration five times more slowly.
+    """
+
+    EMPTY, BUSY, READY = range(3)
+
+
+NAMES = ("EMPTY", "BUSY", "READY")
+"""Of the states, for people."""
+
+
+class SlotTable:
+    """Keeps the slots' states, the commands to pass on, and the news since the last `take`."""
+
+    def __init__(self, schema: Schema, config: WorkerConfig, *, seed: int, actor_index: int) -> None:
+        num_slots = config.num_envs
+        self.arrays = private(schema.to_dict(), 0)
+        """The pool's; none before it starts and after it has closed."""
+        self.command = np.zeros(num_slots, np.uint8)
+        """[N] uint8, each a `Command` that waits to be passed on."""
+        self.breaker = Breaker(
+            num_slots,
+            max_consecutive_failures=config.max_consecutive_failures,
+            circuit_breaker_cooldown_s=config.circuit_breaker_cooldown_s,
+        )
+        self._seed = seed
+        self._actor_index = actor_index
+        self._state = np.full(num_slots, SlotState.EMPTY, np.uint8)
+        self._kind = np.zeros(num_slots, np.uint8)
+        self._endings: dict[int, EpisodeEnd] = {}
+        self._failures: dict[int, Failure] = {}
+        self._episodes = np.zeros(num_slots, np.int64)
+        self._unseeded = np.ones(num_slots, np.bool_)
+        self._broken = np.zeros(num_slots, np.bool_)
+
+    def step(self, slots: Slots, action: Tree) -> None:
+        """Wants a step of each slot."""
+        self._refuse(slots[self._state[slots] != SlotState.READY], "READY")
+        for path, leaf in flatten(action).items():
+            self.arrays.action[path][slots] = leaf
+        self._state[slots] = SlotState.BUSY
+        self.command[slots] = Command.STEP
+
+    def reset(self, slots: Slots) -> None:
+        """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
+        self._refuse(slots[self._state[slots] == SlotState.BUSY], "EMPTY or READY")
+        self.arrays.seed[slots] = -1
+        for slot in slots.tolist():
+            self._endings.pop(slot, None)
+        self._episodes[slots] += 1
+        for slot in slots[self._unseeded[slots]].tolist():
+            self._sow(slot)
+        self._state[slots] = SlotState.BUSY
+        self.command[slots] = np.where(self._broken[slots], Command.REMAKE, Command.RESET)
+        self._broken[slots] = False
+
+    def renew(self, slots: Iterable[int]) -> None:
+        """Records that the slots' environments are new ones, for the resets that wait or else for the next."""
+        for slot in slots:
+            if self.command[slot] >= Command.RESET:
+                self._sow(slot)
+            else:
+                self._unseeded[slot] = True
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self._kind.any())
+
+    def record(self, reply: Reply, slots: range) -> None:
+        """Records the results of a process's environments."""
+        section = self._kind[slots.start : slots.stop]
+        np.maximum(section, np.frombuffer(reply.kinds, np.uint8), out=section)
+        for index, ending in reply.endings.items():
+            self._endings[slots[index]] = ending
+        for index, failure in reply.failures.items():
+            self._fail(slots[index], failure)
+            self._broken[slots[index]] = True
+            self.breaker.fail([slots[index]], failure.text, time.monotonic())
+
+    def lose(self, slots: range, failure: Failure) -> None:
+        """Records that a process has gone, with its environments. Slots without an episode have nothing to report."""
+        for slot in slots:
+            if self._state[slot] != SlotState.EMPTY:
+                self._fail(slot, failure)
+        section = slice(slots.start, slots.stop)
+        self.command[section] = Command.NONE
+        self._broken[section] = False
+
+    def take(self, idle_s: float = 0.0) -> Ready:
+        """Returns the news, which were waited for so long, and forgets them."""
+        slots = np.flatnonzero(self._kind)
+        kind = self._kind[slots]
+        self._kind[slots] = Kind.NONE
+        self._state[slots] = np.where(kind == FAILED, SlotState.EMPTY, SlotState.READY)
+        terminated, truncated = self.arrays.terminated[slots], self.arrays.truncated[slots]
+        over = slots[terminated | truncated]
+        self.breaker.succeed(over)
+        failures, self._failures = self._failures, {}
+        endings = {slot: self._endings.pop(slot, EpisodeEnd()) for slot in (*over.tolist(), *failures)}
+        begun = slots[kind == Kind.RESET].tolist()
+        return Ready(
+            slots=slots,
+            kind=kind,
+            reward=self.arrays.reward[slots],
+            terminated=terminated,
+            truncated=truncated,
+            endings=endings,
+            tasks={slot: self._endings[slot].task for slot in begun if slot in self._endings},
+            failures=failures,
+            idle_s=idle_s,
+        )
+
+    def _sow(self, slot: int) -> None:
+        """Gives the slot's new environment the seed of the episode that it is to begin with."""
+        episode = int(self._episodes[slot]) - 1
+        self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, slot, episode)
+        self._unseeded[slot] = False
+
+    def _refuse(self, wrong: Slots, expected: str) -> None:
+        if len(wrong):
+            names = [NAMES[self._state[slot]] for slot in wrong]
+            raise ValueError(f"slots {wrong.tolist()} must be {expected}, are {names}")
+
+    def _fail(self, slot: int, failure: Failure) -> None:
+        self._kind[slot] = Kind.FAILED
+        self._failures[slot] = failure
+        self._unseeded[slot] = True
+        self.arrays.reward[slot] = 0.0
+        self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
+
+
+class SlotTablePool:
+    """The part of a pool that its book alone provides."""
+
+    _book: SlotTable
+
+    @property
+    def num_slots(self) -> int:
+        """Number of environments."""
+        return len(self._book.command)
+
+    @property
+    def obs(self) -> Tree:
+        """Tree of [num_slots, ...]: each slot's latest observation, until its next command."""
+        return unflatten(self._book.arrays.obs)
+
+    @property
+    def cooling_down(self) -> int:
+        """Number of slots that failed so often that they are left alone for a while."""
+        return self._book.breaker.cooling_down(time.monotonic())
+
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
+        return self._book.arrays.frame
+
+    def film(self, slot: int, on: bool) -> None:
+        """Makes a slot render its frames from its next reset on, or no longer."""
+        self._book.arrays.film[slot] = on
+
+
+def episode_seed(seed: int, actor_index: int, slot: int, episode: int) -> int:
+    """The seed of an environment whose first episode is the slot's `episode`, counted from 0; in [0, 2³¹)."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(actor_index, slot, episode))
+    return int(sequence.generate_state(1)[0] >> 1)

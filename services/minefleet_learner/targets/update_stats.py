@@ -1,0 +1,152 @@
+"""Gathers the numbers that explain one update, over steps and ranks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from minefleet.policies.layers.moments import Moments, moments_of
+from minefleet_learner.algorithms.importance_weights import Weights, weigh
+from minefleet_learner.algorithms.ppo import PPOLoss
+from minefleet_learner.distributed.ranks import Ranks
+from minefleet_learner.targets.advantage_estimation import RankBatch
+from minefleet_learner.targets.update_report import UpdateReport
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchStats:
+    """Statistics of the steps of all ranks before they are trained on, in reward units; moments are [] float64."""
+
+    target: Moments
+    advantage: Moments
+    value: Moments
+    error: Moments
+    """Of target - value."""
+    weights: Weights
+    """Of the policy against the behaviour policy; of no steps where no pass was made for it."""
+    burn_in_steps: int
+
+    @property
+    def explained_variance(self) -> float:
+        """1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than a constant; 0 where nothing varies."""
+        total = float(self.target.variance)
+        return 1 - float(self.error.variance) / total if total > 0 else 0.0
+
+
+def measure_batch(part: RankBatch | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
+    """Measures the batch of all ranks; `part` is this one's, on its device. Every rank calls it."""
+    rows, weights, burned_in = torch.zeros(0, 4, device=device), Weights(), 0
+    if part is not None:
+        estimates, batch = part.estimates, part.batch
+        columns = (estimates.target, estimates.advantage, estimates.value, estimates.target - estimates.value)
+        rows, burned_in = torch.stack(columns, -1)[part.trained], int((batch.mask & ~part.trained).sum())
+        if estimates.proximal_logp is not None:
+            weights = weigh(estimates.proximal_logp - batch.behaviour_logp, part.trained, log_ratio_range)
+    whole = ranks.merge(moments_of(rows))
+    sums = torch.tensor([burned_in, weights.steps, weights.total, weights.squares], dtype=torch.float64)
+    ranks.sum([sums])
+    burn_in_steps, steps, total, squares = sums.tolist()
+    target, advantage, value, error = (
+        Moments(count=whole.count, mean=whole.mean[at], spread=whole.spread[at]) for at in range(4)
+    )
+    return BatchStats(
+        target=target,
+        advantage=advantage,
+        value=value,
+        error=error,
+        weights=Weights(
+            steps=steps,
+            total=total,
+            squares=squares,
+            largest=float(ranks.largest(torch.tensor(weights.largest, dtype=torch.float64))),
+        ),
+        burn_in_steps=int(burn_in_steps),
+    )
+
+
+PARTS = 6
+"""Numbers of a report that add up over micro-batches, beside the entropy of each head."""
+APPROX_KL = 4
+"""Place of approx_kl among them."""
+
+
+class UpdateTally:
+    """Adds up the numbers of an update's steps on the device, to be read once at the end."""
+
+    def __init__(self, heads: Sequence[str]) -> None:
+        """Begins with nothing; `heads` are the names of the parts of an action."""
+        self._heads = tuple(heads)
+        self._steps: list[Tensor] = []
+        self._largest: list[Tensor] = []
+        self._skipped = 0
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were left out."""
+        return self._skipped
+
+    def skip(self) -> None:
+        """Counts a step that was left out."""
+        self._skipped += 1
+
+    def zeros(self, like: Tensor) -> Tensor:
+        """The sum of no `parts`."""
+        return like.new_zeros(PARTS + len(self._heads))
+
+    def parts(self, loss: PPOLoss, share: float) -> Tensor:
+        """The contribution to the report of a micro-batch with this share of its step's steps."""
+        return torch.stack(
+            (
+                loss.policy,
+                loss.value,
+                loss.entropy,
+                loss.kl_reference,
+                share * loss.approx_kl,
+                share * loss.clip_fraction,
+                *(loss.head_entropy[name] for name in self._heads),
+            )
+        )
+
+    def add(self, sums: Tensor, grad_norm: Tensor, largest: Sequence[Tensor]) -> None:
+        """Adds an optimizer step.
+
+        Args:
+            sums: `parts` of its micro-batches, added up over all ranks.
+            grad_norm: Before clipping.
+            largest: `max_log_ratio` of this rank's micro-batches.
+        """
+        self._steps.append(torch.cat((grad_norm.unsqueeze(0), sums)))
+        self._largest.extend(largest)
+
+    def report(self, before: BatchStats, ranks: Ranks, log_ratio_range: float) -> UpdateReport:
+        """Means over the steps, and what the batch was like. Every rank calls it."""
+        has_weights = before.weights.steps > 0
+        report = UpdateReport(
+            explained_variance=before.explained_variance,
+            advantage_std=float(before.advantage.variance.sqrt()),
+            value_mean=float(before.value.mean),
+            importance_weight_mean=before.weights.mean,
+            importance_weight_max=before.weights.largest if has_weights else math.nan,
+            effective_sample_size=before.weights.effective_sample_size,
+            skipped_steps=self._skipped,
+            optimizer_steps=len(self._steps),
+            burn_in_steps=before.burn_in_steps,
+        )
+        if not self._steps:
+            return report
+        largest = ranks.largest(torch.stack([*self._largest, torch.zeros_like(self._steps[0][0])]).max())
+        norm, policy, value, entropy, kl, approx_kl, clip_fraction, *heads = torch.stack(self._steps).mean(0).tolist()
+        return replace(
+            report,
+            policy_loss=policy,
+            value_loss=value,
+            entropy=entropy,
+            reference_kl=kl,
+            approx_kl=approx_kl,
+            clip_fraction=clip_fraction,
+            grad_norm=norm,
+            ratio_max=math.exp(min(float(largest), log_ratio_range)),
+            head_entropy=dict(zip(self._heads, heads, strict=True)),
+        )

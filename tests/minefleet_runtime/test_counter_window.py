@@ -1,0 +1,40 @@
+"""Growth of counters over the last seconds, by a clock that is passed in."""
+
+from minefleet_runtime.counter_window import WINDOW_S, Recent
+
+
+class Counted:
+    """Two counters and a clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.seconds = {"a": 5.0, "b": 0.0}
+        self.recent = Recent(lambda: self.seconds, lambda: self.now_s)
+
+    def grow(self, name: str, seconds: float) -> dict[str, float]:
+        """Lets time pass and go to one of them."""
+        self.now_s += seconds
+        self.seconds = self.seconds | {name: self.seconds[name] + seconds}
+        return self.recent.grown()
+
+
+def test_what_was_longer_ago_does_not_count() -> None:
+    counted = Counted()
+    for _ in range(100):
+        counted.grow("a", 1.0)
+    for _ in range(int(WINDOW_S)):
+        grown = counted.grow("b", 1.0)
+    assert grown == {"a": 0.0, "b": WINDOW_S}
+
+
+def test_who_asks_seldom_is_told_all_since_he_asked_before() -> None:
+    counted = Counted()
+    assert counted.grow("a", 300.0) == {"a": 300.0, "b": 0.0}
+    assert counted.grow("b", 200.0) == {"a": 0.0, "b": 200.0}
+
+
+def test_who_asks_often_still_sees_the_whole_window() -> None:
+    counted = Counted()
+    for _ in range(1000):
+        grown = counted.grow("a", 0.1)
+    assert WINDOW_S <= grown["a"] <= WINDOW_S + 2.0
