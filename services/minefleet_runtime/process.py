@@ -4,6 +4,7 @@ import ctypes
 import errno
 import ipaddress
 import logging
+import math
 import os
 import resource
 import signal
@@ -25,6 +26,8 @@ MAPPED_BYTES = 32 * 2**20
 """Blocks from this size on are mapped one by one: the most that glibc allows."""
 KEPT_BYTES = 64 * 2**20
 """Free bytes at the end of an arena that are kept for what comes next."""
+ONE_REQUEST_S = 0.5
+"""Signals that come together are one request: GNU's `timeout` sends two, one to the process and one to its group."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EVERYWHERE = ("0.0.0.0", "[::]")
 """Hosts that stand for every address of this one."""
@@ -92,7 +95,7 @@ def die_with_any_thread() -> None:
 
 
 def stop_on_signal(stopping: threading.Event) -> None:
-    """Sets the event at the first SIGTERM or SIGINT; the second of a kind ends the process at once, with 128 + it.
+    """Sets the event at the first SIGTERM or SIGINT; one of a kind that comes later ends the process, with 128 + it.
 
     Python runs handlers in the main thread. Where the kernel gives the signal to another one, the main thread is not
     woken, and waits on and on. What the interpreter writes for each signal comes from whichever thread.
@@ -101,13 +104,13 @@ def stop_on_signal(stopping: threading.Event) -> None:
     os.set_blocking(writes, False)
 
     def pass_on() -> None:
-        came: set[int] = set()
+        came_s: dict[int, float] = {}
         while True:
             signum = os.read(reads, 1)[0]
-            if signum in came:
+            if time.monotonic() - came_s.get(signum, math.inf) > ONE_REQUEST_S:
                 os._exit(128 + signum)
-            if signum in STOP_SIGNALS:
-                came.add(signum)
+            if signum in STOP_SIGNALS and signum not in came_s:
+                came_s[signum] = time.monotonic()
                 logger.info("asked to stop by %s", signal.Signals(signum).name)
                 stopping.set()
 

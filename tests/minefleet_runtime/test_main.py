@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.runs.run import Run
+from minefleet_runtime.process import ONE_REQUEST_S
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0
@@ -96,6 +97,10 @@ def test_the_second_signal_ends_a_role_that_does_not_stop(start: Callable[..., R
     role.send_signal(signal.SIGTERM)
     assert role.stderr is not None
     assert any("asked to stop by SIGTERM" in line for line in role.stderr)
+    for _ in range(3):
+        role.send_signal(signal.SIGTERM)  # As one with the first.
+    with pytest.raises(subprocess.TimeoutExpired):
+        role.wait(2 * ONE_REQUEST_S)
     role.send_signal(signal.SIGTERM)
     assert role.wait(TIMEOUT_S) == 128 + signal.SIGTERM
 

@@ -18,6 +18,7 @@ what they hold; then replay; then parameters. Each gets SIGTERM and, after `grac
 once.
 """
 
+import math
 import selectors
 import signal
 import socket
@@ -39,6 +40,8 @@ from minefleet.runs.run import Run
 LEARNER = "learner"
 ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
 """Of the stages of a run."""
+ONE_REQUEST_S = 0.5
+"""Signals that come together are one request: GNU's `timeout` sends two, one to the process and one to its group."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
@@ -71,7 +74,9 @@ class RoleSupervisor:
     clock: Callable[[], float] = time.monotonic
     _selector: selectors.BaseSelector = field(init=False, default_factory=selectors.DefaultSelector)
     _asked: int = field(init=False, default=0)
-    """Signals received."""
+    """Requests to stop."""
+    _asked_s: float = field(init=False, default=-math.inf)
+    """When the last one came."""
     _next_tick_s: float = field(init=False, default=0.0)
 
     @property
@@ -172,7 +177,10 @@ class RoleSupervisor:
             if isinstance(key.data, RoleProcess):
                 deaths.append((key.data, self._reap(key.data)))
             else:
-                self._asked += len(key.data.recv(4096))
+                key.data.recv(4096)
+                if self.clock() - self._asked_s > ONE_REQUEST_S:
+                    self._asked += 1
+                    self._asked_s = self.clock()
         if self.clock() >= self._next_tick_s:
             self._next_tick_s = self.clock() + TICK_S
             self.tick()

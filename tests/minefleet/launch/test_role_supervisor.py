@@ -154,6 +154,20 @@ def test_a_second_ctrl_c_kills_at_once(fleet: MakeFleet) -> None:
     assert any("killing learner" in line for line in ring.said)
 
 
+def test_two_signals_at_once_are_one_request_to_stop(fleet: MakeFleet) -> None:
+    ring = fleet(learner="serve", replay="serve")
+
+    def signal_twice() -> None:
+        if sum("starts" in event for event in ring.events) == len(ring.children):
+            ring.supervisor.tick = lambda: None
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    ring.supervisor.tick = signal_twice
+    assert ring.run().stopped_by == "signal"
+    assert not any("killing" in line for line in ring.said)
+
+
 def signal_when_up(ring: Fleet, signum: int) -> None:
     if sum("starts" in event for event in ring.events) == len(ring.children):
         os.kill(os.getpid(), signum)
