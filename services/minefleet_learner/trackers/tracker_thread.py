@@ -42,8 +42,8 @@ class TrackerThread:
     def put(self, entry: Entry) -> None:
         """Queues a call of the tracker; counts it as lost if the tracker is off or too far behind."""
         self._entries += 1
-        began, is_full = self._call_began, self._queue.qsize() >= MAX_ENTRIES
-        if began is not None and time.monotonic() - began > MAX_CALL_S:
+        is_full = self._queue.qsize() >= MAX_ENTRIES
+        if self._hangs():
             self._report(f"has not returned from a call for {MAX_CALL_S:g} s")
         elif is_full:
             self._report(f"is {MAX_ENTRIES} rows behind")
@@ -55,8 +55,8 @@ class TrackerThread:
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the tracker's end, as long as this, and logs how much it has not delivered."""
-        self._thread.join(timeout_s)
+        """Waits for the tracker's end, as long as this but not for one that hangs; logs how much it has not delivered."""
+        self._thread.join(0.0 if self._hangs() else timeout_s)
         if self._thread.is_alive():
             logger.warning("tracker %s did not end in time and is left behind", self._name)
         if lost := self._entries - self._delivered:
@@ -92,6 +92,10 @@ class TrackerThread:
         finally:
             self._call_began = None
         return True
+
+    def _hangs(self) -> bool:
+        began = self._call_began
+        return began is not None and time.monotonic() - began > MAX_CALL_S
 
     def _report(self, trouble: str) -> None:
         """Logs the first trouble; others follow from it more often than not."""

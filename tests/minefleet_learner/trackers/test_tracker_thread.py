@@ -1,6 +1,7 @@
 """A tracker may do what it likes: the caller goes on, and what was lost is counted."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,8 @@ def test_a_tracker_that_hangs_is_reported_and_left_behind(
         return bool(caplog.messages)
 
     wait_for(is_reported)
-    thread.put(log(2))
     thread.end()
-    thread.join(0.0)
+    thread.join(threading.TIMEOUT_MAX)
     hang, left, count = caplog.messages
     assert hang == "tracker hanging has not returned from a call for 0 s; training goes on"
     assert left == "tracker hanging did not end in time and is left behind"
