@@ -1,11 +1,9 @@
 """Whole fleets: real processes, real sockets, real disk, real kills."""
 
-import csv
 import json
 import os
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tests.films import pictures
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint import read_state
+from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run, Shard, read_run
 from minefleet_replay.engine import memory_state
 from minefleet_replay.state.limits import limits_of
@@ -57,11 +56,11 @@ def test_a_fleet_with_two_shards_and_an_evaluator_adds_up_though_a_shard_is_kill
     assert sum(one.progress.total.env_steps for one in books) >= rows[-1]["env_steps"]
     state = read_state(run.checkpoints / "latest")
     assert all(0 < cursor <= one.next_episode for cursor, one in zip(state.episode_cursors, books, strict=True))
-    with run.episodes.open() as file:
-        played = [(row["stream"], row["episode"], row["evaluation"]) for row in csv.DictReader(file)]
-    assert len(played) == len(set(played))
-    assert Counter(is_evaluation for *_, is_evaluation in played)["False"] == rows[-1]["episodes"]
-    assert Counter(is_evaluation for *_, is_evaluation in played)["True"] >= 2
+    played = read_episodes(run.episodes)
+    assert len(played) == len({(row["stream"], row["episode"]) for row in played})
+    evaluations = [row for row in played if row["evaluation"]]
+    assert evaluations and all(row["policy_version"] > 0 for row in evaluations)
+    assert sum(not row["evaluation"] and not row["failure"] for row in played) == rows[-1]["episodes"]
 
 
 def test_a_fleet_whose_store_breaks_goes_on_with_an_empty_one_and_its_counters(train: Train) -> None:

@@ -1,8 +1,5 @@
 """The results of a run, for programs and notebooks."""
 
-import csv
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +7,9 @@ from typing import Any
 from minefleet.config import FleetConfig
 from minefleet.monitoring import plot
 from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.retention import numbered
 from minefleet.runs.run import Run, read_run
-
-TEXTS = ("task", "failure", "stream", "video")
-"""Columns of `episodes.csv`; the others hold JSON, but for the capitals of True and False."""
 
 Row = dict[str, Any]
 
@@ -53,11 +48,8 @@ class RunResults:
         return pandas.json_normalize(self.metrics())
 
     def episodes(self) -> list[Row]:
-        """One row per episode of `episodes.csv`, evaluations included, in the order in which the learner read them."""
-        with suppress(FileNotFoundError), self.run.episodes.open(encoding="utf-8", newline="") as file:
-            whole = (line for line in file if line.endswith("\n"))
-            return [{key: _value(key, text) for key, text in row.items()} for row in csv.DictReader(whole)]
-        return []
+        """One row per episode, oldest first, evaluations included; `docs/trackers.md` has their keys."""
+        return read_episodes(self.run.episodes)
 
     def curve(self) -> Path | None:
         """Draws the return over environment steps; returns the PNG file, or None before an episode has ended.
@@ -85,9 +77,3 @@ def open_run(run_dir: Path | str) -> RunResults:
 def _rows(path: Path) -> list[Row]:
     with MetricsTail(path) as tail:
         return tail.read()
-
-
-def _value(key: str, text: str) -> Any:
-    if key in TEXTS:
-        return text
-    return text == "True" if text in ("True", "False") else json.loads(text)

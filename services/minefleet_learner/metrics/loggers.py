@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.episode_table import EPISODE_COLUMNS
 from minefleet.runs.run import WHOLE_CONFIG_FILE, Run, to_dict
 from minefleet.v1 import episode_pb2
-from minefleet_learner.metrics.metrics_row import EPISODE_COLUMNS, episode_row, tag
+from minefleet_learner.metrics.metrics_row import episode_row, tag
 from minefleet_learner.trackers import tracker
 from minefleet_learner.trackers.tracker import TrackedRun
 from minefleet_learner.trackers.tracker_thread import TrackerThread
@@ -48,7 +49,7 @@ class EpisodeTable:
         """Opens the file for appending, without the rows of iterations after `after_iteration`."""
         cut_after(path, after_iteration, lambda line: 0 if line.startswith(b"iteration,") else int(line.split(b",")[0]))
         self._file = path.open("a", encoding="utf-8", newline="")
-        self._writer = csv.DictWriter(self._file, EPISODE_COLUMNS, lineterminator="\n")
+        self._writer = csv.DictWriter(self._file, list(EPISODE_COLUMNS), lineterminator="\n")
         if not self._file.tell():
             self._writer.writeheader()
 

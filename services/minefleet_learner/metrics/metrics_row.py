@@ -28,10 +28,6 @@ GROUPS = {
 }
 """Groups of what trackers show, by the name in a row. The other names have their group in front, or none."""
 PREFIXES = ("episode", "eval", "parity")
-EPISODE_COLUMNS = (
-    "iteration env_steps wall_s policy_version evaluation task episode_return discounted_return length terminated "
-    "truncated failure stream episode video metrics"
-).split()
 
 
 class Stopwatch:

@@ -1,5 +1,4 @@
 import json
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,8 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.episode_table import EPISODE_COLUMNS
 from minefleet.runs.run import Run
-from minefleet.v1.episode_pb2 import EpisodeRecord
-from minefleet_learner.metrics.loggers import EpisodeTable
-from minefleet_learner.metrics.metrics_row import episode_row
 
 ROWS = [
     {"iteration": number, "env_steps": 100 * number, "episode_return_mean": mean, "episode_metrics": {"won": 0.5}}
@@ -37,24 +34,14 @@ def test_metrics_and_episodes_are_read_anew_at_each_call_without_a_line_that_is_
     results = minefleet.open(run.directory)
     assert (results.metrics(), results.episodes(), results.curve()) == ([], [], None)
     append(run.metrics, *ROWS[:2])
+    run.episodes.write_text(f"{','.join(EPISODE_COLUMNS)}\n1,100,0.5,1,True,dig,3.0,2.5,7,True,False,,a-0,4,,{{}}\n1,1")
+    (episode,) = results.episodes()
+    assert (episode["evaluation"], episode["episode_return"], episode["length"]) == (True, 3.0, 7)
     assert results.metrics() == ROWS[:2]
     append(run.metrics, ROWS[2])
     with run.metrics.open("a") as file:
         file.write('{"iteration": 4, "env_st')
     assert results.metrics() == ROWS
-
-
-def test_episodes_have_the_types_and_texts_that_the_learner_wrote(run: Run) -> None:
-    record = EpisodeRecord(
-        episode_return=1.5, length=7, terminated=True, task='say "a, b"', metrics={"won": 1.0}, policy_version=3
-    )
-    written = episode_row(record, CheckpointState(run_id="r", iteration=2, env_steps=100))
-    with closing(EpisodeTable(run.episodes, after_iteration=0)) as table:
-        table.write([written])
-    with run.episodes.open("a") as file:
-        file.write("3,200,")
-    (row,) = minefleet.open(run.directory).episodes()
-    assert row == written | {"metrics": {"won": 1.0}}
 
 
 def test_a_curve_is_drawn_beside_the_run(run: Run) -> None:

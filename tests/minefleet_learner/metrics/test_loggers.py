@@ -1,4 +1,3 @@
-import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from minefleet.config import FleetConfig, LoggerConfig
 from minefleet.core.schema import Schema
 from minefleet.runs.checkpoint import CheckpointState
+from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
 from minefleet_learner.metrics.loggers import JsonLines, MetricsLogger, flat_numbers, tracked_run
@@ -87,27 +87,28 @@ def test_every_episode_is_a_line_of_the_table_and_those_after_the_checkpoint_are
         journal.close()
         journal.close()
     assert read(tmp_path / "metrics.jsonl") == [1, 2, 3]
-    with (tmp_path / "episodes.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["iteration"], row["episode"]) for row in rows] == [*zip("11233", "01234", strict=True)]
-    assert rows[1] | {"task": "dig 3", "failure": "hang", "terminated": "False"} == rows[1]
+    with (tmp_path / "episodes.csv").open("a") as file:
+        file.write("4,40,0.")
+    rows = read_episodes(tmp_path / "episodes.csv")
+    assert [(row["iteration"], row["episode"]) for row in rows] == [(1, 0), (1, 1), (2, 2), (3, 3), (3, 4)]
+    assert rows[1] | {"task": "dig 3", "failure": "hang", "terminated": False} == rows[1]
     assert rows[2] == {
-        "iteration": "2",
-        "env_steps": "20",
-        "wall_s": "0.5",
-        "policy_version": "0",
-        "evaluation": "True",
+        "iteration": 2,
+        "env_steps": 20,
+        "wall_s": 0.5,
+        "policy_version": 0,
+        "evaluation": True,
         "task": "",
-        "episode_return": "2.5",
-        "discounted_return": "0.0",
-        "length": "7",
-        "terminated": "False",
-        "truncated": "True",
+        "episode_return": 2.5,
+        "discounted_return": 0.0,
+        "length": 7,
+        "terminated": False,
+        "truncated": True,
         "failure": "",
         "stream": "a-0",
-        "episode": "2",
+        "episode": 2,
         "video": "",
-        "metrics": '{"logs": 3.0}',
+        "metrics": {"logs": 3.0},
     }
 
 
