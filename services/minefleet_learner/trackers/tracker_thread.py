@@ -55,7 +55,7 @@ class TrackerThread:
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the tracker's end, as long as this but not for one that hangs; logs how much it has not delivered."""
+        """Waits for the tracker's end, so long at most and not if it hangs; logs how much it has not delivered."""
         self._thread.join(0.0 if self._hangs() else timeout_s)
         if self._thread.is_alive():
             logger.warning("tracker %s did not end in time and is left behind", self._name)
