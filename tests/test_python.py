@@ -121,7 +121,7 @@ def test_an_environment_that_fails_is_an_error_with_its_own_words_and_no_command
     [
         ({"env": {"id": "CartPole-v1", "kwargs": {"f": print}}}, "config is no configuration"),
         ({"envv": {"id": "CartPole-v1"}}, r"unknown key envv \(config\)"),
-        ("cartpol", "unknown preset 'cartpol'; the nearest is cartpole"),
+        ("cartpol", "'cartpol' is no preset.*; the nearest is cartpole"),
     ],
 )
 def test_a_wrong_configuration_is_refused(tmp_path: Path, config: object, message: str) -> None:

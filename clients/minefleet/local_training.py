@@ -12,7 +12,7 @@ from rich.console import Console
 
 from minefleet.cli.commands.train import begin, train_fleet
 from minefleet.cli.output.summary import Outcome
-from minefleet.cli.settings import fresh_directory
+from minefleet.cli.settings import fresh_directory, required
 from minefleet.config.load import Settings, plain_settings, read_settings
 from minefleet.core.errors import ConfigError, GaveUpError
 from minefleet.core.subprocess_call import Start
@@ -35,8 +35,8 @@ def train(config: Config, *overrides: str, run_dir: Path | str | None = None, pr
     Called by the main thread; a program calls it below `if __name__ == "__main__":`.
 
     Args:
-        config: A preset, a .yaml or a .py file, or the configuration itself as nested plain data or of OmegaConf.
-            There `env.generator` and `policy.generator` may be functions, also ones that were typed into a notebook:
+        config: CONFIG of the command line, or the configuration itself as nested plain data or of OmegaConf. There
+            `env.generator` and `policy.generator` may be functions, also ones that were typed into a notebook:
             their source is kept in the run directory.
         overrides: `key=value`, as on the command line.
         run_dir: Where the run goes; by default a new directory below `runs/`.
@@ -54,7 +54,7 @@ def train(config: Config, *overrides: str, run_dir: Path | str | None = None, pr
         raise ConfigError("call train from the main thread, which gets the signals that stop a run")
     console = Console(file=sys.stdout, force_terminal=False, force_jupyter=False, quiet=not progress)
     with closing(ForkServer()) as forks:
-        fresh = fresh_directory(UNNAMED if isinstance(config, Mapping) else str(config))
+        fresh = fresh_directory(UNNAMED if isinstance(config, Mapping) else required(str(config), overrides))
         directory = (fresh if run_dir is None else Path(run_dir)).absolute()
         settings = _settings(config, overrides, directory, forks.start)
         words = [] if isinstance(config, Mapping) else [str(config), *overrides]

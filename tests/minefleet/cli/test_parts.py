@@ -8,7 +8,7 @@ import pytest
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.train import finish
 from minefleet.cli.output.summary import Outcome, describe_end, summarise
-from minefleet.cli.settings import split
+from minefleet.cli.settings import required, split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
@@ -95,6 +95,14 @@ def test_config_and_overrides_are_told_apart() -> None:
     assert split(["seed=1"]) == ("", ["seed=1"])
     with pytest.raises(ConfigError, match="one CONFIG, got cartpole and pendulum"):
         split(["cartpole", "pendulum"])
+
+
+def test_a_run_is_named_after_its_config_or_its_environment() -> None:
+    assert required("ALE/Pong-v5", ["env.id=CartPole-v1"]) == "Pong-v5"
+    assert required("", ["env.id=CartPole-v1", "seed=3"]) == "CartPole-v1"
+    assert required("", ["env.generator=my/world.py:make"]) == "make"
+    with pytest.raises(ConfigError, match="give a CONFIG"):
+        required("", ["seed=3"])
 
 
 def test_the_demo_compares_and_says_what_to_try_next(tmp_path: Path) -> None:
