@@ -20,8 +20,8 @@ other.set()
 print("stopped")
 """
 TWICE = """
-import signal, sys, threading
-from minefleet_runtime.process import stop_on_signal
+import signal, sys, threading, time
+from minefleet_runtime.process import ONE_REQUEST_S, stop_on_signal
 
 stopping, signum = threading.Event(), int(sys.argv[1])
 stop_on_signal(stopping)
@@ -32,6 +32,7 @@ told = {"main": threading.main_thread(), "another": thread}[sys.argv[2]]
 def tell():
     signal.pthread_kill(told.ident, signum)
     stopping.wait()
+    time.sleep(2 * ONE_REQUEST_S)
     signal.pthread_kill(told.ident, signum)
 
 threading.Thread(target=tell, daemon=True).start()
