@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests import tracker_package
 
 from minefleet.config import PolicyConfig
 from minefleet.core.fragment import Fragment
@@ -38,6 +37,8 @@ def schema() -> Schema:
 
 @pytest.fixture
 def odd_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests import tracker_package  # Ranks that a test starts import this file from elsewhere.
+
     monkeypatch.syspath_prepend(str(tracker_package.write(tmp_path / "installed")))
 
 

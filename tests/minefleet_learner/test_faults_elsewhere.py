@@ -34,10 +34,10 @@ FAULTS = {
     ],
     "truncation is termination": [
         f"{LEARNER}/algorithms/test_gae.py::test_a_truncated_step_bootstraps_and_a_terminated_one_does_not",
-        f"{ACTOR}/rollout/test_recorder.py::test_a_truncated_step_bootstraps_from_the_observation_before_the_reset",
+        f"{ACTOR}/rollout/test_fragment_recorder.py::test_a_truncated_step_bootstraps_from_the_observation_before_the_reset",
     ],
     "a crash of the simulator is a terminal step": [
-        f"{ACTOR}/rollout/test_recorder.py::test_a_failed_step_is_never_stored_and_the_last_good_one_is_cut",
+        f"{ACTOR}/rollout/test_fragment_recorder.py::test_a_failed_step_is_never_stored_and_the_last_good_one_is_cut",
         f"{ACTOR}/test_loop.py::test_episode_records_tell_failures_from_endings_and_lose_no_reward",
     ],
     "a step that is not finite is taken in part": [

@@ -71,7 +71,7 @@ def test_a_full_disk_refuses_a_publish_serves_the_old_version_and_recovers_by_it
         learner.publish(weights_of(1, LARGE), iteration=1)
         fill(ballast, leaving_bytes=leaving_bytes)
         for _ in range(2):
-            with pytest.raises(OverloadedError, match="no room") as refusal:
+            with pytest.raises(OverloadedError, match="the disk is full") as refusal:
                 learner.publish(weights_of(2, LARGE), iteration=2)
             assert refusal.value.retry_after_s > 1
             wait_for(lambda: small.leftovers() == {"ballast"})

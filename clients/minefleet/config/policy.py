@@ -48,7 +48,5 @@ class PolicyConfig:
         at_least("policy.hidden_size", self.hidden_size, 1)
         at_least("policy.hidden_layers", self.hidden_layers, 1)
         at_least("policy.gru_size", self.gru_size, 0)
-        for channels in self.conv_channels:
-            at_least("policy.conv_channels", channels, 1)
         finite("policy.initial_log_std", self.initial_log_std)
         one_of("policy.activation", self.activation, ("tanh", "relu", "elu"))
