@@ -14,6 +14,7 @@ from minefleet.core.errors import (
 from minefleet.rpc.weights.manifest import check_manifest
 from minefleet.v1 import weights_pb2
 
+DISK_FULL_RETRY_S = 5.0
 IDENTITY_FILE = "identity.json"
 DAMAGED_SUFFIX = ".damaged"
 """Suffix under which people set the record of a damaged version aside."""

@@ -49,6 +49,7 @@ from minefleet.rpc.weights.missing_tensors import MissingTensorsError
 from minefleet.rpc.weights.tensor_transfer import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.records import (
+    DISK_FULL_RETRY_S,
     IDENTITY_FILE,
     StoreIdentity,
     check_identity,
@@ -284,7 +285,7 @@ class ParameterStore:
         return (entry for version in self._versions.values() for entry in version.manifest.tensors)
 
     def _write_identity(self, identity: StoreIdentity) -> None:
-        with overloaded_when_full():
+        with overloaded_when_full(DISK_FULL_RETRY_S):
             write_whole(self._identity_path, json.dumps(asdict(identity)))
         self.identity = identity
 
@@ -313,7 +314,7 @@ class ParameterStore:
         version.publish_time.GetCurrentTime()
         path = self._version_path(version.version)
         try:
-            with overloaded_when_full():
+            with overloaded_when_full(DISK_FULL_RETRY_S):
                 self.tensors.take_over(whole, header.manifest.tensors)
                 write_whole(path, json_format.MessageToJson(version, preserving_proto_field_name=True))
         except (OSError, OverloadedError):

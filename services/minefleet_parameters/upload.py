@@ -16,6 +16,7 @@ from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
 from minefleet.rpc.weights.tensor_transfer import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
+from minefleet_parameters.records import DISK_FULL_RETRY_S
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data
 from minefleet_runtime.disk_full import overloaded_when_full
 
@@ -40,7 +41,7 @@ class WeightsUpload:
 
     def start(self) -> None:
         """Makes the tensors that have no bytes to wait for."""
-        with self._lock, overloaded_when_full():
+        with self._lock, overloaded_when_full(DISK_FULL_RETRY_S):
             self._check_open()
             for entry in self._entries.values():
                 if entry.size_bytes == 0:
@@ -53,7 +54,7 @@ class WeightsUpload:
             RejectedError: If one is not the next piece of its tensor.
             OverloadedError: If the disk is full.
         """
-        with self._lock, overloaded_when_full():
+        with self._lock, overloaded_when_full(DISK_FULL_RETRY_S):
             self._check_open()
             for piece in pieces:
                 data = piece.data
@@ -69,7 +70,7 @@ class WeightsUpload:
         """
         with self._lock:
             self._check_open()
-            with overloaded_when_full():
+            with overloaded_when_full(DISK_FULL_RETRY_S):
                 whole = {digest: finishing.result() for digest, finishing in self._finishing.items()}
             yield whole
 
