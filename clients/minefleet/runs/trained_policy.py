@@ -1,5 +1,6 @@
 """A trained policy on disk: a checkpoint, or a version that was exported."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import ConfigError
 from minefleet.runs.checkpoint import STATE_FILE, newest, read_policy, read_state
 from minefleet.runs.exported_version import CONFIG_FILE, is_exported, read_exported, read_model
+from minefleet.runs.retention import hold
 from minefleet.runs.run import RUN_FILE, Run, read_run
 
 
@@ -37,6 +39,21 @@ def find_checkpoint(path: Path) -> Path:
     return last
 
 
+def hold_checkpoint(path: Path) -> tuple[Path, int | None]:
+    """The checkpoint that a path names, and a descriptor: until it is closed, a run that goes on does not remove it.
+
+    There is no descriptor for what no run removes, such as a version that was exported.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    while True:
+        checkpoint = find_checkpoint(path)
+        descriptor = hold(checkpoint)
+        if descriptor is not None or find_checkpoint(path) == checkpoint:
+            return checkpoint, descriptor
+
+
 def inspect_policy(path: Path) -> TrainedPolicy:
     """Returns the policy in a directory, and verifies its files.
 
@@ -57,16 +74,13 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
 def read_trained(path: Path) -> tuple[TrainedPolicy, Run, dict[str, NDArray[Any]]]:
     """Returns the policy that a path names, the run that made it, as it was then, and the weights.
 
-    A learner may remove a run's last checkpoint while it is being read; then the one that has replaced it is read.
-
     Raises:
         ConfigError: If there is none, or it is incomplete or damaged.
     """
-    while True:
-        place = find_checkpoint(path)
-        try:
-            trained = inspect_policy(place)
-            return trained, read_run(place, trained.run_file), read_weights(place)
-        except ConfigError:
-            if find_checkpoint(path) == place:
-                raise
+    place, descriptor = hold_checkpoint(path)
+    try:
+        trained = inspect_policy(place)
+        return trained, read_run(place, trained.run_file), read_weights(place)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -8,8 +8,7 @@ from pathlib import Path
 from minefleet.cli.settings import newest_run
 from minefleet.config.checks import LIMIT
 from minefleet.core.subprocess_call import PYTHON
-from minefleet.runs.retention import hold
-from minefleet.runs.trained_policy import find_checkpoint, inspect_policy
+from minefleet.runs.trained_policy import hold_checkpoint, inspect_policy
 
 MODULE = "minefleet_actor.evaluation.evaluate"
 
@@ -32,26 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the evaluation."""
-    checkpoint = hold_checkpoint(arguments.checkpoint or newest_run())
+    checkpoint, descriptor = hold_checkpoint(arguments.checkpoint or newest_run())
+    if descriptor is not None:
+        os.set_inheritable(descriptor, True)  # The evaluation holds it until it ends.
     inspect_policy(checkpoint)
     command = evaluation_command(checkpoint, arguments)
     sys.stdout.flush()
     os.execv(command[0], command)
-
-
-def hold_checkpoint(path: Path) -> Path:
-    """The checkpoint that a path names, which a run that goes on does not remove before this process has ended.
-
-    Raises:
-        ConfigError: If there is none.
-    """
-    while True:
-        checkpoint = find_checkpoint(path)
-        descriptor = hold(checkpoint)
-        if descriptor is not None:
-            os.set_inheritable(descriptor, True)
-        if descriptor is not None or find_checkpoint(path) == checkpoint:
-            return checkpoint
 
 
 def evaluation_command(checkpoint: Path, arguments: argparse.Namespace) -> list[str]:
