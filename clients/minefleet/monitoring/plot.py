@@ -3,13 +3,13 @@
 `python -m minefleet.monitoring.plot RUN_DIR` writes `curve.png` there.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from minefleet.core.parent_death import die_with_launcher
+from minefleet.monitoring.jsonl_tail import read_rows
 
 CURVE_FILE = "curve.png"
 MAX_POINTS = 2000
@@ -17,7 +17,7 @@ MAX_POINTS = 2000
 
 def draw(directory: Path) -> Path | None:
     """Draws the curve, whole; returns its path, or None when no episode has ended yet."""
-    rows = _rows(directory / "metrics.jsonl")
+    rows = read_rows(directory / "metrics.jsonl")
     points = [(row["env_steps"], row["episode_return_mean"]) for row in rows if row["episode_return_mean"] is not None]
     if not points:
         return None
@@ -48,12 +48,6 @@ def _figure(title: str, points: list[tuple[float, float]], evaluations: list[tup
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best", fontsize="small")
     return figure
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; the last one may still be on its way."""
-    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
-    return [json.loads(line) for line in whole.splitlines()]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 from minefleet.config import FleetConfig
 from minefleet.monitoring import plot
-from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.retention import numbered
 from minefleet.runs.run import Run, read_run
@@ -35,7 +35,7 @@ class RunResults:
 
     def metrics(self) -> list[Row]:
         """One row per iteration, oldest first; `docs/monitoring.md` has their keys."""
-        return _rows(self.run.metrics)
+        return read_rows(self.run.metrics)
 
     def table(self) -> Any:
         """The metrics as a `pandas.DataFrame`, keys of nested dicts joined by dots.
@@ -72,8 +72,3 @@ def open_run(run_dir: Path | str) -> RunResults:
         ConfigError: If there is no run in it.
     """
     return RunResults(read_run(Path(run_dir)))
-
-
-def _rows(path: Path) -> list[Row]:
-    with MetricsTail(path) as tail:
-        return tail.read()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from minefleet.core.errors import ConfigError, FleetError, translated
 from minefleet.monitoring.bottleneck import Bottleneck, find_in
-from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.durations import in_seconds
@@ -78,8 +78,7 @@ def read_status(directory: Path) -> RunStatus:
     cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(partial(ask, credentials=credentials), cards))
-    with MetricsTail(directory / "metrics.jsonl") as tail:
-        rows = tail.read()
+    rows = read_rows(directory / "metrics.jsonl")
     return RunStatus(
         run_dir=str(directory),
         roles=roles,

@@ -9,7 +9,7 @@ from minefleet.cli.output.units import duration, from_here, program
 from minefleet.config import FleetConfig
 from minefleet.launch.prepare import RESULT_FILE
 from minefleet.launch.role_supervisor import LaunchEnd
-from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint import newest
 from minefleet.runs.run import Run
@@ -34,16 +34,10 @@ def bounds(config: FleetConfig) -> dict[str, int]:
     return {"env_steps": config.stop.env_steps, "num_iterations": config.train_config.num_iterations}
 
 
-def read_rows(run: Run) -> list[dict[str, Any]]:
-    """The run's metrics, one row for each iteration."""
-    with MetricsTail(run.metrics) as tail:
-        return tail.read()
-
-
 def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
     """The numbers that a sweep reads, from the learner's last message or, without one, its last metrics."""
     result = run.directory / RESULT_FILE
-    last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (read_rows(run) or [{}])[-1]
+    last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (read_rows(run.metrics) or [{}])[-1]
     checkpoint, failed = newest(run.checkpoints), outcome.ending.stopped_by == "failure"
     return {
         "run_dir": str(run.directory),
@@ -56,7 +50,7 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
 
 def describe_end(run: Run, summary: dict[str, Any]) -> str:
     """The same for people: how far the run came, where its files are, and the commands to try next."""
-    rows, directory, stopped_by = read_rows(run), from_here(run.directory), summary["stopped_by"]
+    rows, directory, stopped_by = read_rows(run.metrics), from_here(run.directory), summary["stopped_by"]
     checkpoint, iteration = newest(run.checkpoints), rows[-1]["iteration"] if rows else 0
     env_steps, took = summary["env_steps"] or 0, duration(summary["wall_s"])
     lines = [
