@@ -15,6 +15,7 @@ import time
 from types import FrameType
 
 from minefleet.core.errors import EXIT_FAILED
+from minefleet.core.subprocess_call import ONE_REQUEST_S
 from minefleet.launch.placement import ALL_CORES
 from minefleet.launch.ports import listen_error
 
@@ -26,8 +27,6 @@ MAPPED_BYTES = 32 * 2**20
 """Blocks from this size on are mapped one by one: the most that glibc allows."""
 KEPT_BYTES = 64 * 2**20
 """Free bytes at the end of an arena that are kept for what comes next."""
-ONE_REQUEST_S = 0.5
-"""Signals that come together are one request: GNU's `timeout` sends two, one to the process and one to its group."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EVERYWHERE = ("0.0.0.0", "[::]")
 """Hosts that stand for every address of this one."""

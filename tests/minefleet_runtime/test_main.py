@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from minefleet.core.subprocess_call import ONE_REQUEST_S
 from minefleet.runs.run import Run
-from minefleet_runtime.process import ONE_REQUEST_S
 
 STAND_IN = Path(__file__).with_name("stand_in_role.py")
 TIMEOUT_S = 60.0

@@ -21,7 +21,8 @@ print("stopped")
 """
 TWICE = """
 import signal, sys, threading, time
-from minefleet_runtime.process import ONE_REQUEST_S, stop_on_signal
+from minefleet.core.subprocess_call import ONE_REQUEST_S
+from minefleet_runtime.process import stop_on_signal
 
 stopping, signum = threading.Event(), int(sys.argv[1])
 stop_on_signal(stopping)

@@ -23,6 +23,8 @@ ANSWER_VARIABLE = "MINEFLEET_ANSWER_FD"
 MAX_EXIT_S = 5.0
 """Longest time for what `atexit` holds: wandb's part waits for its server."""
 NO_DESCRIPTORS: Mapping[str, int] = MappingProxyType({})
+ONE_REQUEST_S = 0.5
+"""Signals that come together are one request: GNU's `timeout` sends two, one to the process and one to its group."""
 PYTHON = [sys.executable, "-P", "-m"]
 """Runs a module. What lies in the current folder shadows none of its imports."""
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
-from minefleet.core.subprocess_call import Start, start_fresh
+from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
 from minefleet.launch.learner_ranks import LOOPBACK, variables
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
@@ -40,8 +40,6 @@ from minefleet.runs.run import Run
 LEARNER = "learner"
 ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
 """Of the stages of a run."""
-ONE_REQUEST_S = 0.5
-"""Signals that come together are one request: GNU's `timeout` sends two, one to the process and one to its group."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""

@@ -1,4 +1,4 @@
-"""Packs the bytes of one tensor, losslessly, where that makes them fewer."""
+"""Packs one tensor for its way: halves the floats of a recurrent state where asked to, and compresses without loss."""
 
 import math
 from typing import Any, NamedTuple
