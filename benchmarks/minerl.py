@@ -49,7 +49,7 @@ def main() -> None:
 def measure(python: str, name: str, rounds: int, steps: int) -> list[dict[str, float]]:
     """Steps per second of both sides, by round."""
     sys.path.append(str(ROOT / "tests"))
-    engine = importlib.import_module("engine.minerl")
+    engine = importlib.import_module("engine.prepare_minerl")
     with tempfile.TemporaryDirectory() as directory:
         prepared = engine.prepare(python, Path(directory))
         command = [prepared.python, str(SIDES), str(ROOT / "clients"), name, str(rounds), str(steps)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from tests.engine import minerl, minestudio
+from tests.engine import prepare_minerl, prepare_minestudio
 from tests.engine.prepared import Prepared
 from tests.interpreters import minerl_python, minestudio_python
 
@@ -130,7 +130,7 @@ def evaluate() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def minestudio_engine(tmp_path: Path) -> Iterator[Prepared]:
     """MineStudio over the stand-in engine; skips the test where no interpreter has it."""
-    prepared = minestudio.prepare(minestudio_python(), tmp_path / "minestudio")
+    prepared = prepare_minestudio.prepare(minestudio_python(), tmp_path / "minestudio")
     yield prepared
     prepared.end()
 
@@ -138,6 +138,6 @@ def minestudio_engine(tmp_path: Path) -> Iterator[Prepared]:
 @pytest.fixture
 def minerl_engine(tmp_path: Path) -> Iterator[Prepared]:
     """MineRL over the stand-in engine; skips the test where no interpreter has it."""
-    prepared = minerl.prepare(minerl_python(), tmp_path / "minerl")
+    prepared = prepare_minerl.prepare(minerl_python(), tmp_path / "minerl")
     yield prepared
     prepared.end()

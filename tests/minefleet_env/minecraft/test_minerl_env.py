@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.conftest import Fleet
-from tests.engine.minerl import prepare
+from tests.engine.prepare_minerl import prepare
 from tests.engine.prepared import Prepared
 from tests.interpreters import minerl_python
 
