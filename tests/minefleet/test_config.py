@@ -285,12 +285,21 @@ def test_several_ranks_train_by_our_trainer_only() -> None:
         load("cartpole", ["trainer_name=mine:Mine", "train_config.num_workers=2"])
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", "module:Id-v0", "a.module:ALE/Pong-v5"])
+@pytest.mark.parametrize("name", ["MountainCar-v0", "ALE/Boxing-v5", "module:Id-v0", "a.module:ALE/Boxing-v5"])
 def test_an_id_as_config_is_its_environment_on_the_preset_of_its_kind(name: str) -> None:
     settings = read_settings(name)
     assert settings.of().env.id == name
     assert settings.of(Schema(obs=IMAGE, action=NUMBERS)).train_config == load(PIXELS).train_config
     assert load("", [f"env.id={name}"]) == settings.of()
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), [("CartPole-v1", "cartpole"), ("ale_py:ALE/Pong-v5", "atari"), ("ALE/Pong-v5", "atari")]
+)
+def test_the_id_of_a_presets_environment_is_that_preset(name: str, preset: str) -> None:
+    assert load(name) == load(preset)
+    assert load("", [f"env.id={load(preset).env.id}"]) == load(preset)
+    assert load(name, ["env.id=MountainCar-v0"]).env.id == "MountainCar-v0"
 
 
 def test_a_file_whose_name_looks_like_an_id_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,8 @@ ENVIRONMENTS = ("env.id=", "env.generator=")
 """Overrides that can stand without a CONFIG."""
 EPILOG = """\
 CONFIG is one of:
-  CartPole-v1         the id of any Gymnasium environment; ALE/Pong-v5 and module:Id-v0 work too
+  CartPole-v1         the id of any Gymnasium environment, also ALE/Pong-v5 and module:Id-v0;
+                      settings are those of the preset that trains it, where there is one
   my.yaml, my.py      a file
   a preset            {presets}
   nothing             where env.id=... or env.generator=... is among the overrides

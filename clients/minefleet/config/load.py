@@ -1,8 +1,8 @@
 """From CONFIG and overrides to one validated `FleetConfig`. Only here, and in `run.yaml`, is there OmegaConf.
 
 CONFIG is the name of a preset, a YAML file, a Python module (`config.module`), the id of a Gymnasium environment, or
-empty where the overrides say everything. It stands on a preset: on the one that it names, on MineStudio's where it has
-a key of theirs, or else on that of its kind of task.
+empty where the overrides say everything. It stands on a preset: on the one that it names or whose environment it is, on
+MineStudio's where it has a key of theirs, or else on that of its kind of task.
 
     defaults ◀─ preset ◀─ CONFIG ◀─ key=value
 
@@ -31,6 +31,7 @@ from minefleet.config.yaml_text import (
     Data,
     first_line,
     nearest,
+    preset_of_env,
     presets,
     read_preset,
     read_yaml,
@@ -88,7 +89,8 @@ def read_settings(config: str, overrides: Sequence[str] = (), start: Start = sta
     Raises:
         ConfigError: If the file that CONFIG names does not exist.
     """
-    data = read(config, read_overrides(overrides).get("path_map", {}), start)
+    given = read_overrides(overrides)
+    data = read(config or text_at(given, "env", "id"), given.get("path_map", {}), start)
     return Settings(data=data, source=config, overrides=overrides)
 
 
@@ -146,8 +148,11 @@ def _preset_of(layers: Sequence[tuple[str, Data]], *, shows_pixels: bool) -> str
 
 def _bases(preset: str, layers: Sequence[tuple[str, Data]]) -> list[tuple[str, Data]]:
     """A preset, and before it what that stands on; nothing of its environment or policy where another one is named."""
-    named = {section for _, layer in layers for section, key in MAKERS if text_at(layer, section, key)}
-    values = {name: value for name, value in read_preset(preset).items() if name not in named}
+    values = read_preset(preset)
+    for section, key in MAKERS:
+        named = {text_at(layer, section, key) for _, layer in layers} - {""}
+        if named - {text_at(values, section, key)}:
+            values.pop(section, None)
     base = values.pop(PRESET, None)
     return [*([] if base is None else _bases(base, layers)), (f"preset {preset}", values)]
 
@@ -195,7 +200,7 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
     """Reads what CONFIG names, unchecked, with its paths as they are on this machine; a preset is only named.
 
     Args:
-        config: A preset, a file, an id of Gymnasium, or "" for none.
+        config: A preset, the id of its environment or of another one, a file, or "" for none.
         path_map: What adds to the `path_map` of CONFIG.
         start: Starts the process that imports a Python module.
 
@@ -204,7 +209,8 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
     """
     path = Path(config)
     if not config or (ENV_ID.fullmatch(config) and not path.is_file()):
-        return {"env": {"id": config}} if config else {}
+        tuned = preset_of_env(config)
+        return {PRESET: tuned} if tuned else {"env": {"id": config}} if config else {}
     if path.suffix == ".py":
         return resolve_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:

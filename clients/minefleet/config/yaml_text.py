@@ -45,6 +45,12 @@ def read_preset(name: str) -> Data:
     return read_yaml(preset.read_text, Path(name))
 
 
+def preset_of_env(env_id: str) -> str | None:
+    """The preset that trains this Gymnasium id, which may lack the module that registers it: `ALE/Pong-v5`."""
+    ids = {name: str((read_preset(name).get("env") or {}).get("id")) for name in presets()}
+    return next((name for name, its in ids.items() if env_id in (its, its.rpartition(":")[2])), None)
+
+
 def read_yaml(read_text: Callable[[], str], path: Path) -> Data:
     """Parses what `read_text` returns; `path` names it in messages.
 

@@ -239,7 +239,7 @@ def test_a_gymnasium_id_is_a_configuration_of_every_command(cli: Cli, tmp_path: 
     done = cli("prepare", *settings)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/runs/CartPole-v1\n"), done.stderr
     config = read_run(tmp_path / "runs/CartPole-v1").config
-    assert (config.env.id, config.policy.normalize_obs) == ("CartPole-v1", True)
+    assert (config.env.id, config.policy.normalize_obs) == ("CartPole-v1", False)
     assert "reproduce" not in cli("env", *settings, "--steps", "5").stdout
     assert cli("doctor", *settings).stdout
     waiting = cli("serve", "replay", *settings, "seed=5", "--run-dir", "runs/CartPole-v1")
