@@ -183,6 +183,7 @@ def test_a_serial_run_turns_the_ring_in_order_and_repeats_itself(train: Train, t
     a, b = ([(row["policy_loss"], row["grad_norm"], row["episode_return_mean"]) for row in run.rows()] for run in runs)
     assert len(a) > 5
     assert a == b
+    assert list((runs[0].directory / "roles").iterdir()) == []
     again = train("--resume", str(runs[0].directory), directory=runs[0].directory)
     out, errors = again.process.communicate()
     assert json.loads(out)["stopped_by"] == "env_steps"

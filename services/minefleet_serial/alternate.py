@@ -16,6 +16,7 @@ from minefleet_learner.trainer_loader import build_trainer
 from minefleet_parameters.__main__ import body as serve_parameters
 from minefleet_replay.__main__ import body as serve_replay
 from minefleet_runtime.role_context import RoleContext, StatusTracker
+from minefleet_runtime.serve import serving
 
 
 def run_in_order(context: RoleContext) -> None:
@@ -29,6 +30,7 @@ def run_in_order(context: RoleContext) -> None:
         ):
             stack.enter_context(in_background(sibling(context, name, role, threading.Event()), serve))
         learner = sibling(context, "learner", status_service_pb2.ROLE_LEARNER, context.stopping)
+        stack.enter_context(serving(learner, context.run.config.services.learner.address))
         actor = sibling(context, "actor-0", status_service_pb2.ROLE_ACTOR, context.stopping)
         build_trainer(context.run).fit(learner, act=partial(next, turns(actor, stack)))
 
@@ -69,7 +71,7 @@ def sibling(
 
 @contextmanager
 def in_background(context: RoleContext, serve: Callable[[RoleContext], None]) -> Iterator[None]:
-    """Serves a role in a thread, and drains it at the end."""
+    """Serves a role in a thread; at the end drains it and removes its card."""
     thread = threading.Thread(target=serve, args=(context,), name=context.name)
     thread.start()
     try:
@@ -77,3 +79,4 @@ def in_background(context: RoleContext, serve: Callable[[RoleContext], None]) ->
     finally:
         context.stopping.set()
         thread.join()
+        context.withdraw()

@@ -110,7 +110,7 @@ class RoleProcess:
         self._process, self._pidfd = None, -1
         lived_s = self._clock() - self._began_s
         self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_DEATH_S else 0
-        lines = self._lines()
+        lines = lines_since(self.log, self._log_start)
         words = lines[-LAST_LINES:]
         return ExitInfo(
             code=code, lived_s=lived_s, last_words="\n".join(words), last_record="\n".join(last_record(lines) or words)
@@ -133,11 +133,12 @@ class RoleProcess:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _lines(self) -> list[str]:
-        """The lines that this process has written to the log, at most the last ones."""
-        with self.log.open("rb") as log:
-            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LAST_BYTES))
-            return [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+
+def lines_since(log: Path, start: int) -> list[str]:
+    """The lines that a log has gained since it had `start` bytes, at most the last ones."""
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_BYTES))
+        return [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
 
 
 def last_record(lines: Sequence[str]) -> Sequence[str]:

@@ -113,17 +113,17 @@ class RoleSupervisor:
             return LaunchEnd(stopped_by="learner") if child.name == LEARNER else None
         obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
         if death.code == EXIT_CONFIG:
-            reason = f"{child.name} cannot work with this configuration:{_quoted(death.last_record)}"
+            reason = f"{child.name} cannot work with this configuration:{quoted(death.last_record)}"
             return LaunchEnd(stopped_by="failure", reason=reason, is_config_error=True)
         if death.code == EXIT_GAVE_UP:
-            reason = f"{child.name} gave up; see {child.log}:{_quoted(death.last_record)}"
+            reason = f"{child.name} gave up; see {child.log}:{quoted(death.last_record)}"
             return LaunchEnd(stopped_by="failure", reason=reason)
         if child.fast_deaths >= FAST_DEATHS:
             reason = (
-                f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{_quoted(death.last_words)}"
+                f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{quoted(death.last_words)}"
             )
             return LaunchEnd(stopped_by="failure", reason=reason)
-        last_words = _quoted(death.last_words)
+        last_words = quoted(death.last_words)
         self._end_with(child)
         self.report(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
@@ -274,6 +274,7 @@ def _child(
     return RoleProcess(name, command, run.logs / f"{name}.log", place=at, variables=variables, start=start)
 
 
-def _quoted(words: str) -> str:
+def quoted(words: str) -> str:
+    """Indents the last words of a role, to stand below a message."""
     lines = words.splitlines() or ["(it said nothing)"]
     return "".join(f"\n    {line}" for line in lines)

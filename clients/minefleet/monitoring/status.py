@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from minefleet.core.errors import ConfigError, FleetError, translated
+from minefleet.core.errors import ConfigError, DeadlineError, FleetError, UnavailableError, translated
 from minefleet.monitoring.bottleneck import Bottleneck, find_in
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.rpc.channel import connect
@@ -25,6 +25,8 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
 TIMEOUT_S = 2.0
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+"""Only there does a card's pid mean a process of this machine."""
 STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "starting": "cyan", "draining": "cyan"}
 SHOWN_STATS = ("iteration", "env_steps", "trained_steps", "policy_version", "episodes", "episode_return_mean", "sps")
 """Numbers of the last line of metrics on the screen."""
@@ -91,12 +93,14 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
     """Asks the role that left this card."""
     known = RoleStatus(**{key: card[key] for key in ("name", "pid", "address", "metrics_address")})
     if not known.address:
-        return replace(known, state="starting", detail="no port is open yet")
+        return _absent(known, "starting", "no port is open yet")
     try:
         peer = role_word(status_service_pb2.Role.Value(card["role"]))
         with connect(known.address, peer, credentials) as channel, translated():
             stub = status_service_pb2_grpc.StatusServiceStub(channel)
             answer = stub.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S)
+    except (UnavailableError, DeadlineError):
+        return _absent(known, "unreachable")
     except FleetError as error:
         return replace(known, state="unreachable", detail=str(error))
     return replace(
@@ -107,6 +111,14 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
         uptime_s=in_seconds(answer.uptime),
         stats=dict(answer.stats),
     )
+
+
+def _absent(known: RoleStatus, state: str, detail: str = "") -> RoleStatus:
+    """A role that does not answer: in that state, unless it was one of this machine that died and left its card."""
+    is_here = (known.address or known.metrics_address).rpartition(":")[0] in LOOPBACK_HOSTS
+    if is_here and not Path(f"/proc/{known.pid}").exists():
+        state, detail = "gone", f"process {known.pid} has ended"
+    return replace(known, state=state, detail=detail)
 
 
 def render(status: RunStatus) -> RenderableType:
@@ -120,7 +132,8 @@ def render(status: RunStatus) -> RenderableType:
     for role in status.roles:
         roles.add_row(*_cells(role))
         plain = {name: value for name, value in role.stats.items() if "." not in name}
-        stats.add_row(Text(role.name, style="dim"), Text("  ".join(_render_stats(plain))))
+        if plain:
+            stats.add_row(Text(role.name, style="dim"), Text("  ".join(_render_stats(plain))))
     parts = (roles, Text(), stats, Text(), *_summary(status), *_bottleneck(status.bottleneck))
     return Group(Text(status.run_dir, style="bold"), *parts)
 

@@ -1,4 +1,5 @@
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,11 +59,20 @@ def test_every_role_that_is_up_is_asked(run: Run) -> None:
     assert "paused: no room" in text and "live_fragments 12" in text
 
 
-def test_a_role_that_was_killed_is_unreachable(run: Run) -> None:
+def test_status_of_a_role_that_was_killed_is_one_short_line(run: Run) -> None:
     with replay_up(run):
-        pass
+        card = run.directory / "roles" / "replay.json"
+        left = json.loads(card.read_text())
     (role,) = read_status(run.directory).roles
-    assert role.state == "unreachable" and role.detail
+    assert (role.state, role.detail) == ("unreachable", "")
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    card.write_text(json.dumps({**left, "pid": ended.pid}))
+    (role,) = read_status(run.directory).roles
+    assert (role.state, role.detail) == ("gone", f"process {ended.pid} has ended")
+    card.write_text(json.dumps({**left, "pid": ended.pid, "address": ""}))
+    assert read_status(run.directory).roles[0].state == "gone"
+    assert sum("replay" in line for line in shown(run).splitlines()) == 1
 
 
 def test_a_role_without_a_port_is_starting(run: Run) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -34,8 +34,8 @@ from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import prepare, prepare_resumed
-from minefleet.launch.role_process import role_command
-from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, is_rank, supervisor
+from minefleet.launch.role_process import last_record, lines_since, role_command
+from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, is_rank, quoted, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
@@ -46,6 +46,8 @@ IN_ORDER = [
     f"{NUM_SHARDS}=1",
 ]
 """Settings of `--serial`: what acts is always what was trained last, and replay is one."""
+SERIAL = "serial"
+"""The process of `--serial`, and its log."""
 NEWEST = ""
 """`--resume` without a directory."""
 
@@ -154,16 +156,27 @@ def train_fleet(run: Run, start: Start, console: Console | None = None) -> Outco
 
 
 def train_serially(run: Run, _: Start) -> Outcome:
-    """Runs all roles in one process, which has the terminal to itself."""
-    began_s, command = time.monotonic(), role_command("serial", run.directory)
-    with subprocess.Popen(command, env=os.environ | tied()) as child:
-        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-        signal.signal(signal.SIGINT, lambda *_: None)  # The terminal sends it to the child as well.
-        code = child.wait()
-    is_config_error = code == EXIT_CONFIG
+    """Runs all roles in one process and shows how it goes; that process has stdin and stdout, for a debugger."""
+    began_s, log, command = time.monotonic(), run.logs / f"{SERIAL}.log", role_command(SERIAL, run.directory)
+    progress = Progress(run, Console(stderr=True), is_shared=True)
+    curve = Curve(run.directory, progress.say)
+    with log.open("ab") as stderr, progress:
+        start = stderr.tell()
+        progress.say(f"training in {run.directory}")
+        with subprocess.Popen(command, env=os.environ | tied(), stderr=stderr) as child:
+            signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+            signal.signal(signal.SIGINT, lambda *_: None)  # The terminal sends it to the child as well.
+            while child.returncode is None:
+                progress.tick("all roles, in one process")
+                curve.tick()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(TICK_S)
+    curve.finish()
     ending = LaunchEnd(stopped_by="learner")
-    if code != 0:
-        ending = LaunchEnd(stopped_by="failure", reason=f"it ended with {code}", is_config_error=is_config_error)
+    if (code := child.returncode) != 0:
+        words = "\n".join(last_record(lines_since(log, start)))
+        reason = f"it ended with {code}; see {log}:{quoted(words)}"
+        ending = LaunchEnd(stopped_by="failure", reason=reason, is_config_error=code == EXIT_CONFIG)
     return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
 
 

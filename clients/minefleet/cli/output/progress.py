@@ -35,7 +35,18 @@ class Progress:
         run: Run,
         console: Console,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_shared: bool = False,
     ) -> None:
+        """Reads the rows that there are.
+
+        Args:
+            run: The run.
+            console: Where it is shown.
+            clock: Tells seconds.
+            is_shared: Whether a debugger may have the terminal as well; then only new rows are drawn.
+        """
+        self._is_shared = is_shared
         self._config = run.config
         self._console = console
         self._clock = clock
@@ -47,6 +58,7 @@ class Progress:
         self._warned = set[str]()
         self._earlier_s = float(before[-1]["wall_s"]) if before else 0.0
         self._next_line_s = self._began_s
+        self._is_drawn = False
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> "Progress":
@@ -57,6 +69,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        self._rows.extend(self._tail.read())
         self._tail.close()
         if self._rows:
             self.say(self.line(""))
@@ -76,7 +89,8 @@ class Progress:
                 self._reached.add(name)
                 self.say(f"first {name} after {row['env_steps']:,} env steps")
         if self._live is not None:
-            self._live.update(self._view(roles), refresh=True)
+            self._live.update(self._view(roles), refresh=bool(rows) or not (self._is_shared and self._is_drawn))
+            self._is_drawn = True
         elif is_first or self._clock() >= self._next_line_s:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
             self.say(self.line(roles))
