@@ -5,6 +5,9 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+BLOCK_BYTES = 65536
+"""At the end of a file, in which its last row is looked for at first."""
+
 
 class MetricsTail:
     """The lines that a metrics file has gained. A line without its end is left for later.
@@ -50,6 +53,20 @@ class MetricsTail:
         elif found.st_size < self._offset:
             self._offset = 0
         return self._file
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last whole row of a file; {} where there is none. What stands before is not read."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        end, size = file.seek(0, os.SEEK_END), BLOCK_BYTES
+        while True:
+            file.seek(max(0, end - size))
+            lines = file.read(min(end, size)).rpartition(b"\n")[0].split(b"\n")
+            if len(lines) > 1 or size >= end:
+                return json.loads(lines[-1]) if lines[-1] else {}
+            size *= 2
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

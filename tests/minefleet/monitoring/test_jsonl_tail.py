@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.jsonl_tail import BLOCK_BYTES, MetricsTail, last_row
 
 
 def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
@@ -33,3 +33,15 @@ def test_a_file_that_replaced_a_shorter_one_is_read_from_its_start(tmp_path: Pat
         aside.write_text('{"iteration": 1}\n{"iteration": 2, "again": true}\n{"iteration": 3}\n')
         aside.replace(path)
         assert [one["iteration"] for one in tail.read()] == [1, 2, 3]
+
+
+def test_last_row_of_a_file_is_the_last_whole_one_however_long(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert last_row(path) == {}
+    path.write_text('{"iteration"')
+    assert last_row(path) == {}
+    for text in ("", "x" * 3 * BLOCK_BYTES):
+        path.write_text(f'{{"iteration": 1}}\n{{"iteration": 2, "text": "{text}"}}\n{{"iter')
+        assert last_row(path) == {"iteration": 2, "text": text}
+    path.write_text('{"iteration": 3}\n')
+    assert last_row(path) == {"iteration": 3}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from minefleet.cli.output.status_screen import render
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.status import read_status, render
+from minefleet.monitoring.status import read_status
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.role_context import RoleContext
@@ -51,12 +52,12 @@ def test_every_role_that_is_up_is_asked(run: Run) -> None:
     with replay_up(run) as context:
         context.status.set_run("run-7")
         context.status.set_state(status_service_pb2.STATE_PAUSED, "no room")
-        context.status.set_stats({"live_fragments": 12.0})
+        context.status.set_stats({"live_steps": 12.0})
         (role,) = read_status(run.directory).roles
         text = shown(run)
     assert (role.name, role.state, role.detail, role.run_id) == ("replay", "paused", "no room", "run-7")
-    assert role.stats == {"live_fragments": 12.0}
-    assert "paused: no room" in text and "live_fragments 12" in text
+    assert role.stats == {"live_steps": 12.0}
+    assert "paused: no room" in text and "steps held 12" in text
 
 
 def test_status_of_a_role_that_was_killed_is_one_short_line(run: Run) -> None:
@@ -75,6 +76,20 @@ def test_status_of_a_role_that_was_killed_is_one_short_line(run: Run) -> None:
     assert sum("replay" in line for line in shown(run).splitlines()) == 1
 
 
+def test_status_shows_numbers_in_one_order_and_in_units_that_people_read(run: Run) -> None:
+    stats = {
+        "payload_disk_bytes": 3 * 2**20,
+        "oldest_lease_seconds": 90.0,
+        "processor_seconds": 7200.0,
+        "env_steps": 5.0,
+    }
+    with replay_up(run) as context:
+        for names in (sorted(stats), sorted(stats, reverse=True)):
+            context.status.set_stats({name: stats[name] for name in names})
+            line = "env steps 5  oldest lease 1.5 min  on disk 3.0 MiB  processor time 2.0 h"
+            assert line in shown(run)
+
+
 def test_a_role_without_a_port_is_starting(run: Run) -> None:
     RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0").announce("")
     (role,) = read_status(run.directory).roles
@@ -85,7 +100,7 @@ def test_the_newest_numbers_are_shown(run: Run) -> None:
     run.metrics.write_text(json.dumps({**ROW, "iteration": 2}) + "\n" + json.dumps(ROW) + "\n")
     with replay_up(run):
         text = shown(run)
-    assert "iteration 3  env_steps 1,234" in text and "sps 812.50" in text
+    assert "iteration 3  env steps 1,234  trained steps 1,000  version 4  episodes 7  speed 812/s" in text
     assert "hold" not in text
 
 
@@ -108,8 +123,8 @@ def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
     failures = {"episode_failures": 3, "episode_failures_by_kind": {"exit": 1, "hang": 2}, "episode_cut_share": 0.25}
     run.metrics.write_text(json.dumps({**ROW, **failures, "tasks": tasks}) + "\n")
     text = shown(run)
-    assert "episode_failures 3  episode_cut_share 0.25  by kind: exit 1  hang 2" in text
-    assert "task task-10: episodes 10  return_mean 1.50  failures 2  cut_share 0.25" in text
+    assert "failed episodes 3  cut 25%  by kind: exit 1  hang 2" in text
+    assert "task task-10: episodes 10  return 1.50  failures 2  cut 25%" in text
     assert "task-2:" not in text and "and 2 more tasks, in metrics.jsonl" in text
 
 
@@ -128,6 +143,6 @@ def test_shares_of_the_steps_and_what_starves_are_shown(run: Run) -> None:
     }
     run.metrics.write_text(json.dumps({**ROW, **steps}) + "\n")
     text = shown(run)
-    assert "steps of slow" in text and "trained_share 0.12" in text
+    assert "steps of slow: played 50%  trained 12%" in text
     assert "task 'slow' is hardly trained on" in text
     assert "stream a-3" in text and "3 of 90 steps trained on" in text

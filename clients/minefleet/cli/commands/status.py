@@ -2,25 +2,57 @@
 
 import argparse
 import json
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 
+from minefleet.cli.output.status_screen import render
 from minefleet.cli.settings import newest_run
-from minefleet.monitoring.status import read_status, render
+from minefleet.core.errors import ConfigError
+from minefleet.monitoring.status import read_status
+
+WATCH_INTERVAL_S = 1.0
+"""Between two screens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line."""
     parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run (default: the newest)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print one JSON object")
+    how.add_argument("--watch", action="store_true", help="show it anew every second, until Ctrl-C")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Asks all roles and prints what they say."""
-    status = read_status(arguments.run_dir or newest_run())
+    directory = arguments.run_dir or newest_run()
+    if arguments.watch:
+        return watch(directory)
+    status = read_status(directory)
     if arguments.json:
         print(json.dumps(status.to_dict()))
     else:
         Console().print(render(status))
+    return 0
+
+
+def watch(directory: Path) -> int:
+    """Shows the status in a screen of its own, which is gone after Ctrl-C or SIGTERM.
+
+    Raises:
+        ConfigError: If stdout is no terminal, or there is no run in the directory.
+    """
+    console, status = Console(), read_status(directory)
+    if not console.is_terminal:
+        raise ConfigError("status --watch needs a terminal; --json is for programs")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(render(status), refresh=True)
+            time.sleep(WATCH_INTERVAL_S)
+            status = read_status(directory)
     return 0

@@ -24,6 +24,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def age(seconds: float) -> str:
+    """Seconds as people say them: 0.2 s, 12 s, 3.5 min, 26 h."""
+    for limit, unit in ((60, "s"), (3600, "min")):
+        if seconds < limit:
+            return f"{seconds * 60 / limit:.{1 if seconds * 60 < 10 * limit else 0}f} {unit}"
+    return f"{seconds / 3600:.{1 if seconds < 36000 else 0}f} h"
+
+
 def from_here(path: Path) -> Path:
     """The path as seen from the current folder, where it lies below that."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -4,8 +4,9 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+
+from tests.minefleet.cli.terminal import in_terminal
 
 STOPS = """
 import sys
@@ -18,38 +19,10 @@ def make():
 """
 
 
-def in_terminal(arguments: str, directory: Path, answers: Mapping[bytes, bytes]) -> str:
-    """What `minefleet` with these arguments shows in a terminal, where each text is answered once it is shown."""
-    shown, read, left = b"", 0, dict(answers)
-    screen, terminal = pty.openpty()
-    command = [sys.executable, "-m", "minefleet", *arguments.split()]
-    process = subprocess.Popen(
-        command, cwd=directory, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
-    )
-    os.close(terminal)
-    while data := read_some(screen):
-        shown += data
-        for text in [text for text in left if text in shown[read:]]:
-            os.write(screen, left.pop(text))
-            read = len(shown)
-    os.close(screen)
-    assert process.wait() == 0, shown.decode()
-    assert not left
-    return shown.decode()
-
-
-def read_some(screen: int) -> bytes:
-    """The next output; empty once no process has the terminal."""
-    try:
-        return os.read(screen, 65536)
-    except OSError:
-        return b""
-
-
 def test_train_serial_shows_progress_and_leaves_the_terminal_to_a_debugger(tmp_path: Path) -> None:
     (tmp_path / "stops.py").write_text(STOPS)
     settings = "env.generator=stops.py:make rollout_config.worker_config.num_envs=1 train_config.num_iterations=2"
-    shown = in_terminal(f"train --serial --run-dir run {settings}", tmp_path, {b"(Pdb) ": b"p 6 * 7\ncontinue\n"})
+    shown = in_terminal(f"train --serial --run-dir run {settings}", tmp_path, [(b"(Pdb) ", b"p 6 * 7\ncontinue\n")])
     assert "42" in shown
     assert "waiting for" in shown and "env steps" in shown
     assert "minefleet_runtime" not in shown
