@@ -1,5 +1,6 @@
 """The client against servers that misbehave. What it does with the real one is in tests/minefleet_parameters."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -221,7 +222,10 @@ def test_a_client_that_is_asked_to_stop_stops_waiting() -> None:
         client.fetch()
 
 
-def test_a_watch_that_hears_nothing_ends_when_its_process_is_asked_to_stop(stand_in: StandIn, address: str) -> None:
+def test_a_watch_that_hears_nothing_ends_without_a_word_when_its_process_is_asked_to_stop(
+    stand_in: StandIn, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     stand_in.has_a_version = False
     stopping = threading.Event()
     with closing(ParametersClient(address, stopping=stopping)) as client, futures.ThreadPoolExecutor(1) as pool:
@@ -232,6 +236,7 @@ def test_a_watch_that_hears_nothing_ends_when_its_process_is_asked_to_stop(stand
             heard.result()
         with pytest.raises(StoppedError):
             next(client.watch())
+    assert caplog.messages == []
 
 
 def test_a_watch_that_was_left_does_not_disturb_the_next(stand_in: StandIn, address: str) -> None:

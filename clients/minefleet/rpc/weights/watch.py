@@ -35,8 +35,10 @@ class Watch:
         except DeadlineError:
             self._call = None
             return None
-        except FleetError:
+        except FleetError as error:
             self.hang_up()
+            if self._stopping.is_set():  # It was this process that ended the call.
+                raise StoppedError("stopped while watching parameters") from error
             raise
         if response is None:
             self._call = None
