@@ -21,6 +21,9 @@ from minefleet_learner.trackers.tracker_thread import TrackerThread
 
 logger = logging.getLogger(__name__)
 
+LINE_INTERVAL_S = 60.0
+"""Between two lines of the learner's log about its progress."""
+
 Row = Mapping[str, Any]
 
 
@@ -66,8 +69,10 @@ class EpisodeTable:
 class MetricsLogger:
     """All that a run logs its rows, episodes and videos to."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
+        self._clock = clock
+        self._next_line_s = -math.inf
         self._rows: JsonLines | None = None
         self._episodes: EpisodeTable | None = None
         self._trackers: list[TrackerThread] = []
@@ -90,9 +95,19 @@ class MetricsLogger:
         if self._rows is None:
             return
         self._rows.write(row)
+        self._log_line(row)
         numbers = {tag(name): number for name, number in flat_numbers(row).items()}
         for each in self._trackers:
             each.put(lambda one: one.log(numbers, row["env_steps"]))
+
+    def _log_line(self, row: Row) -> None:
+        """Says once a minute how far the training is: a learner that serves alone has no terminal."""
+        if self._clock() < self._next_line_s:
+            return
+        self._next_line_s = self._clock() + LINE_INTERVAL_S
+        forms = {"iteration": "d", "episode_return_mean": ".2f", "sps": ".0f", "policy_version": "d"}
+        shown = ["-" if row.get(name) is None else format(row[name], form) for name, form in forms.items()]
+        logger.info("iteration %s, return %s, %s steps/s, version %s", *shown)
 
     def write_episodes(self, records: Iterable[episode_pb2.EpisodeRecord], state: CheckpointState) -> None:
         """Logs episodes that the learner has read, and shows the videos among them."""

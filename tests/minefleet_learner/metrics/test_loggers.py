@@ -1,4 +1,5 @@
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
-from minefleet_learner.metrics.loggers import JsonLines, MetricsLogger, flat_numbers, tracked_run
+from minefleet_learner.metrics.loggers import LINE_INTERVAL_S, JsonLines, MetricsLogger, flat_numbers, tracked_run
 
 
 def read(path: Path) -> list[int]:
@@ -134,8 +135,27 @@ def test_trackers_get_grouped_numbers_and_the_videos_that_can_be_read(
         ["video", "video/dig", str(film), "version 3, return 2.00 dig", 640],
         ["close"],
     ]
-    assert caplog.messages == [
+    assert caplog.messages[1:] == [
         f"an episode of version 3 was filmed: {film}",
         "an episode of version 3 was filmed: /not/here.mp4 on elsewhere, which this learner cannot read",
     ]
     assert tracked_run(make_run(tmp_path, schema), state).config["whole_config"] == "# as I wrote it"
+
+
+def test_learner_logs_a_line_about_its_progress_at_first_and_then_once_a_minute(
+    tmp_path: Path, schema: Schema, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now_s = [0.0]
+    journal = MetricsLogger(make_run(tmp_path, schema), clock=lambda: now_s[0])
+    journal.open(CheckpointState(run_id="run-id"))
+    row: dict[str, Any] = {"episode_return_mean": None, "sps": None, "policy_version": 2, "env_steps": 100}
+    for iteration in range(1, 8):
+        journal.write({**row, "iteration": iteration})
+        row |= {"episode_return_mean": 21.5, "sps": 1234.5}
+        now_s[0] += LINE_INTERVAL_S / 5
+    journal.close()
+    assert caplog.messages == [
+        "iteration 1, return -, - steps/s, version 2",
+        "iteration 6, return 21.50, 1234 steps/s, version 2",
+    ]
