@@ -26,6 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from minefleet.launch.learner_ranks import launch_age_s
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
@@ -134,7 +135,8 @@ class Learner:
         self._started = self._publisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
         services.status.set_state(status_service_pb2.STATE_RUNNING)
-        self._set_alarm(60 * run.config.stop.minutes)
+        if run.config.stop.minutes:
+            self._set_alarm(60 * run.config.stop.minutes - launch_age_s())
 
     def take(self) -> IterationInput:
         """Waits for a lease; when this returns, the weights may be changed.
@@ -229,10 +231,9 @@ class Learner:
 
     def _set_alarm(self, after_s: float) -> None:
         """Ends the wait for fragments when the time of the run is over: none may ever come."""
-        if after_s:
-            self._alarm = threading.Timer(after_s, self._parts.services.prefetcher.end)
-            self._alarm.daemon = True
-            self._alarm.start()
+        self._alarm = threading.Timer(after_s, self._parts.services.prefetcher.end)
+        self._alarm.daemon = True
+        self._alarm.start()
 
     def _flush(self) -> bool:
         """Waits for the backlog; returns whether all that was trained is finished."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from minefleet.core.errors import ContractError, FencedError, GaveUpError
 from minefleet.core.files import write_whole
+from minefleet.launch.learner_ranks import launch_age_s
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
@@ -87,6 +88,7 @@ class Publisher:
     def __init__(self, services: LearnerServices) -> None:
         self._services = services
         self._speed = Speedometer()
+        self._restarted_s = launch_age_s()
         self._shares = StepShares(services.run.config)
         self._state = CheckpointState(run_id="")
         self._episodes = EpisodeStatistics()
@@ -198,8 +200,9 @@ class Publisher:
     def _judge(self) -> None:
         """Finds out whether the run is over; then nobody waits for fragments any more."""
         if not self._state.stopped_by:
+            launch_s = self._restarted_s + self._speed.launch_s
             reason = stop_reason(
-                self._services.run.config, self._state, self._episodes, self._speed.launch_s, self._shares.starved_for
+                self._services.run.config, self._state, self._episodes, launch_s, self._shares.starved_for
             )
             self._state = replace(self._state, stopped_by=reason)
         if self._state.stopped_by:

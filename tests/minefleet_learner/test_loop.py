@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +24,7 @@ from minefleet.config.fleet import EndpointConfig, StopConfig
 from minefleet.core.errors import ConfigError, FencedError, GaveUpError
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
+from minefleet.launch.learner_ranks import LAUNCHED
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
@@ -269,6 +271,16 @@ def test_a_run_without_fragments_ends_when_its_time_is_over(fleet: Callable[...,
     learner, context = made.learner()
     train(learner, context.stopping)
     assert (made.result()["stopped_by"], made.result()["iteration"]) == ("minutes", 0)
+
+
+def test_minutes_of_a_launch_go_on_where_its_learner_is_started_again(
+    fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fleet(minutes=1000.0)
+    monkeypatch.setenv(LAUNCHED, str(time.monotonic() - 60_000.0))
+    learner, context = made.learner()
+    train(learner, context.stopping)
+    assert made.result()["stopped_by"] == "minutes"
 
 
 def test_a_trainer_that_returns_early_is_what_ends_the_run(fleet: Callable[..., Fleet]) -> None:

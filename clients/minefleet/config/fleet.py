@@ -32,7 +32,8 @@ class StopConfig:
     env_steps: int = 0
     """Environment steps."""
     minutes: float = 0.0
-    """Wall-clock minutes of this launch."""
+    """Wall-clock minutes of this launch, restarts of the learner included; `--resume` begins a new launch, and where no
+    launcher starts the learner, its start does."""
     episode_return: float | None = None
     """Mean return of the last episodes, as many as `episode_statistics_config.window`."""
     starved_iterations: int = 0

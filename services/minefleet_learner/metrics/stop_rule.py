@@ -23,7 +23,7 @@ def stop_reason(
         config: The conditions.
         state: Where training stands.
         episodes: Of the training; at least `MIN_EPISODES` are needed to judge the return.
-        launch_s: Seconds since this launch.
+        launch_s: Seconds since this launch, restarts of the learner included.
         starved_for: Iterations in a row in which a task has starved.
     """
     stop = config.stop

@@ -56,7 +56,6 @@ class Progress:
         before = self._tail.read()
         self._reached = {name for row in before for name in achievements(row)}
         self._warned = set[str]()
-        self._earlier_s = float(before[-1]["wall_s"]) if before else 0.0
         self._next_line_s = self._began_s
         self._is_drawn = False
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -121,7 +120,7 @@ class Progress:
     def _facts(self, roles: str) -> dict[str, str]:
         if not self._rows:
             return {"up": roles or "nothing yet", "waiting for": "the first iteration"}
-        row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._trained_s)
+        row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._elapsed_s)
         target = self._config.stop.env_steps
         facts = {
             "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
@@ -137,12 +136,7 @@ class Progress:
     def _fraction(self) -> float:
         if not self._rows:
             return 0.0
-        return fraction_done(self._config, self._rows[-1], self._trained_s)
-
-    @property
-    def _trained_s(self) -> float:
-        """Seconds of this launch on the learner's clock, which starts later than ours."""
-        return float(self._rows[-1]["wall_s"]) - self._earlier_s
+        return fraction_done(self._config, self._rows[-1], self._elapsed_s)
 
     @property
     def _elapsed_s(self) -> float:
@@ -163,18 +157,18 @@ def _failures(row: Row) -> dict[str, str]:
     return {"failures": f"{failures:,}" + (f" (cut {share:.0%})" if share else "")} if failures else {}
 
 
-def fraction_done(config: FleetConfig, row: Row, trained_s: float) -> float:
+def fraction_done(config: FleetConfig, row: Row, launch_s: float) -> float:
     """Progress towards the nearest stop condition, in [0, 1]. A wanted return cannot be foreseen and does not count."""
     stop = config.stop
     fractions: list[float] = [row["iteration"] / config.train_config.num_iterations]
     if stop.env_steps:
         fractions.append(row["env_steps"] / stop.env_steps)
     if stop.minutes:
-        fractions.append(trained_s / (60 * stop.minutes))
+        fractions.append(launch_s / (60 * stop.minutes))
     return min(1.0, max(fractions))
 
 
-def time_left_s(config: FleetConfig, rows: "deque[Row]", trained_s: float) -> float | None:
+def time_left_s(config: FleetConfig, rows: "deque[Row]", launch_s: float) -> float | None:
     """Until the first stop condition is met at the present speed, seconds; None while the speed is unknown."""
     first, last = rows[0], rows[-1]
     seconds = last["wall_s"] - first["wall_s"]
@@ -187,7 +181,7 @@ def time_left_s(config: FleetConfig, rows: "deque[Row]", trained_s: float) -> fl
     if config.stop.env_steps and steps > 0:
         left.append((config.stop.env_steps - last["env_steps"]) * seconds / steps)
     if config.stop.minutes:
-        left.append(60 * config.stop.minutes - trained_s)
+        left.append(60 * config.stop.minutes - launch_s)
     return max(0.0, min(left))
 
 
