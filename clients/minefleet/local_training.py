@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,12 @@ def train(config: Config, *overrides: str, run_dir: Path | str | None = None, pr
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("call train from the main thread, which gets the signals that stop a run")
     console = Console(file=sys.stdout, force_terminal=False, force_jupyter=False, quiet=not progress)
-    with closing(ForkServer()) as forks:
-        fresh = fresh_directory(UNNAMED if isinstance(config, Mapping) else required(str(config), overrides))
-        directory = (fresh if run_dir is None else Path(run_dir)).absolute()
+    name = UNNAMED if isinstance(config, Mapping) else required(str(config), overrides)
+    with (
+        fresh_directory(name) if run_dir is None else nullcontext(Path(run_dir)) as named,
+        closing(ForkServer()) as forks,
+    ):
+        directory = named.absolute()
         settings = _settings(config, overrides, directory, forks.start)
         words = [] if isinstance(config, Mapping) else [str(config), *overrides]
         return begin(settings, directory, words, partial(train_fleet, console=console), forks.start, _result)

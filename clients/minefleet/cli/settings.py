@@ -3,8 +3,10 @@
 import argparse
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
@@ -110,9 +112,28 @@ def run_directory(named: Path | None, config: str, overrides: Sequence[str]) -> 
     return named or RUNS / name
 
 
-def fresh_directory(name: str) -> Path:
-    """The default directory of a new run."""
-    return RUNS / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+@contextmanager
+def fresh_directory(name: str) -> Iterator[Path]:
+    """Makes the default directory of a new run, which no other run gets; removes it where nothing is put into it.
+
+    Raises:
+        ConfigError: If it cannot be made.
+    """
+    first = RUNS / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    for path in chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2))):
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot make the run directory {path}: {error.strerror}") from error
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # They hold a run.
+            path.rmdir()
+            RUNS.rmdir()
 
 
 def refuse_options(options: Sequence[str], arguments: Sequence[str]) -> NoReturn:

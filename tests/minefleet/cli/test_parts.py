@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.train import finish
 from minefleet.cli.output.summary import Outcome, describe_end, summarise
-from minefleet.cli.settings import required, split
+from minefleet.cli.settings import fresh_directory, required, split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
@@ -133,3 +134,22 @@ def test_the_end_of_a_run_without_an_iteration_is_described(run: Run) -> None:
     failed = Outcome(ending=LaunchEnd(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
     text = describe_end(run, summarise(run, failed))
     assert "trained       0 iterations, 0 env steps" in text and "eval" not in text
+
+
+def test_fresh_directories_made_at_once_have_names_of_their_own_and_empty_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def make(_: int) -> Path:
+        with fresh_directory("cartpole") as directory:
+            (directory / "run.yaml").touch(exist_ok=False)
+        return directory
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(make, range(40)))
+    assert len(set(made)) == 40 and all(path.exists() for path in made)
+    with pytest.raises(ConfigError, match="refused"), fresh_directory("cartpole") as refused:
+        assert refused.exists()
+        raise ConfigError("refused")
+    assert not refused.exists()

@@ -4,7 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, evaluates before and after, and says what to try next."""
-    directory = arguments.run_dir or fresh_directory("demo")
-    with closing(ForkServer()) as forks:
+    named = arguments.run_dir
+    with (
+        nullcontext(named) if named else fresh_directory("demo") as directory,
+        closing(ForkServer()) as forks,
+    ):
         config = load(PRESET, ["stop.env_steps=0", f"stop.minutes={arguments.minutes}"])
         prepared = prepare(config, directory, forks.start)
         with holding(prepared.directory):

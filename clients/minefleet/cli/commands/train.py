@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -85,10 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _begin(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> int:
     train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
-    directory = arguments.run_dir or fresh_directory(required(config, overrides))
-    settings = read_settings(config, overrides + (IN_ORDER if arguments.serial else []), start)
-    check_serial(settings.of(), arguments)
-    return begin(settings, directory, [config, *overrides], train, start, end)
+    named = arguments.run_dir
+    with nullcontext(named) if named else fresh_directory(required(config, overrides)) as directory:
+        settings = read_settings(config, overrides + (IN_ORDER if arguments.serial else []), start)
+        check_serial(settings.of(), arguments)
+        return begin(settings, directory, [config, *overrides], train, start, end)
 
 
 def begin(
