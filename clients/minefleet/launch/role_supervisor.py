@@ -151,7 +151,8 @@ class RoleSupervisor:
                 self.report(f"killing {', '.join(child.name for child in alive)}")
                 return self._kill(alive)
             for child, death in self._wait(min(left_s, self._idle_s())):
-                self.report(f"{child.name} has ended ({death.how})")
+                if death.code != 0:
+                    self.report(f"{child.name} has ended ({death.how})")
         return None
 
     def _kill(self, children: Sequence[RoleProcess] | None = None) -> None:

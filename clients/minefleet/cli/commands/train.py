@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -55,6 +55,7 @@ NEWEST = ""
 Finished = TypeVar("Finished")
 Train = Callable[[Run, Start], Outcome]
 Finish = Callable[[Run, Outcome], Finished]
+Checking = Callable[[], AbstractContextManager[object]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +90,7 @@ def _begin(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> int
     with nullcontext(named) if named else fresh_directory(required(config, overrides)) as directory:
         settings = read_settings(config, overrides + (IN_ORDER if arguments.serial else []), start)
         check_serial(settings.of(), arguments)
-        return begin(settings, directory, [config, *overrides], train, start, end)
+        return begin(settings, directory, [config, *overrides], train, start, end, show_checking)
 
 
 def begin(
@@ -99,6 +100,7 @@ def begin(
     train: Train,
     start: Start,
     end: Finish[Finished],
+    checking: Checking = nullcontext,
 ) -> Finished:
     """Trains in a new run directory, or goes on with the run there, where `train_config.resume` is `auto`.
 
@@ -109,17 +111,23 @@ def begin(
         train: Runs the roles.
         start: Starts processes.
         end: Makes the result of the run and its end, while the directory is held.
+        checking: Entered while the environment is checked.
 
     Raises:
         ConfigError: If the configuration or the directory cannot be used.
     """
     loaded = settings.of()
     if loaded.train_config.resume == AUTO and (directory / RUN_FILE).exists():
-        return _go_on(directory, lambda run: settings.of(run.schema), words, train, start, end)
-    with reproducible(words):
+        return _go_on(directory, lambda run: settings.of(run.schema), words, train, start, end, checking)
+    with checking(), reproducible(words):
         fresh = prepare(loaded, directory, start, settings.of)
     with holding(fresh.directory):
         return end(fresh, train(fresh, start))
+
+
+def show_checking() -> AbstractContextManager[object]:
+    """Says in a terminal, until it is done, that the environment is checked: its libraries take seconds to import."""
+    return Console(stderr=True).status("checking the environment")
 
 
 def check_serial(config: FleetConfig, arguments: argparse.Namespace) -> None:
@@ -213,7 +221,7 @@ def _resume(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> in
         return merged
 
     train = train_serially if arguments.serial else train_fleet
-    return _go_on(directory, changed, [str(directory), *overrides], train, start, end)
+    return _go_on(directory, changed, [str(directory), *overrides], train, start, end, show_checking)
 
 
 def _go_on(
@@ -223,6 +231,7 @@ def _go_on(
     train: Train,
     start: Start,
     end: Finish[Finished],
+    checking: Checking,
 ) -> Finished:
     """Goes on with the run in a directory, configured by what it was."""
     read_run(directory)
@@ -233,7 +242,7 @@ def _go_on(
             bound = BOUNDS[reached].format(bounds(config)[reached])
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
             return end(previous, Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached=reached))
-        with reproducible(words):
+        with checking(), reproducible(words):
             resumed = prepare_resumed(config, previous, start)
         return end(resumed, train(resumed, start))
 
@@ -247,4 +256,6 @@ def _reached(config: FleetConfig, run: Run) -> str:
 
 def _roles(fleet: RoleSupervisor) -> str:
     up = [child.name for child in fleet.children if child.is_alive]
-    return ", ".join(up)
+    actors = [name for name in up if name.startswith("actor-")]
+    others = [name for name in up if name not in actors]
+    return ", ".join([*others, *(actors if len(actors) < 2 else [f"{len(actors)} actors"])])

@@ -2,19 +2,21 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Console
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minefleet.cli.output.units import duration
+from minefleet.cli.output.units import duration, from_here
 from minefleet.config import FleetConfig
 from minefleet.monitoring.jsonl_tail import MetricsTail
+from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.run import Run
 
 LINE_INTERVAL_S = 5.0
@@ -22,7 +24,11 @@ LINE_INTERVAL_S = 5.0
 WINDOW = 20
 """Iterations over which speeds are averaged."""
 BAR_WIDTH = 40
+SPARKLINE_WIDTH = 24
+BARS = "▁▂▃▄▅▆▇█"
 ACHIEVEMENT = "achievement/"
+STARVED = "starved: "
+"""Begins the key of a warning about a task."""
 
 Row = Mapping[str, Any]
 
@@ -47,13 +53,17 @@ class Progress:
             is_shared: Whether a debugger may have the terminal as well; then only new rows are drawn.
         """
         self._is_shared = is_shared
+        self._run = run
         self._config = run.config
         self._console = console
         self._clock = clock
         self._began_s = clock()
         self._tail = MetricsTail(run.metrics)
         self._rows: deque[Row] = deque(maxlen=WINDOW)
+        self._returns: dict[int, float] = {}
+        """By iteration, of all launches."""
         before = self._tail.read()
+        self._record_returns(before)
         self._reached = {name for row in before for name in achievements(row)}
         self._warned = set[str]()
         self._next_line_s = self._began_s
@@ -70,7 +80,7 @@ class Progress:
             self._live.stop()
         self._rows.extend(self._tail.read())
         self._tail.close()
-        if self._rows:
+        if self._rows and self._live is None:
             self.say(self.line(""))
 
     def say(self, text: str) -> None:
@@ -81,6 +91,7 @@ class Progress:
         """Shows what is new, and the names of the roles that are up; says whether an iteration was finished."""
         rows = self._tail.read()
         is_first = bool(rows) and not self._rows
+        self._record_returns(rows)
         for row in rows:
             self._rows.append(row)
             self._warn(row.get("step_warnings", {}))
@@ -95,6 +106,10 @@ class Progress:
             self.say(self.line(roles))
         return bool(rows)
 
+    def _record_returns(self, rows: Sequence[Row]) -> None:
+        means = {row["iteration"]: row["episode_return_mean"] for row in rows}
+        self._returns |= {iteration: mean for iteration, mean in means.items() if mean is not None}
+
     def _warn(self, warnings: Mapping[str, str]) -> None:
         """Prints a starving task, once until it recovers."""
         for about in warnings.keys() - self._warned:
@@ -106,23 +121,49 @@ class Progress:
         facts = self._facts(roles)
         return "  ".join((f"[{duration(self._elapsed_s)}]", *(f"{name} {value}" for name, value in facts.items())))
 
-    def _view(self, roles: str) -> Table:
+    def _view(self, roles: str) -> Constrain:
+        """At most nine lines, but for long paths; narrower than the terminal, which echoes a Ctrl-C behind the last."""
         table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim")
-        table.add_column(style="bold")
-        fraction = self._fraction()
-        bar = ProgressBar(total=1.0, completed=fraction, width=BAR_WIDTH)
-        table.add_row(Text(duration(self._elapsed_s)), Columns([bar, Text(f"{fraction:.0%}")]))
-        for name, value in self._facts(roles).items():
-            table.add_row(Text(name), Text(value))
-        return table
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        fraction, facts = self._fraction(), self._facts(roles)
+        share = Text.assemble(f"{fraction:.0%}", *(("  ", facts["left"], " left") if "left" in facts else ()))
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(ProgressBar(total=1.0, completed=fraction, width=BAR_WIDTH), share)
+        table.add_row(Text(duration(self._elapsed_s)), bar)
+        for name, value in self._rows_of_view(facts, roles):
+            table.add_row(Text(name), value)
+        return Constrain(table, self._console.width - len("^C"))
+
+    def _rows_of_view(self, facts: Mapping[str, str], roles: str) -> Iterator[tuple[str, Text]]:
+        if not self._rows:
+            yield "starting roles", Text(roles or "none is up yet")
+            return
+        row = self._rows[-1]
+        mean = Text.assemble((facts["return"], "bold"))
+        if self._returns:
+            mean.append(f"  best {max(self._returns.values()):.2f}")
+        if row.get("eval_return_mean") is not None:
+            mean.append(f"  evaluation {row['eval_return_mean']:.2f}")
+        yield "return", mean.append("  ").append(sparkline([*self._returns.values()]), style="cyan")
+        yield "env steps", Text(f"{facts['env steps']}  {facts['steps/s']} steps/s")
+        numbers = {"entropy": _number(row.get("entropy")), "KL": _number(row.get("approx_kl"), ".4f")}
+        shown = {"version": facts["version"], "staleness": facts["staleness"]} | numbers
+        yield "policy", Text("  ".join(f"{name} {value}" for name, value in shown.items()))
+        if "failures" in facts:
+            yield "failures", Text(facts["failures"])
+        if starved := starved_shares(row):
+            yield "starved", Text("; ".join(starved), style="yellow")
+        yield "up", Text(roles)
+        paths = (self._run.logs / "learner.log", self._run.directory / CURVE_FILE)
+        yield "files", Text("  ".join(str(from_here(path)) for path in paths if path.exists()), style="dim")
 
     def _facts(self, roles: str) -> dict[str, str]:
         if not self._rows:
             return {"up": roles or "nothing yet", "waiting for": "the first iteration"}
         row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._elapsed_s)
         target = self._config.stop.env_steps
-        facts = {
+        return {
             "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
             "steps/s": _number(row["sps"], ",.0f"),
             "return": _number(row["episode_return_mean"]),
@@ -131,7 +172,6 @@ class Progress:
             "staleness": _number(row["staleness_mean"]),
             "left": "?" if left_s is None else duration(left_s),
         }
-        return facts | ({"up": roles} if self._live is not None and roles else {})
 
     def _fraction(self) -> float:
         if not self._rows:
@@ -141,6 +181,25 @@ class Progress:
     @property
     def _elapsed_s(self) -> float:
         return self._clock() - self._began_s
+
+
+def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
+    """The values as bars, from the least to the most; those of more than `width` as means of neighbours."""
+    count = min(width, len(values))
+    bounds = [len(values) * number // count for number in range(count + 1)] if count else []
+    means = [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(bounds)]
+    low, span = min(means, default=0.0), max(means, default=0.0) - min(means, default=0.0)
+    return "".join(BARS[round((mean - low) / span * (len(BARS) - 1)) if span else 0] for mean in means)
+
+
+def starved_shares(row: Row) -> list[str]:
+    """The tasks that starve, with their shares of the steps."""
+    shares = row.get("step_shares", {})
+    return [
+        f"{task or 'the run'} trained {share['trained_share']:.0%}, played {share['played_share']:.0%}"
+        for task, share in shares.items()
+        if f"{STARVED}{task}" in row.get("step_warnings", {})
+    ]
 
 
 def achievements(row: Row) -> set[str]:

@@ -24,7 +24,7 @@ def test_train_serial_shows_progress_and_leaves_the_terminal_to_a_debugger(tmp_p
     settings = "env.generator=stops.py:make rollout_config.worker_config.num_envs=1 train_config.num_iterations=2"
     shown = in_terminal(f"train --serial --run-dir run {settings}", tmp_path, [(b"(Pdb) ", b"p 6 * 7\ncontinue\n")])
     assert "42" in shown
-    assert "waiting for" in shown and "env steps" in shown
+    assert "starting roles" in shown and "env steps" in shown
     assert "minefleet_runtime" not in shown
     assert "learner ends" in (tmp_path / "run" / "logs" / "serial.log").read_text()
 
@@ -38,3 +38,14 @@ def test_train_serial_that_fails_quotes_its_traceback(tmp_path: Path) -> None:
     os.close(terminal)
     assert done.returncode == 1
     assert 'fails.py", line 7, in make' in done.stderr and "no such world" in done.stderr
+
+
+def test_train_in_a_terminal_says_at_once_that_it_checks_and_leaves_only_the_summary_after_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    shown = in_terminal("train cartpole --run-dir run", tmp_path, [(b"KL", b"\x03")], code=130)
+    first = [shown.index(text) for text in ("checking the environment", "training in", "starting roles", "KL")]
+    assert first == sorted(first)
+    end = shown[shown.rindex("KL") :]
+    assert end.count("\x1b[2K") > 5  # The lines of the view are erased.
+    assert "stopped by    signal" in end and "steps/s" not in end[end.index("stopped by") :]

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minefleet.cli.output.progress import Progress, fraction_done, time_left_s
+from minefleet.cli.output.progress import Progress, fraction_done, sparkline, time_left_s
 from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
@@ -45,10 +46,12 @@ def append(path: Path, *rows: Mapping[str, Any]) -> None:
         file.writelines(json.dumps(one) + "\n" for one in rows)
 
 
-def lines(run: Run, steps: Sequence[Mapping[str, Any]], seconds: float, *, terminal: bool = False) -> str:
+def lines(
+    run: Run, steps: Sequence[Mapping[str, Any]], seconds: float, *, terminal: bool = False, width: int = 200
+) -> str:
     """The lines on a console of a run whose rows come `seconds` apart."""
     output, now = io.StringIO(), [0.0]
-    console = Console(file=output, force_terminal=terminal, width=200)
+    console = Console(file=output, force_terminal=terminal, width=width)
     with Progress(run, console, clock=lambda: now[0]) as progress:
         progress.tick("replay")
         for step in steps:
@@ -96,6 +99,27 @@ def test_failures_are_shown_once_there_are_any(run: Run) -> None:
 def test_a_terminal_shows_a_view_of_everything(run: Run) -> None:
     view = lines(run, [row(1), row(2)], 1.0, terminal=True)
     assert all(word in view for word in ("env steps", "steps/s", "return", "version", "staleness", "left", "learner"))
+
+
+def test_view_in_a_terminal_shows_best_evaluation_entropy_and_what_starves_in_80_columns(run: Run) -> None:
+    shares = {"": {"played_share": 0.5, "trained_share": 0.5}, "slow": {"played_share": 0.5, "trained_share": 0.02}}
+    starving = {"step_shares": shares, "step_warnings": {"starved: slow": "task 'slow' is hardly trained on"}}
+    numbers = {"eval_return_mean": 30.0, "entropy": 0.612, "approx_kl": 0.0031, "episode_failures": 3}
+    rows = [row(1, episode_return_mean=34.1), row(2, **numbers), row(3, **numbers, **starving)]
+    view = lines(run, rows, 1.0, terminal=True, width=80)
+    assert "best 34.10" in view and "evaluation 30.00" in view and "█▁▁" in view
+    assert "entropy 0.61" in view and "KL 0.0031" in view
+    assert "slow trained 2%, played 50%" in view
+    assert "starved" not in view[: view.index("warning: task 'slow'")]
+    plain = re.sub("\x1b\\[[?0-9;]*[a-zA-Z]", "", view)
+    assert all(len(line) <= 78 for line in re.split("[\r\n]+", plain))
+
+
+def test_sparkline_scales_from_least_to_most_and_takes_means_of_neighbours() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([5.0]) == "▁"
+    assert sparkline([0.0, 7.0, 3.5]) == "▁█▅"
+    assert sparkline([0.0, 0.0, 7.0, 7.0, 0.0, 14.0], width=3) == "▁██"
 
 
 @pytest.mark.parametrize(
