@@ -32,6 +32,7 @@ from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.reward_scaling import shaping
+from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.video_recorder import Camera
@@ -52,6 +53,7 @@ class ActorParts:
     threads: ThreadGroup
     camera: Camera | None
     """None where nothing is filmed."""
+    view: SlotView
     abandoned: threading.Event
     """Set when a drain has taken too long: what is not sent by then is given up."""
 
@@ -90,21 +92,23 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     episodes = EpisodeRecorder(pool.num_slots, run.config.train_config.discount)
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
+    recorder = Recorder(run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers))
+    cuts = make_cuts(run, router, pool.num_slots, inline=inline)
     actor = Actor(
         pool=pool,
         inference=inference,
         batcher=batcher,
-        recorder=Recorder(
-            run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers)
-        ),
+        recorder=recorder,
         episodes=episodes,
         router=router,
         follower=follower,
         metrics=metrics,
         rollout=rollout,
-        cuts=make_cuts(run, router, pool.num_slots, inline=inline),
+        cuts=cuts,
         camera=camera,
     )
+    is_filmed = camera.is_filming if camera is not None else lambda slot: False
+    view = SlotView(run, actor=actor, pool=pool, recorder=recorder, episodes=episodes, cuts=cuts, is_filmed=is_filmed)
     return ActorParts(
         actor=actor,
         batcher=batcher,
@@ -113,6 +117,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         router=router,
         threads=ThreadGroup(failed=pool.wake),
         camera=camera,
+        view=view,
         abandoned=abandoned,
     )
 

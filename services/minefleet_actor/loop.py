@@ -36,6 +36,7 @@ taken only where no slot is within a fragment.
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,16 @@ class Phase:
     """
 
     WORKING, READY, BLOCKED, AWAITING_BOOTSTRAP = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFailures:
+    """The failures of a slot's environments."""
+
+    count: int
+    last: Failure
+    last_s: float
+    """When the last one was, on the loop's clock."""
 
 
 STEP, RESET, FAILED = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
@@ -106,7 +117,10 @@ class Actor:
         slots = pool.num_slots
         self._version = inference.version
         self._cuts = cuts
-        self._phase = np.full(slots, Phase.WORKING, np.int8)
+        self.phase = np.full(slots, Phase.WORKING, np.int8)
+        """[S] int8, each a `Phase`."""
+        self.failures: dict[int, SlotFailures] = {}
+        """Of each slot that has failed."""
         self._asked = np.zeros(slots, np.bool_)
         self._acted_at = np.full(slots, np.nan)
         self._commands = 0
@@ -135,32 +149,39 @@ class Actor:
             self._apply_decisions()
             self._request_decisions()
         self._ship_overdue_fragments()
-        self._cuts.report(self._phase == Phase.WORKING, self._recorder)
+        self._cuts.report(self.phase == Phase.WORKING, self._recorder)
         self._metrics.slot_time.wait_for(self._slots_by_wait(), self._commands)
         self._commands = 0
 
     def is_blocked(self) -> bool:
         """Whether every slot waits for a grant or room: nothing will happen before replay answers."""
-        return bool(np.all(self._phase == Phase.BLOCKED))
+        return bool(np.all(self.phase == Phase.BLOCKED))
+
+    @property
+    def resetting(self) -> NDArray[np.bool_]:
+        """[S] bool: the slots whose environment is reset, or made anew."""
+        is_resetting: NDArray[np.bool_] = (self.phase == Phase.WORKING) & np.isnan(self._acted_at)
+        return is_resetting
 
     def stats(self) -> dict[str, float]:
         """Statistics for `minefleet status`."""
-        resetting = (self._phase == Phase.WORKING) & np.isnan(self._acted_at)
         return {
             "policy_version": self._inference.version,
             **self._metrics.totals(),
             "slots": self._pool.num_slots,
             **self._metrics.slots(
                 blocked=self.blocked(),
-                resetting=int(np.count_nonzero(resetting)),
+                resetting=int(np.count_nonzero(self.resetting)),
                 cooling_down=self._pool.cooling_down,
                 queued=self._router.queued,
             ),
         }
 
-    def blocked(self) -> Counter[str]:
-        """The number of blocked slots by reason."""
-        is_blocked = self._phase == Phase.BLOCKED
+    def blocked(self, among: Slots | None = None) -> Counter[str]:
+        """The number of blocked slots by reason; of `among`, or of all."""
+        is_blocked = self.phase == Phase.BLOCKED
+        if among is not None:
+            is_blocked &= np.isin(np.arange(len(is_blocked)), among)
         lacks = np.where(is_blocked, self._cuts.lacks, 0)
         lacking = self._router.count_blocked(is_blocked & (lacks == 0))
         for lack, reason in ((PACE, "pace"), (BALANCE, "balance")):
@@ -182,7 +203,7 @@ class Actor:
                 self._inference.decide(slots, self._pool.obs, keeps=np.zeros(len(slots), np.bool_))
             )
         for slot in range(self._pool.num_slots):
-            working = self._phase[slot] == Phase.WORKING
+            working = self.phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._stored_obs(slot)
             self._ship(slot, after, closes_chunk=True)
 
@@ -195,7 +216,7 @@ class Actor:
         self._cuts.were_reset(were_reset)
         for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
-            self._phase[slot] = Phase.READY
+            self.phase[slot] = Phase.READY
         for slot in ready.slots[ready.kind == FAILED]:
             self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
@@ -207,7 +228,7 @@ class Actor:
         self._metrics.stepped(self._router.shard_of[slots], seconds)
         self._cuts.stepped(slots, seconds, self._recorder)
         self._acted_at[slots] = np.nan
-        self._phase[slots] = Phase.READY
+        self.phase[slots] = Phase.READY
         for slot, dead in zip(slots[terminated | truncated], terminated[terminated | truncated], strict=True):
             self._end_episode(int(slot), bool(dead), ready)
 
@@ -226,23 +247,25 @@ class Actor:
         if terminated:
             self._reset(slot)
         else:
-            self._phase[slot] = Phase.AWAITING_BOOTSTRAP
+            self.phase[slot] = Phase.AWAITING_BOOTSTRAP
 
     def _process_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
         self._metrics.failed(self._router.shard_of[slot], failure.kind)
+        before = self.failures[slot].count if slot in self.failures else 0
+        self.failures[slot] = SlotFailures(before + 1, failure, self._clock())
         self._acted_at[slot] = np.nan
         record = self._episodes.end(
             slot, self._router.stream(slot), version=self._inference.version, task=task, failure=failure.kind
         )
         self._report(slot, record)
-        in_flight = self._phase[slot] == Phase.WORKING
+        in_flight = self.phase[slot] == Phase.WORKING
         self._recorder.fail(slot)
         if in_flight:
             self._recorder.cut(slot, self._recorder.acted_on(slot))
             self._reset(slot)
         else:
-            self._phase[slot] = Phase.AWAITING_BOOTSTRAP
+            self.phase[slot] = Phase.AWAITING_BOOTSTRAP
 
     def _report(self, slot: int, record: episode_pb2.EpisodeRecord) -> None:
         if self._camera is None or not self._camera.end(slot, record):
@@ -254,7 +277,7 @@ class Actor:
             self._ship(slot, closes_chunk=self._closes_chunk(slot))
         alone = np.array([slot])
         self._inference.reset(alone)
-        self._phase[slot] = Phase.WORKING
+        self.phase[slot] = Phase.WORKING
         if self._camera is not None:
             self._camera.begin(slot, self._inference.version)
         self._cuts.commands_sent(alone)
@@ -274,15 +297,15 @@ class Actor:
 
     def _unblock_slots(self) -> None:
         """Unblocks slots whose next fragment may start."""
-        for slot in np.flatnonzero(self._phase == Phase.BLOCKED):
+        for slot in np.flatnonzero(self.phase == Phase.BLOCKED):
             if self._may_start(int(slot)):
-                self._phase[slot] = Phase.READY
+                self.phase[slot] = Phase.READY
 
     def _apply_decisions(self) -> None:
         """Does what was decided. A slot whose episode was cut meanwhile does not act any more."""
         for decision in self._batcher.take():
             self._record_next_values(decision)
-            slots, ready = decision.slots, self._phase[decision.slots] == Phase.READY
+            slots, ready = decision.slots, self.phase[decision.slots] == Phase.READY
             self._act(decision, ready & decision.keeps)
             for slot in slots[ready & ~decision.keeps].tolist():
                 self._end_fragment(slot)
@@ -300,7 +323,7 @@ class Actor:
         if not len(slots):
             return
         for slot, state in decision.before.items():
-            if self._phase[slot] == Phase.READY:
+            if self.phase[slot] == Phase.READY:
                 self._end_fragment(slot)
                 self._begin(slot, state, decision.version)
         action = tree_map(lambda leaf: leaf[acts], decision.action)
@@ -308,7 +331,7 @@ class Actor:
         self._recorder.act(slots, self._inference.stored(self._pool.obs), action, logp, value, first, decision.version)
         if self._camera is not None:
             self._camera.film(slots, value, decision.version)
-        self._phase[slots] = Phase.WORKING
+        self.phase[slots] = Phase.WORKING
         self._acted_at[slots] = self._clock()
         self._cuts.commands_sent(slots)
         self._commands += len(slots)
@@ -316,31 +339,31 @@ class Actor:
 
     def _request_decisions(self) -> None:
         """Asks for a decision for every slot that wants one: to act, or only to know the value of what it sees."""
-        if self._worker.deterministic and np.any(self._phase == Phase.WORKING):
+        if self._worker.deterministic and np.any(self.phase == Phase.WORKING):
             return
         slots = np.flatnonzero(self._wants_decision() & ~self._asked)
         if not len(slots):
             return
-        ready, steps = self._phase[slots] == Phase.READY, self._recorder.length[slots]
+        ready, steps = self.phase[slots] == Phase.READY, self._recorder.length[slots]
         full = (steps == self._recorder.fragment_length) | self._cuts.due(slots, self._recorder)
         border = ready & (full | (steps == 0))
         acts = ready & ~border
         acts[border] = [self._may_start(slot) for slot in slots[border].tolist()]
         for slot in slots[border & ~full & ~acts].tolist():
-            self._phase[slot] = Phase.BLOCKED
+            self.phase[slot] = Phase.BLOCKED
         wants = ~ready | acts | full
         self._asked[slots[wants]] = True
         self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
 
     def _wants_decision(self) -> NDArray[np.bool_]:
         """[S] bool: the slots that want a decision, or the value of what they see."""
-        wanting: NDArray[np.bool_] = (self._phase == Phase.READY) | (self._phase == Phase.AWAITING_BOOTSTRAP)
+        wanting: NDArray[np.bool_] = (self.phase == Phase.READY) | (self.phase == Phase.AWAITING_BOOTSTRAP)
         return wanting
 
     def _slots_by_wait(self) -> Waiting:
         """The number of slots by what they wait for."""
         # Bytes are counted, since that takes less than any call of NumPy.
-        phases = self._phase.tobytes()
+        phases = self.phase.tobytes()
         working, held = phases.count(Phase.WORKING), phases.count(Phase.BLOCKED)
         waiting = (ENVIRONMENT, working), (INFERENCE, len(phases) - working - held)
         return (*waiting, *self.blocked().items()) if held else waiting
@@ -353,7 +376,7 @@ class Actor:
 
     def _ship_overdue_fragments(self) -> None:
         """Ships what has been due since its slot was given something to do: its environment takes long."""
-        for slot in self._cuts.overdue(self._phase == Phase.WORKING, self._recorder):
+        for slot in self._cuts.overdue(self.phase == Phase.WORKING, self._recorder):
             if np.isnan(self._acted_at[slot]):
                 self._ship(slot, closes_chunk=True)
             elif self._router.has_room(slot):

@@ -52,6 +52,7 @@ def act(context: RoleContext, parts: ActorParts) -> None:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + REPORT_S
                 report(context, parts)
+                parts.view.rest()
         context.status.set_state(status_service_pb2.STATE_DRAINING)
         parts.actor.drain()
         ship_the_rest(context, parts)

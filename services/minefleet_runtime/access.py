@@ -19,6 +19,8 @@ HEALTH = "grpc.health.v1.Health/"
 ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "minefleet.v1.StatusService/Describe": EVERYBODY,
+        "minefleet.v1.SlotsService/ListSlots": OPERATOR,
+        "minefleet.v1.SlotsService/GetFrame": OPERATOR,
         "minefleet.v1.ReplayService/Reserve": ACTOR,
         "minefleet.v1.ReplayService/Append": ACTOR,
         "minefleet.v1.ReplayService/Lease": LEARNER,

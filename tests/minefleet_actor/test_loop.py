@@ -53,6 +53,7 @@ class NumberedPool:
 
     num_slots = SLOTS
     cooling_down = 0
+    rests_until_s = np.full(0, -np.inf)
 
     def __init__(self, seed: int) -> None:
         self.frames = np.zeros((SLOTS, 0, 0, 3), np.uint8)

@@ -69,6 +69,10 @@ class Pool(Protocol):
         """Number of slots that failed so often that they are left alone for a while."""
 
     @property
+    def rests_until_s(self) -> NDArray[np.float64]:
+        """[num_slots] float64: when each slot's pause after failures is over, on the monotonic clock."""
+
+    @property
     def frames(self) -> NDArray[np.uint8]:
         """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
 

@@ -179,6 +179,11 @@ class SlotTablePool:
         return self._book.breaker.cooling_down(time.monotonic())
 
     @property
+    def rests_until_s(self) -> NDArray[np.float64]:
+        """[num_slots] float64: when each slot's pause after failures is over, on the monotonic clock."""
+        return self._book.breaker.until_s
+
+    @property
     def frames(self) -> NDArray[np.uint8]:
         """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
         return self._book.arrays.frame

@@ -197,6 +197,15 @@ class Recorder:
         row = self._rows(slot, self.length[slot])
         return int(self._arrays["policy_version"][row]), bool(self._arrays["first"][row])
 
+    def last_decision(self, slot: int, *, in_flight: bool) -> tuple[Tree, float, int] | None:
+        """The action, value and version of the slot's newest step, which is in flight or done; None without one."""
+        step = int(self.length[slot]) - (not in_flight)
+        if not 0 <= step < self.fragment_length:
+            return None
+        row = self._rows(slot, step)
+        action = tree_map(lambda buffer: buffer[row], self._action)
+        return action, float(self._arrays["behaviour_value"][row]), int(self._arrays["policy_version"][row])
+
     def is_full(self, slot: int) -> bool:
         """Whether the open fragment has all its steps."""
         return bool(self.length[slot] == self.fragment_length)

@@ -137,6 +137,10 @@ class FreshnessCuts:
         """The usual duration of the slot's step, seconds; 0 where it is not known yet."""
         return float(self._usual_s[slot])
 
+    def command_age_s(self, slot: int) -> float:
+        """Seconds since the slot's environment was given something to do."""
+        return self._clock() - float(self._commanded_at[slot])
+
     def began(self, slot: int) -> None:
         """The slot has begun a fragment."""
         self._is_open[slot] = self._enabled

@@ -107,6 +107,10 @@ class Camera:
         self._lock = threading.Lock()
         self._stopped = False
 
+    def is_filming(self, slot: int) -> bool:
+        """Whether the slot's episode is filmed."""
+        return slot == self._slot
+
     def begin(self, slot: int, version: int) -> None:
         """A slot is about to be reset, by an actor that acts with `version`: its episode is filmed if one is due."""
         passed, is_busy = version // self._interval, self._slot >= 0 or self._waiting is not None
