@@ -4,6 +4,7 @@ import argparse
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import prometheus_client
@@ -13,10 +14,11 @@ from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, Config
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.role_index import HELP, label_of, number_of, read_index
 from minefleet.core.subprocess_call import exit_at_once
+from minefleet.core.user_code import user_line
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word
-from minefleet.runs.run import Run, read_run
+from minefleet.runs.run import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.cpu_time import own_stats
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
@@ -45,7 +47,8 @@ def run_role(
     """Runs a role as this process, and exits.
 
     Exit code 0 when the body returns or was stopped; 2 for a `ConfigError`, 3 for a `GaveUpError` and 1 for any other
-    `FleetError`, each with one line on stderr. Any other exception is a bug and keeps its traceback.
+    `FleetError`, each with one line on stderr. Any other exception is a bug and keeps its traceback, below which stands
+    the user's own line, if it came through one; before the run's first iteration that ends with 3.
 
     Args:
         role: What the process does in the fleet.
@@ -60,7 +63,8 @@ def run_role(
     set_up_logging(title, arguments.log_level)
     die_with_launcher()
     keep_freed_memory()
-    code = _exit_code(lambda: _run(role, title, arguments, body, has_free_ports=has_free_ports), title)
+    work = partial(_run, role, title, arguments, body, has_free_ports=has_free_ports)
+    code = _exit_code(work, title, arguments.run_dir)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A late SIGTERM must not replace the exit code.
     exit_at_once(code)
 
@@ -90,7 +94,7 @@ def _parse(
     return parser.parse_args(argv)
 
 
-def _exit_code(work: Callable[[], None], title: str) -> int:
+def _exit_code(work: Callable[[], None], title: str, run_directory: Path) -> int:
     try:
         work()
     except StoppedError as error:
@@ -104,6 +108,14 @@ def _exit_code(work: Callable[[], None], title: str) -> int:
     except FleetError as error:
         logger.error("%s: %s", type(error).__name__, error)
         return EXIT_FAILED
+    except Exception as error:
+        line = user_line(error)
+        if not line:
+            raise
+        logger.exception("%s fails", title)
+        logger.error("%s", line)  # A record of its own, which the launcher quotes.
+        metrics = run_directory / METRICS_FILE
+        return EXIT_FAILED if metrics.exists() and metrics.stat().st_size else EXIT_GAVE_UP
     logger.info("%s ends", title)
     return 0
 

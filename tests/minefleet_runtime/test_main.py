@@ -65,10 +65,28 @@ def test_a_role_that_ends_on_purpose_says_why_in_one_line(
     assert "Traceback" not in log
 
 
-def test_a_bug_keeps_its_traceback(start: Callable[..., Role]) -> None:
+def test_a_bug_of_ours_keeps_its_traceback(start: Callable[..., Role]) -> None:
     code, log = end_of(start("bug"))
     assert code == 1
-    assert "Traceback" in log and "KeyError" in log
+    assert "Traceback" in log and "TypeError" in log
+
+
+def test_users_error_before_the_first_iteration_gives_up_and_ends_the_log_with_the_users_line(
+    start: Callable[..., Role], run: Run, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("import json\n\ndef train():\n    json.loads('{')  # mine\n")
+    code, log = end_of(start(f"{own}:train"))
+    assert code == 3
+    assert "Traceback" in log
+    place, source, reason = log.splitlines()[-3:]
+    assert place.endswith(f"{own}:4, in train") and " ERROR " in place
+    assert source == "    json.loads('{')  # mine"
+    assert reason.startswith("json.decoder.JSONDecodeError: Expecting property name")
+    run.metrics.write_text('{"iteration": 1}\n')
+    again, log = end_of(start(f"{own}:train"))
+    assert again == 1
+    assert log.splitlines()[-2:] == [source, reason]
 
 
 def test_a_directory_without_a_run_is_a_config_error(start: Callable[..., Role], tmp_path: Path) -> None:

@@ -1,6 +1,13 @@
-"""Finds functions as environment processes do: see `minefleet_env.import_path`. What is wrong is a `ConfigError`."""
+"""Finds functions as environment processes do: see `minefleet_env.import_path`. What is wrong is a `ConfigError`.
 
+Also finds the user's own line in an error.
+"""
+
+import linecache
+import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +18,9 @@ from minefleet.core.files import write_whole
 from minefleet.core.notebook_cells import CELLS, source_of
 from minefleet_env import import_path
 from minefleet_env.errors import RefusedError
+
+OURS = re.compile(r"minefleet(_(actor|env|learner|parameters|replay|runtime|serial))?(\.|$)")
+"""Names of our packages and modules."""
 
 
 def load(reference: str) -> Callable[..., object]:
@@ -75,3 +85,20 @@ def refusing() -> Iterator[None]:
         yield
     except RefusedError as error:
         raise ConfigError(str(error)) from error
+
+
+def user_line(error: BaseException) -> str:
+    """The last place in the user's own files that an exception or its cause came through; "" where there is none.
+
+    Three lines: file:line and function, the line's source, and the exception.
+    """
+    libraries = {Path(place) for place in sysconfig.get_paths().values()}
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        path, names = Path(frame.f_code.co_filename), frame.f_globals
+        is_ours = OURS.match(names.get("__package__") or names.get("__name__") or "")
+        if path.is_file() and not is_ours and libraries.isdisjoint(path.parents):
+            source = linecache.getline(str(path), line).strip()
+            reason = " ".join("".join(traceback.format_exception_only(error)).split())
+            return f"{path}:{line}, in {frame.f_code.co_name}\n    {source}\n{reason}"
+    cause = error.__cause__ or error.__context__
+    return user_line(cause) if cause is not None else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.monitoring.jsonl_tail import read_rows
+from minefleet.runs.run import METRICS_FILE
 
 CURVE_FILE = "curve.png"
 MAX_POINTS = 2000
@@ -17,7 +18,7 @@ MAX_POINTS = 2000
 
 def draw(directory: Path) -> Path | None:
     """Draws the curve, whole; returns its path, or None when no episode has ended yet."""
-    rows = read_rows(directory / "metrics.jsonl")
+    rows = read_rows(directory / METRICS_FILE)
     points = [(row["env_steps"], row["episode_return_mean"]) for row in rows if row["episode_return_mean"] is not None]
     if not points:
         return None

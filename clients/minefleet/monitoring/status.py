@@ -15,7 +15,7 @@ from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import role_word, state_word
-from minefleet.runs.run import RUN_FILE, read_run
+from minefleet.runs.run import METRICS_FILE, RUN_FILE, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
@@ -71,7 +71,7 @@ def read_status(directory: Path) -> RunStatus:
     return RunStatus(
         run_dir=str(directory),
         roles=roles,
-        metrics=last_row(directory / "metrics.jsonl"),
+        metrics=last_row(directory / METRICS_FILE),
         bottleneck=find_in(role.stats for role in roles),
     )
 

@@ -34,6 +34,7 @@ from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.v1 import status_service_pb2
 
 RUN_FILE = "run.yaml"
+METRICS_FILE = "metrics.jsonl"
 WHOLE_CONFIG_FILE = "whole_config.txt"
 """The configuration given to `start_trainer`, as its author wrote it."""
 LOCAL_KEYS = (
@@ -112,7 +113,7 @@ class Run:
     @property
     def metrics(self) -> Path:
         """The learner's metrics, one JSON object per line."""
-        return self.directory / "metrics.jsonl"
+        return self.directory / METRICS_FILE
 
     @property
     def episodes(self) -> Path:
