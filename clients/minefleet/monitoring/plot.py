@@ -10,39 +10,41 @@ from typing import Any
 
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.runs.run import METRICS_FILE
+from minefleet.runs.run import Run, read_run
 
 CURVE_FILE = "curve.png"
 MAX_POINTS = 2000
 
 
-def draw(directory: Path) -> Path | None:
+def draw(run: Run) -> Path | None:
     """Draws the curve, whole; returns its path, or None when no episode has ended yet."""
-    rows = read_rows(directory / METRICS_FILE)
-    points = [(row["env_steps"], row["episode_return_mean"]) for row in rows if row["episode_return_mean"] is not None]
-    if not points:
+    figure = make_figure(run, read_rows(run.metrics))
+    if figure is None:
         return None
-    evaluations = [
-        (row["env_steps"], row["eval_return_mean"]) for row in rows if row.get("eval_return_mean") is not None
-    ]
-    place, aside = directory / CURVE_FILE, directory / f".{CURVE_FILE}.{os.getpid()}"
-    _figure(directory.name, points[:: len(points) // MAX_POINTS + 1], evaluations).savefig(aside, format="png", dpi=130)
+    place, aside = run.directory / CURVE_FILE, run.directory / f".{CURVE_FILE}.{os.getpid()}"
+    figure.savefig(aside, format="png", dpi=130)
     aside.replace(place)
     return place
 
 
-def _figure(title: str, points: list[tuple[float, float]], evaluations: list[tuple[float, float]]) -> Any:
+def make_figure(run: Run, rows: list[dict[str, Any]]) -> Any:
+    """The figure of a run's rows, or None when no episode has ended yet."""
+    points = [(row["env_steps"], row["episode_return_mean"]) for row in rows if row["episode_return_mean"] is not None]
+    if not points:
+        return None
+
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(
-        *zip(*points, strict=True), color="#2a6f97", linewidth=1.8, label="training, mean of the last 100 episodes"
-    )
-    if evaluations:
+    window = run.config.rollout_config.episode_statistics_config.window
+    label = f"training, mean of the last {window} episode{'s' * (window > 1)}"
+    shown = points[:: len(points) // MAX_POINTS + 1]
+    axes.plot(*zip(*shown, strict=True), color="#2a6f97", linewidth=1.8, label=label)
+    if evaluations := evaluations_in(rows):
         axes.plot(*zip(*evaluations, strict=True), color="#d1495b", marker="o", markersize=3, label="evaluation")
-    axes.set(title=title, xlabel="environment steps", ylabel="return")
+    axes.set(title=run.directory.name, xlabel="environment steps", ylabel="return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -51,7 +53,17 @@ def _figure(title: str, points: list[tuple[float, float]], evaluations: list[tup
     return figure
 
 
+def evaluations_in(rows: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    """Each evaluation's environment steps and mean return: rows repeat the newest one, and add late episodes to it."""
+    found: dict[int, tuple[int, float]] = {}
+    for row in rows:
+        if row.get("eval_return_mean") is not None:
+            version = row["eval_policy_version"]
+            found[version] = (found.get(version, (row["env_steps"],))[0], row["eval_return_mean"])
+    return list(found.values())
+
+
 if __name__ == "__main__":
     die_with_launcher()
     os.environ["MPLBACKEND"] = "Agg"  # Jupyter names one that is not found elsewhere.
-    draw(Path(sys.argv[1]))
+    draw(read_run(Path(sys.argv[1])))

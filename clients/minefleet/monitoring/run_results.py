@@ -57,7 +57,7 @@ class RunResults:
         Raises:
             ImportError: If matplotlib is missing.
         """
-        return plot.draw(self.directory)
+        return plot.draw(self.run)
 
     def checkpoints(self) -> list[Path]:
         """The directories of the checkpoints that are kept, oldest first; `minefleet.load` takes each."""
