@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minefleet.core.errors import ConfigError, DeadlineError, FleetError, UnavailableError, translated
+from minefleet.core.errors import DeadlineError, FleetError, UnavailableError, translated
 from minefleet.monitoring.bottleneck import Bottleneck, find_in
 from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import role_word, state_word
-from minefleet.runs.run import METRICS_FILE, RUN_FILE, read_run
+from minefleet.runs.run import METRICS_FILE, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
@@ -62,8 +62,6 @@ def read_status(directory: Path) -> RunStatus:
     Raises:
         ConfigError: If there is no run in the directory, or the operator's certificate or token cannot be read.
     """
-    if not (directory / RUN_FILE).exists():
-        raise ConfigError(f"there is no run in {directory}")
     credentials = read_credentials(read_run(directory).config.services.security, OPERATOR)
     cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
     with ThreadPoolExecutor(max(1, len(cards))) as pool:

@@ -21,11 +21,10 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.files import appearing, write_durably
 from minefleet.core.safetensors_writer import TensorRow, word_of, write_tensors
 from minefleet.rpc.weights.weights_version import VersionInfo
-from minefleet.runs.run import RUN_FILE, Run
+from minefleet.runs.run import RUN_FILE, VERSION_FILE, Run
 from minefleet.v1 import weights_pb2
 
 MODEL_FILE = "model.safetensors"
-VERSION_FILE = "version.json"
 CONFIG_FILE = "config.yaml"
 FORMAT = 1
 METADATA = {"format": "pt"}

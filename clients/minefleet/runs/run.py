@@ -31,12 +31,17 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.files import write_whole
 from minefleet.core.schema import Schema
 from minefleet.rpc.channel import WIRE_VERSION
+from minefleet.runs.checkpoint import STATE_FILE
 from minefleet.v1 import status_service_pb2
 
 RUN_FILE = "run.yaml"
 METRICS_FILE = "metrics.jsonl"
+VERSION_FILE = "version.json"
+"""Only in the directory of an exported version."""
 WHOLE_CONFIG_FILE = "whole_config.txt"
 """The configuration given to `start_trainer`, as its author wrote it."""
+MAX_NAMED = 5
+"""Runs that are named where somebody gives the directory that holds them."""
 LOCAL_KEYS = (
     "services",
     "logger_config",
@@ -153,16 +158,18 @@ class Run:
         write_whole(self.directory / RUN_FILE, OmegaConf.to_yaml(OmegaConf.create(data)))
 
 
-def read_run(directory: Path, name: str = RUN_FILE) -> Run:
-    """Reads a run directory's `run.yaml`, or its copy of another name elsewhere.
+def read_run(directory: Path, copy: str = "") -> Run:
+    """Reads a run directory's `run.yaml`; or the copy of it that a checkpoint or an exported version has, by its name.
 
     Raises:
-        ConfigError: If there is none, or it is not a whole one.
+        ConfigError: If there is none, or it is not a whole one, or it is a copy that was not asked for.
     """
-    data = _read_file(directory, name)
+    if not copy and (directory / STATE_FILE).exists():
+        raise ConfigError(f"there is no run in {directory}: {_found_in(directory.absolute())}")
+    data = _read_file(directory, copy or RUN_FILE)
     return Run(
         directory=directory.absolute(),
-        config=from_data(data["config"], str(directory.absolute() / name)),
+        config=from_data(data["config"], str(directory.absolute() / (copy or RUN_FILE))),
         schema=Schema.from_dict(data["schema"]),
         architecture=str(data["architecture"]),
         stored=Schema.from_dict(data["stored"]) if data.get("stored") else None,
@@ -196,11 +203,29 @@ def from_dict(data: Mapping[str, Any]) -> FleetConfig:
 def _read_file(directory: Path, name: str) -> dict[str, Any]:
     path = directory.absolute() / name
     if not path.is_file():
-        raise ConfigError(f"there is no run in {directory}: {path} does not exist")
+        raise ConfigError(f"there is no run in {directory}: {_found_in(directory.absolute())}")
     data = read(str(path))
     if not {"config", "schema", "architecture"} <= set(data):
         raise ConfigError(f"{path} is not a whole run file")
     return data
+
+
+def _found_in(directory: Path) -> str:
+    """A directory that is no run, in words, and what to do with it."""
+    for file, kind in ((STATE_FILE, "a checkpoint"), (VERSION_FILE, "an exported version")):
+        if (directory / file).exists():
+            return f"it is {kind}; `minefleet eval` and `minefleet.load` take it, and train_config.resume trains on"
+    for parent in directory.parents:
+        if (parent / RUN_FILE).exists() and not (parent / STATE_FILE).exists():
+            return f"it lies in the run {parent}"
+    if not directory.exists():
+        return "it does not exist"
+    runs = sorted(path.parent.name for path in directory.glob(f"*/{RUN_FILE}"))
+    return (
+        f"it holds {', '.join(runs[:MAX_NAMED])}{', ...' * (len(runs) > MAX_NAMED)}"
+        if runs
+        else f"it has no {RUN_FILE}"
+    )
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -98,7 +98,7 @@ def read_dump(path: Path, device: torch.device) -> BadStepDump:
         bad = _read_step(path, device)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ConfigError(f"the step in {path} is damaged: {error}") from error
-    return BadStepDump(run=read_run(place), checkpoint=read(place), bad=bad)
+    return BadStepDump(run=read_run(place, RUN_FILE), checkpoint=read(place), bad=bad)
 
 
 def _read_step(path: Path, device: torch.device) -> BadStep:

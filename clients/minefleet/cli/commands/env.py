@@ -49,6 +49,6 @@ def find(settings: list[str], path_map: list[tuple[str, str]]) -> tuple[FleetCon
     required(name, overrides)
     if not name or not (Path(name) / RUN_FILE).exists():
         return load(name, overrides), None
-    run = read_run(Path(name))
+    run = read_run(Path(name), RUN_FILE)
     config = merge(to_dict(run.config), name, overrides)
     return config, run.schema if config.env == run.config.env else None

@@ -1,0 +1,61 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minefleet.core.errors import ConfigError
+from minefleet.rpc.weights.weights_version import VersionInfo
+from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
+from minefleet.runs.exported_version import CONFIG_FILE, export
+from minefleet.runs.run import RUN_FILE, Run, read_run
+
+TAKEN = "; `minefleet eval` and `minefleet.load` take it, and train_config.resume trains on"
+INFO = VersionInfo(
+    version=1,
+    epoch=1,
+    run_id="r",
+    iteration=1,
+    architecture="a",
+    tensors=0,
+    size_bytes=0,
+    publish_time=datetime(2026, 1, 2, tzinfo=UTC),
+    pinned=False,
+)
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read_run(directory)
+    start = f"there is no run in {directory}: "
+    assert str(refused.value).startswith(start)
+    return str(refused.value).removeprefix(start)
+
+
+def test_read_run_of_a_checkpoint_says_what_it_is_and_reads_its_copy_when_asked(run: Run) -> None:
+    text = (run.directory / RUN_FILE).read_text()
+    state = CheckpointState(run_id="r", iteration=1)
+    write(run.checkpoints, Checkpoint(state=state, policy={"w": np.ones(2)}, optimizer={}, rng={}, run=text))
+    assert refusal(run.checkpoints / "latest") == f"it is a checkpoint{TAKEN}"
+    assert read_run(run.checkpoints / "latest", RUN_FILE).config == run.config
+
+
+def test_read_run_of_an_exported_version_says_what_it_is_and_reads_its_copy_when_asked(run: Run) -> None:
+    target = run.directory / "exported"
+    export(target, run, INFO, [], lambda _: np.ones(1))
+    assert refusal(target) == f"it is an exported version{TAKEN}"
+    assert read_run(target, CONFIG_FILE).config == run.config
+
+
+def test_read_run_of_what_lies_in_a_run_or_holds_runs_names_them(run: Run) -> None:
+    run.checkpoints.mkdir()
+    assert refusal(run.checkpoints) == f"it lies in the run {run.directory}"
+    assert refusal(run.directory / RUN_FILE) == f"it lies in the run {run.directory}"
+    run.checkpoints.rename(run.directory / "one")
+    (run.directory / RUN_FILE).rename(run.directory / "one" / RUN_FILE)
+    assert refusal(run.directory) == "it holds one"
+
+
+def test_read_run_of_nothing_says_so(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "it has no run.yaml"
+    assert refusal(tmp_path / "nowhere") == "it does not exist"
