@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from minefleet.config import FleetConfig
 from minefleet.config.load import from_settings
+from minefleet.config.yaml_text import as_yaml
 from minefleet.core.errors import ConfigError, FleetError, GaveUpError
 from minefleet.core.files import write_whole
 from minefleet.core.user_code import reference_of
@@ -75,7 +76,7 @@ def start_trainer(
     policy_generator: Generator | None,
     env_generator: Generator | None,
     cfg: Settings,
-    whole_config: str = "",
+    whole_config: str | Settings = "",
     run_dir: Path | str | None = None,
 ) -> dict[str, Any]:
     """Trains on a run whose rollout manager is up, and blocks until that ends. Called by the main thread.
@@ -87,7 +88,8 @@ def start_trainer(
         policy_generator: As of `start_rolloutmanager`, and so are the others.
         env_generator: Likewise.
         cfg: Likewise. Only `stop`, `logger_config` and `detach_rollout_manager` may differ from what the roles have.
-        whole_config: Text that is kept in the run directory, as `whole_config.txt`, and shown by wandb.
+        whole_config: Text, or a mapping as `cfg` is, that is kept in the run directory, as `whole_config.txt`, and
+            shown by wandb.
         run_dir: Likewise.
 
     Returns:
@@ -98,6 +100,7 @@ def start_trainer(
         GaveUpError: If the learner fails for good.
     """
     config = _resolve(policy_generator, env_generator, cfg)
+    text = whole_config if isinstance(whole_config, str) else as_yaml(whole_config, "whole_config")
     directory = _directory(config, run_dir)
     manager = get_rollout_manager(directory)
     if not manager.pid:
@@ -106,7 +109,7 @@ def start_trainer(
         )
     with holding(manager.run.logs):
         try:
-            return _train(_adopt(config, join(config, directory), whole_config))
+            return _train(_adopt(config, join(config, directory), text))
         finally:
             if not config.detach_rollout_manager:
                 manager.stop()

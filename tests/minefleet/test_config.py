@@ -1,5 +1,6 @@
 from importlib import resources
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -8,9 +9,20 @@ from omegaconf import OmegaConf
 from minefleet.config import PolicyConfig
 from minefleet.config.key_docs import key_docs
 from minefleet.config.keys import all_keys
-from minefleet.config.load import MEMORY, MINESTUDIO, PIXELS, VECTORS, from_data, load, name_of, read_settings, to_yaml
+from minefleet.config.load import (
+    MEMORY,
+    MINESTUDIO,
+    PIXELS,
+    VECTORS,
+    from_data,
+    from_settings,
+    load,
+    name_of,
+    read_settings,
+    to_yaml,
+)
 from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS
-from minefleet.config.yaml_text import presets
+from minefleet.config.yaml_text import as_yaml, presets
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
@@ -361,3 +373,22 @@ def test_a_key_that_must_be_given_is_refused_until_it_is(tmp_path: Path, key: st
     with pytest.raises(ConfigError, match=rf"{key} \({path}\) must be given: it is \?\?\?"):
         load(str(path))
     assert load(str(path), [f"{key}=3"]) == load("", [f"{key}=3"])
+
+
+@pytest.mark.parametrize("settings", [{"train_config": OmegaConf.create({"discount": 0.5})}, OmegaConf.create({})])
+def test_settings_that_mix_dicts_and_omegaconf_are_read(tmp_path: Path, settings: Any) -> None:
+    expected = settings.get("train_config", {}).get("discount", load("minestudio").train_config.discount)
+    assert from_settings(settings, "cfg", {}).train_config.discount == expected
+    (tmp_path / "mine.py").write_text(
+        "from omegaconf import OmegaConf\n"
+        "online_dict = {'train_config': OmegaConf.create({'discount': 0.5}), 'env': {'id': 'CartPole-v1'}}\n"
+    )
+    assert load(str(tmp_path / "mine.py")).train_config.discount == 0.5
+
+
+def test_settings_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cfg must be a dict or a DictConfig, got 'cartpole'"):
+        from_settings(cast(Any, "cartpole"), "cfg", {})
+    with pytest.raises(ConfigError, match="whole_config is no configuration"):
+        as_yaml({"a": object()}, "whole_config")
+    assert as_yaml(OmegaConf.create({"a": {"b": 1}}), "whole_config") == as_yaml({"a": {"b": 1}}, "") == "a:\n  b: 1\n"

@@ -186,6 +186,8 @@ def plain_settings(settings: Mapping[str, Any], source: str, generators: Mapping
     Raises:
         ConfigError: If it is no plain data.
     """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{source} must be a dict or a DictConfig, got {settings!r}")
     try:
         data = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
     except OmegaConfBaseException as error:

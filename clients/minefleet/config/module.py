@@ -47,9 +47,9 @@ def answer(path: Path) -> dict[str, Any]:
 def _plain(settings: Any, path: Path) -> dict[str, Any]:
     from omegaconf import DictConfig, OmegaConf
 
-    data = OmegaConf.to_container(settings) if isinstance(settings, DictConfig) else settings
-    if not isinstance(data, dict):
+    if not isinstance(settings, dict | DictConfig):
         raise ConfigError(f"{path}: {SETTINGS} must be a dict, got a {type(settings).__name__}")
+    data = OmegaConf.to_container(OmegaConf.create(settings))
     return json.loads(json.dumps(data))  # type: ignore[no-any-return]  # JSON has no types; refuses what is no data.
 
 

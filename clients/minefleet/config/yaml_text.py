@@ -1,7 +1,7 @@
 """Reads YAML: files, presets and values on the command line. A mistake is a ConfigError with its place."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -68,6 +68,18 @@ def read_yaml(read_text: Callable[[], str], path: Path) -> Data:
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ConfigError(f"{path} must hold keys and values, as in `seed: 1`")
     return cast(Data, data)
+
+
+def as_yaml(settings: Mapping[str, Any], source: str) -> str:
+    """Writes nested plain data or a `DictConfig`, which `source` names in messages, as YAML.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    try:
+        return OmegaConf.to_yaml(OmegaConf.create(dict(settings)))
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ConfigError(f"{source} is no configuration: {first_line(error)}") from error
 
 
 def _place(error: yaml.YAMLError) -> str:
