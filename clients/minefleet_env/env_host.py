@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minefleet_env.errors import EnvError
+from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
 from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.space_conversion import reader, schema_of, writer
@@ -53,7 +53,8 @@ class EnvHost:
             except Exception as error:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
                 kinds[index], ending = Kind.FAILED, None
                 kind = error.kind if isinstance(error, EnvError) else "exception"
-                failures[index] = Failure(kind, traceback.format_exc()[-MAX_TEXT:])
+                is_ours = isinstance(error, (EnvError, RefusedError))
+                failures[index] = Failure(kind, (str(error) if is_ours else traceback.format_exc())[-MAX_TEXT:])
             if ending is not None:
                 endings[index] = ending
         return Reply(kinds=bytes(kinds), endings=endings, failures=failures)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from minefleet_env import slot_arrays
 from minefleet_env.env_host import HostedEnv, rendered
-from minefleet_env.errors import EnvError, RefusedError
+from minefleet_env.errors import EnvError, RefusedError, in_one_line
 from minefleet_env.make_env import make
 from minefleet_env.packets import Command
 from minefleet_env.space_conversion import schema_of
@@ -97,6 +97,6 @@ def _frame_shape(config: Mapping[str, Any], seed: int) -> list[int]:
     except Exception as error:
         raise RefusedError(
             "the environment cannot render frames for videos, and its observation has no pixels: "
-            f"{type(error).__name__}: {error}; make it support render_mode='rgb_array', or set "
+            f"{in_one_line(error)}; make it support render_mode='rgb_array', or set "
             "train_config.record_video_interval=0"
         ) from error

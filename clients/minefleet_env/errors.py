@@ -22,7 +22,9 @@ class EnvError(Exception):
 
 
 def in_one_line(error: BaseException) -> str:
-    """The exception with the place that raised it."""
+    """The exception with the place that raised it; of ours, its whole message."""
+    if type(error).__module__.startswith("minefleet"):
+        return " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     frame = traceback.extract_tb(error.__traceback__)[-1]

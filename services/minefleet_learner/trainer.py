@@ -210,7 +210,9 @@ class BaseTrainer(ABC):
     def _set_up(self) -> tuple[Policy, Optimizer]:
         made = self.setup_model_and_optimizer()
         if not isinstance(made, tuple) or len(made) != 2:
-            raise GaveUpError(f"setup_model_and_optimizer must return a policy and an optimizer, got {made!r}")
+            raise GaveUpError(
+                f"setup_model_and_optimizer must return a policy and an optimizer, got a {type(made).__name__}"
+            )
         self.policy, self.optimizer = made
         return self.policy, self.optimizer
 

@@ -33,8 +33,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         report = _run(read_run(arguments.run_dir), arguments)
     except FleetError as error:
-        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-        print(f"minefleet: {kind}{error}", file=sys.stderr)  # noqa: T201  # This module is a command.
+        print(f"minefleet: {error}", file=sys.stderr)  # noqa: T201  # This module is a command.
         return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
     print(json.dumps(report))  # noqa: T201
     return 0

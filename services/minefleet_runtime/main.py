@@ -28,6 +28,7 @@ from minefleet_runtime.role_context import RoleContext, StatusTracker, section_o
 
 logger = logging.getLogger(__name__)
 
+EXIT_CODES: dict[type[FleetError], int] = {ConfigError: EXIT_CONFIG, GaveUpError: EXIT_GAVE_UP}
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -99,15 +100,9 @@ def _exit_code(work: Callable[[], None], title: str, run_directory: Path) -> int
         work()
     except StoppedError as error:
         logger.info("%s", error)
-    except ConfigError as error:
-        logger.error("%s", error)
-        return EXIT_CONFIG
-    except GaveUpError as error:
-        logger.error("%s: %s", type(error).__name__, error)
-        return EXIT_GAVE_UP
     except FleetError as error:
-        logger.error("%s: %s", type(error).__name__, error)
-        return EXIT_FAILED
+        logger.error("%s", error)
+        return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)
     except Exception as error:
         line = user_line(error)
         if not line:

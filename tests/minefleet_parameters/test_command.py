@@ -159,7 +159,7 @@ def test_a_version_that_is_not_there_is_refused_with_the_oldest_that_is(
     run: Run, command: Command, tmp_path: Path
 ) -> None:
     asked = [(("pin", "1"), ()), (("export", str(tmp_path / "out")), ("--version", "1"))]
-    message = f"NotFoundError: version 1 is not there; the oldest available is 2, the newest {KEPT + 1}\n"
+    message = f"minefleet: version 1 is not there; the oldest available is 2, the newest {KEPT + 1}\n"
     with serving(run) as learner:
         for words in (("export", str(tmp_path / "out")), ("pin",)):
             assert "no version has been published yet" in command(*words).refusal(1)
@@ -180,9 +180,9 @@ def test_a_damaged_tensor_is_never_exported(run: Run, command: Command, tmp_path
         options = ("--version", str(*damaged))
         live = command("export", str(tmp_path / "out"), options=options).refusal(1)
     stopped = command("export", str(tmp_path / "out"), options=options)
-    assert f"CorruptError: tensor {path.stem} is damaged on the disk of parameters" in live
+    assert f"minefleet: tensor {path.stem} is damaged on the disk of parameters" in live
     assert (stopped.code, stopped.stdout) == (1, "")
-    assert f"CorruptError: tensor {path.stem} is damaged on the disk of parameters" in stopped.stderr
+    assert f"minefleet: tensor {path.stem} is damaged on the disk of parameters" in stopped.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
     command("export", str(tmp_path / "out"), options=("--version", str(3 - damaged[0])))
     assert_exported(tmp_path / "out", 3 - damaged[0])

@@ -52,7 +52,7 @@ def end_of(role: Role) -> tuple[int, str]:
     ("what", "code", "line"),
     [
         ("config", 2, "discount must lie in [0, 1], got 2"),
-        ("fleet", 1, "UnavailableError: replay has gone"),
+        ("fleet", 1, " ERROR   replay minefleet_runtime.main: replay has gone"),
         ("stopped", 0, "stopped while waiting for replay"),
     ],
 )

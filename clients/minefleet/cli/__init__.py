@@ -92,12 +92,9 @@ def _run(
 
             refuse_options(unknown, words)
         return command(arguments)
-    except ConfigError as error:
-        print(f"minefleet: {error}", file=sys.stderr)
-        return EXIT_CONFIG
     except FleetError as error:
-        print(f"minefleet: {type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        print(f"minefleet: {error}", file=sys.stderr)
+        return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_SIGNAL
     except BrokenPipeError:

@@ -97,7 +97,7 @@ def play(pool: Pool, schema: Schema, arguments: argparse.Namespace) -> EnvCheckR
     except GaveUpError as error:
         if not report.rss_bytes:
             raise
-        report.ended_by = f"{type(error).__name__}: {error}"
+        report.ended_by = str(error)
     finally:
         pool.close()
     return report

@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
         run = read_run(arguments.run_dir)
         report = {"run_dir": str(run.directory)} | _run(run, arguments)
     except FleetError as error:
-        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-        print(f"minefleet: {kind}{error}", file=sys.stderr)  # noqa: T201  # This module is a command.
+        print(f"minefleet: {error}", file=sys.stderr)  # noqa: T201  # This module is a command.
         return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
     print(json.dumps(report))  # noqa: T201
     return _exit_code(report, arguments)

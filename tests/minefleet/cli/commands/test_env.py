@@ -123,7 +123,7 @@ def test_an_environment_that_fails_at_its_first_start_in_an_actor_ends_the_run_l
     assert json.loads(failed.stdout)["stopped_by"] == "failure"
     assert 'raise RuntimeError("there can be only one")' in failed.stderr
     assert "starts again" not in failed.stderr
-    assert (tmp_path / "run" / "logs" / "actor-0.log").read_text().count("EnvStartError") == 1
+    assert (tmp_path / "run" / "logs" / "actor-0.log").read_text().count(" ERROR ") == 1
     shown = reproduced(cli, failed)
     assert shown.returncode == 1 and "RuntimeError: there can be only one" in shown.stdout
 
