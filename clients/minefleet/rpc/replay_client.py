@@ -18,7 +18,6 @@ from minefleet.rpc.fragment_reader import FragmentReader
 from minefleet.rpc.replay_types import (
     NO_POSITION,
     AppendResult,
-    EpisodePage,
     Lease,
     LeasedChunk,
     Name,
@@ -218,11 +217,10 @@ class ReplayClient:
         request = replay_service_pb2.ReleaseRequest(learner=self._learner(), lease=number)
         self._call(lambda: self._stub.Release(request, timeout=CALL_TIMEOUT_S))
 
-    def read_episodes(self, cursor: int, limit: int) -> EpisodePage:
+    def read_episodes(self, cursor: int, limit: int) -> replay_service_pb2.ReadEpisodesResponse:
         """Returns finished episodes from a cursor on, in the order in which replay stored them."""
         request = replay_service_pb2.ReadEpisodesRequest(learner=self._learner(), cursor=cursor, limit=limit)
-        response = self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
-        return EpisodePage(episodes=list(response.episodes), next_cursor=response.next_cursor)
+        return self._call(lambda: self._stub.ReadEpisodes(request, timeout=CALL_TIMEOUT_S))
 
     def why_dropped(self, stream: str = "", limit: int = 100) -> list[DropRecord]:
         """Returns why fragments of a stream, or of all, left; the latest first, as far back as replay remembers.

@@ -1,16 +1,12 @@
 """The requests and answers of replay, as its client gives them: plain values, in seconds and versions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from minefleet.rpc.durations import in_seconds
-from minefleet.v1 import (
-    episode_pb2,
-    fragment_pb2,
-    replay_service_pb2,
-)
+from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 Order = Literal["least_used", "uniform", "oldest"]
 Outcome = Literal["stored", "duplicate", "expired"]
@@ -138,42 +134,6 @@ class LeasedChunk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepAccount:
-    """The fate of the steps of a task or a stream, as counted by replay."""
-
-    name: str
-    played: int
-    trained: int
-    dropped: Mapping[str, int]
-    """Steps that left untrained, by reason."""
-    too_slow: int
-    """Streams that are refused now since they are too slow."""
-    needed_s: float
-    """The window that the slowest of those needs, seconds."""
-    let_off: int
-    """Steps that `balance` let it off."""
-    staleness: int
-    """Sum over its trained steps, at their first use."""
-    age_s: float
-    """Likewise, from the beginning of a step's chunk until it was leased, seconds."""
-
-    @classmethod
-    def from_proto(cls, account: replay_service_pb2.StepAccount) -> "StepAccount":
-        """As replay sends it."""
-        return cls(
-            name=account.name,
-            played=account.played,
-            trained=account.trained,
-            dropped=dict(account.dropped),
-            too_slow=account.too_slow,
-            needed_s=in_seconds(account.needed_window),
-            let_off=account.let_off,
-            staleness=account.trained_staleness,
-            age_s=in_seconds(account.trained_age),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
     """Leased chunks; none when the wait ran out, and then nothing was charged."""
 
@@ -183,9 +143,9 @@ class Lease:
     """Environment steps that actors have reported, in total."""
     env_failures: int
     """Environment failures that actors have reported, in total."""
-    tasks: list[StepAccount]
+    tasks: Sequence[replay_service_pb2.StepAccount]
     """The fate of each task's steps since replay started."""
-    starved_streams: list[StepAccount]
+    starved_streams: Sequence[replay_service_pb2.StepAccount]
     """The same of some streams of which less than half of the steps are trained on."""
     window_s: float
     """From a version to the end of the last lease that may hold what it acted, seconds; 0 while that is not known."""
@@ -200,17 +160,8 @@ class Lease:
             chunks=[LeasedChunk.from_proto(chunk) for chunk in response.chunks],
             env_steps=response.env_steps,
             env_failures=response.env_failures,
-            tasks=[StepAccount.from_proto(account) for account in response.tasks],
-            starved_streams=[StepAccount.from_proto(account) for account in response.starved_streams],
+            tasks=response.tasks,
+            starved_streams=response.starved_streams,
             window_s=in_seconds(response.window),
             interval_s=in_seconds(response.interval),
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpisodePage:
-    """A page of the episode log."""
-
-    episodes: list[episode_pb2.EpisodeRecord]
-    next_cursor: int
-    """The next position in the episode log."""

@@ -17,7 +17,7 @@ from itertools import chain
 from minefleet.core.errors import FencedError, FleetError, NotFoundError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.replay_client import ReplayClient
-from minefleet.rpc.replay_types import EpisodePage, Lease, LeasedChunk, Order, Packed, Position
+from minefleet.rpc.replay_types import Lease, LeasedChunk, Order, Packed, Position
 from minefleet.v1 import episode_pb2
 
 EPISODES_PER_PAGE = 1000
@@ -120,11 +120,10 @@ class Shards:
     def read_episodes(self, cursors: Sequence[int]) -> NewEpisodes:
         """Returns finished episodes from one cursor per shard on, none for the beginning."""
         starts = cursors or [0] * len(self._parts)
-        logs = [_read_log(part.replay, cursor) for part, cursor in zip(self._parts, starts, strict=True)]
-        return NewEpisodes(
-            records=[record for log in logs for record in log.episodes],
-            cursors=[log.next_cursor for log in logs],
-        )
+        new = NewEpisodes(records=[], cursors=[])
+        for part, cursor in zip(self._parts, starts, strict=True):
+            new.cursors.append(_read_log(part.replay, cursor, new.records))
+        return new
 
     def close(self) -> None:
         """Closes all channels; calls in flight fail."""
@@ -134,10 +133,11 @@ class Shards:
             part.replay.close()
 
 
-def _read_log(replay: ReplayClient, cursor: int) -> EpisodePage:
-    records, more = list[episode_pb2.EpisodeRecord](), True
+def _read_log(replay: ReplayClient, cursor: int, records: list[episode_pb2.EpisodeRecord]) -> int:
+    """Appends the records from a cursor on; returns where to go on."""
+    more = True
     while more:
         page = replay.read_episodes(cursor, EPISODES_PER_PAGE)
         records += page.episodes
         cursor, more = page.next_cursor, len(page.episodes) == EPISODES_PER_PAGE
-    return EpisodePage(episodes=records, next_cursor=cursor)
+    return cursor

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from minefleet.config import FleetConfig
-from minefleet.rpc.replay_types import Lease, StepAccount
+from minefleet.rpc.durations import in_seconds
+from minefleet.rpc.replay_types import Lease
+from minefleet.v1.replay_service_pb2 import StepAccount
 from minefleet_learner.metrics.episode_window import bounded
 
 WINDOW = 20
@@ -66,8 +68,8 @@ class StepShares:
                         PLAYED: account.played,
                         TRAINED: account.trained,
                         LET_OFF: account.let_off,
-                        STALENESS: account.staleness,
-                        AGE_MS: round(1000 * account.age_s),
+                        STALENESS: account.trained_staleness,
+                        AGE_MS: round(1000 * in_seconds(account.trained_age)),
                         **account.dropped,
                     }
                 )
@@ -146,7 +148,7 @@ def _slow(answers: Sequence[Lease]) -> dict[str, list[float]]:
     for answer in answers:
         for account in answer.tasks:
             if account.too_slow:
-                slow.setdefault(account.name, []).extend([account.needed_s] * account.too_slow)
+                slow.setdefault(account.name, []).extend([in_seconds(account.needed_window)] * account.too_slow)
     return slow
 
 

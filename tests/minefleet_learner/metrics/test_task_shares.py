@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig
-from minefleet.rpc.replay_types import Lease, StepAccount
+from minefleet.rpc.durations import duration
+from minefleet.rpc.replay_types import Lease
+from minefleet.v1.replay_service_pb2 import StepAccount
 from minefleet_learner.metrics.task_shares import FIRST_ITERATIONS, WINDOW, StepShares
 
 CONFIG = FleetConfig(env=EnvConfig(id="CartPole-v1"), train_config=TrainConfig(batches_per_iteration=4))
@@ -21,10 +23,10 @@ def stats(
         trained=trained,
         dropped={"stale": stale},
         too_slow=too_slow,
-        needed_s=needed_s,
+        needed_window=duration(needed_s),
         let_off=let_off,
-        staleness=2 * trained,
-        age_s=3.0 * trained,
+        trained_staleness=2 * trained,
+        trained_age=duration(3.0 * trained),
     )
 
 
