@@ -13,13 +13,13 @@ from tests.fuzz.fleet import send
 from tests.fuzz.logs import errors
 from tests.fuzzing import EXTENTS, fuzz_steps, messages, mutated
 from tests.minefleet_replay.conftest import RUN, Server
+from tests.minefleet_replay.recount import recount
 
 from minefleet.rpc.channel import connect
 from minefleet.rpc.codec import checksum
 from minefleet.v1 import replay_service_pb2 as pb
 from minefleet.v1 import replay_service_pb2_grpc
 from minefleet.v1.fragment_pb2 import ChunkName
-from minefleet_replay.engine.recount import recount
 
 EXAMPLES, STEPS = 25, 25
 TIMEOUT_S = 30.0

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.minefleet_replay.recount import recount
 
 from minefleet.config import (
     EnvConfig,
@@ -30,7 +31,6 @@ from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, sta
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest
 from minefleet_replay.engine.metrics import make_metrics
-from minefleet_replay.engine.recount import recount
 from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import messages, mutated
+from tests.minefleet_replay.recount import recount
 
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.channel import connect, pieces
 from minefleet.rpc.codec import encode
 from minefleet.v1 import fragment_pb2, replay_service_pb2, tensor_pb2
-from minefleet_replay.engine.recount import recount
 
 SERVICE = replay_service_pb2.DESCRIPTOR.services_by_name["ReplayService"]
 TIMEOUT_S = 30.0

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.minefleet_replay.recount import recount
 
-from minefleet_replay.engine.recount import recount
 from minefleet_replay.storage.open_rocksdb import open_store
 from replay_opening import PATIENCE_S, client_of, fill, make_run, running, stream_of
 

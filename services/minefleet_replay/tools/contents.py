@@ -13,7 +13,7 @@ from minefleet.core.errors import CorruptError
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.drop_log import read_drop
 from minefleet_replay.state.actor_counts import ActorCounts
-from minefleet_replay.state.chunk import FragmentEntry
+from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName, StreamNames
 from minefleet_replay.state.lease_table import LeaseTable, read_rows
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
@@ -68,20 +68,6 @@ class Faults:
 
 
 @dataclass(slots=True)
-class StoredChunk:
-    """A chunk, by its rows."""
-
-    name: ChunkName
-    id: int
-    fragments: list[FragmentEntry] = field(default_factory=list)
-
-    @property
-    def sound(self) -> list[int]:
-        """The steps of the fragments that are not quarantined."""
-        return [fragment.steps for fragment in self.fragments if not fragment.corrupt]
-
-
-@dataclass(slots=True)
 class StoreContents:
     """The rows, parsed."""
 
@@ -89,7 +75,7 @@ class StoreContents:
     faults: Faults = field(default_factory=Faults)
     metas: dict[int, FragmentRow] = field(default_factory=dict)
     """By append number; without headers."""
-    chunks: dict[int, StoredChunk] = field(default_factory=dict)
+    chunks: dict[int, Chunk] = field(default_factory=dict)
     """By id, the oldest first."""
     rotten: set[int] = field(default_factory=set)
     """Numbers of fragments, not quarantined yet, whose payload is not what was appended."""
@@ -149,12 +135,12 @@ def _parsed(
 
 
 def _read_fragments(contents: StoreContents) -> None:
-    by_name: dict[ChunkName, StoredChunk] = {}
+    by_name: dict[ChunkName, Chunk] = {}
     for _, meta in _parsed(contents, "meta", _read_meta):
         number = meta.fragment.number
         name = ChunkName(meta.stream, meta.fragment.chunk)
         if name not in by_name:
-            by_name[name] = contents.chunks[number] = StoredChunk(name, number)
+            by_name[name] = contents.chunks[number] = Chunk(name, number)
         by_name[name].fragments.append(meta.fragment)
         contents.metas[number] = meta
         contents.last_number = max(contents.last_number, number)

@@ -1,23 +1,51 @@
 """Verifies a store: every row, every payload, what rows say of each other, and the ledger against all of them."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import CorruptError
-from minefleet_replay.engine.recount import Recount
 from minefleet_replay.engine.recovery import PAYLOADS, identity_of
+from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import MAX_STREAMS, NOTHING
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity
 from minefleet_replay.storage.rocksdb_store import DATABASE
-from minefleet_replay.tools.contents import Faults, StoreContents, StoredChunk, read_contents
+from minefleet_replay.tools.contents import Faults, StoreContents, read_contents
 from minefleet_replay.tools.offline_store import looking, payloads_in
 
 DEPARTED: tuple[Bucket, ...] = ("trained", "expired", "evicted")
 DROPPED_BUCKETS: tuple[Bucket, ...] = (*DEPARTED, "corrupt")
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """The sums of the rows."""
+
+    ledger: Ledger
+    """As it was written."""
+    named: int
+    """Names that streams remember: every fragment ever appended, while no stream is forgotten."""
+    live: Amount
+    leased: Amount
+    quarantined: Amount
+    """The corrupt fragments that are still stored."""
+
+    def faults(self) -> Iterator[str]:
+        """The sums that do not agree."""
+        if not self.ledger.is_balanced:
+            yield f"the buckets do not add up: {self.ledger}"
+        if self.named > self.ledger.appended:
+            yield f"streams name {self.named} fragments, {self.ledger.appended} were appended"
+        for unit, account in self.ledger._asdict().items():
+            live, leased, quarantined = (getattr(one, unit) for one in (self.live, self.leased, self.quarantined))
+            for bucket, counted, recounted in (("live", account.live, live), ("leased", account.leased, leased)):
+                if counted != recounted:
+                    yield f"the ledger counts {counted} {unit} as {bucket}, the rows hold {recounted}"
+            if quarantined > account.corrupt:
+                yield f"{quarantined} {unit} are quarantined, the ledger counts {account.corrupt} as corrupt"
 
 
 def fsck(directory: Path, limits: Limits) -> dict[str, Any]:
@@ -75,7 +103,7 @@ def check(contents: StoreContents, identity: ShardIdentity, limits: Limits) -> N
         faults.add("ledger", text)
 
 
-def chunk_faults(contents: StoreContents, chunk: StoredChunk, limits: Limits) -> Iterator[str]:
+def chunk_faults(contents: StoreContents, chunk: Chunk, limits: Limits) -> Iterator[str]:
     """Faults that make a chunk unusable, other than its bytes."""
     charge = contents.uses.get(chunk.id, 0) + contents.leased[chunk.id]
     if charge > limits.max_reuse:
@@ -93,7 +121,7 @@ def chunk_faults(contents: StoreContents, chunk: StoredChunk, limits: Limits) ->
         yield f"fragments {missing} of it are missing"
 
 
-def name_faults(contents: StoreContents, chunk: StoredChunk) -> Iterator[str]:
+def name_faults(contents: StoreContents, chunk: Chunk) -> Iterator[str]:
     """Names that a chunk's stream lacks."""
     names = contents.names.get(chunk.name.stream, NOTHING)
     unknown = [one.sequence for one in chunk.fragments if not names.knows_sequence(one.sequence)]
@@ -130,21 +158,23 @@ def ledger_faults(contents: StoreContents, identity: ShardIdentity, limits: Limi
 def recount_of(contents: StoreContents, ledger: Ledger) -> Recount:
     """The buckets, counted by the rows."""
     leased = contents.leased
-    leased_steps = [steps for chunk in contents.chunks.values() if leased[chunk.id] for steps in chunk.sound]
-    live = [steps for chunk in contents.chunks.values() if not leased[chunk.id] for steps in chunk.sound]
     return Recount(
         ledger=ledger,
         named=sum(high - low for names in contents.names.values() for low, high in names.fragments),
-        live=Amount(len(live), sum(live)),
-        leased=Amount(len(leased_steps), sum(leased_steps)),
+        live=total(chunk.sound for chunk in contents.chunks.values() if not leased[chunk.id]),
+        leased=total(chunk.sound for chunk in contents.chunks.values() if leased[chunk.id]),
         quarantined=quarantined_of(contents),
     )
 
 
 def quarantined_of(contents: StoreContents) -> Amount:
     """The corrupt fragments that are still stored."""
-    steps = [meta.fragment.steps for meta in contents.metas.values() if meta.fragment.corrupt]
-    return Amount(len(steps), sum(steps))
+    return total(Amount(1, meta.fragment.steps) for meta in contents.metas.values() if meta.fragment.corrupt)
+
+
+def total(amounts: Iterable[Amount]) -> Amount:
+    """The sum of amounts."""
+    return Amount(*map(sum, zip((0, 0), *amounts, strict=True)))
 
 
 def remembers_all(contents: StoreContents, ledger: Ledger, limits: Limits) -> bool:
