@@ -2,7 +2,7 @@
 
     python benchmarks/actor_faulty.py [--slots 32] [--seconds 300] [--calm-seconds 60]
 
-A real actor plays `minefleet/Faulty-v0`, whose steps take 50 ms: without faults, with all of them, and without again.
+A real actor plays `harness/faulty.py`, whose steps take 50 ms: without faults, with all of them, and without again.
 Each environment fails about every 200 steps, in every way that there is. Then every stored step is looked at: see
 `harness/auditing.py`. Case `faulty`: steps/s with faults (ours) and without (limit). It fails when anything is left
 behind, memory grows or the audit finds a fault.
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.auditing import Audit
+from harness.faulty import LIFE_FAULTS, RESET_FAULTS, STEP_FAULTS
 from harness.faulty_fleet import Vitals, env_steps, faulty_fleet, vitals
 from harness.replaying import Server
 from harness.report import aligned, line
 from minefleet.config import WorkerConfig
-from minefleet.envs.faulty import LIFE_FAULTS, RESET_FAULTS, STEP_FAULTS
 
 STEPS_PER_FAULT = 200
 STEP_S = 0.05

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from harness.auditing import Audit, Name, audit
+from harness.faulty import Faulty, Mark
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import tree_map
 from minefleet.envs import schema_of
-from minefleet.envs.faulty import Faulty, Mark
 from minefleet.v1 import episode_pb2
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder

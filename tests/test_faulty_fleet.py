@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.faulty import STEP_FAULTS
 from harness.faulty_fleet import FaultyFleet, env_steps, faulty_fleet
 from minefleet.config import WorkerConfig
-from minefleet.envs.faulty import STEP_FAULTS
 
 pytestmark = pytest.mark.fleet
 

@@ -1,6 +1,6 @@
-"""Proves from what replay holds of `minefleet/Faulty-v0` that every stored step is a good one, once and in its place.
+"""Proves from what replay holds of `harness.faulty` that every stored step is a good one, once and in its place.
 
-A step shows by itself which one it is (see `minefleet.envs.faulty`): its observation carries a mark; the mark of the
+A step shows by itself which one it is (see `harness.faulty`): its observation carries a mark; the mark of the
 observation after it, its reward and the end of its episode follow from the mark and the action. So there is nothing to
 compare with but the steps themselves and the episode records, which must tell the same story.
 """
@@ -13,8 +13,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.faulty import NO_ACTION, Mark, ending_of, read_mark, reward_of
 from minefleet.core.fragment import Fragment
-from minefleet.envs.faulty import NO_ACTION, Mark, ending_of, read_mark, reward_of
 from minefleet.v1 import episode_pb2
 
 Name = tuple[str, int]

@@ -1,4 +1,4 @@
-"""Actors, replay and parameters as processes, over `minefleet/Faulty-v0`, and what they leave behind.
+"""Actors, replay and parameters as processes, over environments that fail, and what they leave behind.
 
 There is no learner: this process publishes weights in its place, and in the end leases and reads all that was stored.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness import faulty
 from harness.auditing import Audit, Name, audit
 from harness.processes import resident_bytes
 from harness.replaying import LEARNER, RUN_ID, Server, serving
@@ -107,7 +108,7 @@ def faulty_fleet(
     """A fleet in a directory of its own, whose weights are already published."""
     armed_by = directory / "armed"
     calm = EnvConfig(
-        id="minefleet/Faulty-v0",
+        generator=f"{faulty.__file__}:Faulty",
         kwargs={"shape": [48], "armed_by": str(armed_by), "episode_length": 50} | env,
     )
     config = FleetConfig(
@@ -123,8 +124,8 @@ def faulty_fleet(
     )
     run = prepare(config, directory / "run")
     # After that, since a run does not begin whose very first reset fails.
-    faulty = replace(calm, kwargs=calm.kwargs | {"faults": dict(faults)})
-    run = replace(run, config=replace(run.config, env=faulty))
+    failing = replace(calm, kwargs=calm.kwargs | {"faults": dict(faults)})
+    run = replace(run, config=replace(run.config, env=failing))
     run.write()
     with ExitStack() as stack:
         replay, parameters = (stack.enter_context(serving(run, role)) for role in ("replay", "parameters"))

@@ -3,7 +3,6 @@
 `minefleet/Recall-v0`     a cue to be named after a delay; needs memory
 `minefleet/Corridor-v0`   endless, cut by a time limit; its value is known
 `minefleet/Crafter-v0`    Crafter, with worlds made ahead
-`minefleet/Faulty-v0`     fails in every way, by chance; marks its observations
 
 Any environment may report on a finished episode in the last step's info: `info["metrics"]`, a dict from names to
 floats, and `info["task"]`, the name of the task that was played. `info["error"]`, in any step, says that the
@@ -26,7 +25,6 @@ _OURS = {
     "minefleet/Recall-v0": "minefleet.envs.recall:Recall",
     "minefleet/Corridor-v0": "minefleet.envs.corridor:Corridor",
     "minefleet/Crafter-v0": "minefleet.envs.crafter:Crafter",
-    "minefleet/Faulty-v0": "minefleet.envs.faulty:Faulty",
 }
 for _id, _entry_point in _OURS.items():
     gymnasium.register(_id, entry_point=_entry_point)

@@ -8,7 +8,7 @@ from minefleet.config import EnvConfig
 from minefleet.core.errors import ConfigError
 from minefleet.envs import make
 
-IDS = ("minefleet/Recall-v0", "minefleet/Corridor-v0", "minefleet/Crafter-v0", "minefleet/Faulty-v0")
+IDS = ("minefleet/Recall-v0", "minefleet/Corridor-v0", "minefleet/Crafter-v0")
 
 GENERATORS = """
 import gymnasium

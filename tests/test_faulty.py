@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.envs.faulty import ACTIONS, NO_ACTION, Faulty, Mark, ending_of, read_mark, reward_of
+from harness.faulty import ACTIONS, NO_ACTION, Faulty, Mark, ending_of, read_mark, reward_of
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 U32 = st.integers(0, 2**32 - 1)
 SMALL: dict[str, Any] = {"shape": (5, 4, 2), "episode_length": 6}
 RAISED = "a fault, as requested"
@@ -85,11 +86,13 @@ def test_steps_and_resets_raise() -> None:
 @pytest.mark.parametrize(("fault", "code"), [("exit", 1), ("segfault", -11), ("hang", None), ("reset_hang", None)])
 def test_processes_die_and_hang(fault: str, code: int | None) -> None:
     program = (
-        "from minefleet.envs.faulty import Faulty\n"
+        "from harness.faulty import Faulty\n"
         f"env = Faulty(faults={{{fault!r}: 1.0}}, shape=(20,))\n"
         "print('made', flush=True); env.reset(seed=0); env.step(0); print('stepped')"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=BENCHMARKS
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "made\n"
         if code is None:
