@@ -1,8 +1,9 @@
 """Corridor: an endless walk, cut by a time limit, whose value is known exactly.
 
 The corridor is closed to a ring, so every cell is like every other. The walk has no end; only an episode has, after a
-random number of steps that the observation does not show. So the value is the same in every cell at every time, and a
-learner that takes the time limit for an end learns one far too low: below `limit` instead of 1 / (1 - discount).
+random number of steps that the observation does not show. So the value is the same in every cell at every time:
+p / (1 - discount) for a policy that steps forward with probability p. A learner that takes the time limit for an end
+learns one far too low: below `limit`.
 """
 
 from typing import Any
@@ -15,24 +16,8 @@ from numpy.typing import NDArray
 BACK, FORWARD = 0, 1
 
 
-def true_value(discount: float, forward: float = 1.0) -> float:
-    """Computes the value of every cell for a policy that steps forward with one probability everywhere.
-
-        V = Σₖ γᵏ E[r] = p / (1 - γ)
-
-    Args:
-        discount: γ per step, in [0, 1).
-        forward: p, the probability of stepping forward: 1 for the optimal policy, 0.5 for the uniform one.
-    """
-    if not 0 <= discount < 1:
-        raise ValueError(f"discount must lie in [0, 1), got {discount}")
-    if not 0 <= forward <= 1:
-        raise ValueError(f"forward must lie in [0, 1], got {forward}")
-    return forward / (1 - discount)
-
-
 class Corridor(gymnasium.Env[NDArray[np.float32], Any]):
-    """A ring of `length` cells. Stepping forward pays 1, stepping back nothing; `true_value` is the value.
+    """A ring of `length` cells. Stepping forward pays 1, stepping back nothing.
 
     obs     [length] float32: the cell, one-hot
     action  0 back, 1 forward
