@@ -278,7 +278,7 @@ def play(
     batcher = InferenceBatcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
     lanes_ = StreamRouter("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK)
     actor = Actor(
-        pool=pool,
+        pool=pool,  # type: ignore[arg-type]  # Likewise.
         inference=inference,
         batcher=batcher,
         recorder=Recorder(schema, SLOTS, 6),

@@ -8,10 +8,10 @@ from minefleet_actor.pool.pool_interface import (
     EpisodeEnd,
     Failure,
     Kind,
-    Pool,
     Ready,
     Slots,
 )
+from minefleet_actor.pool.slot_table import Pool
 
 __all__ = [
     "EnvGaveUpError",

@@ -28,8 +28,8 @@ Start, wait and close belong to one thread, which must outlive the pool's proces
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ from minefleet_actor.pool.process_supervisor import (
     timeouts_s,
 )
 from minefleet_actor.pool.recycle_schedule import RecycleSchedule
-from minefleet_actor.pool.slot_table import SlotTable, SlotTablePool
+from minefleet_actor.pool.slot_table import Pool
 from minefleet_actor.pool.start_limiter import StartLimiter
 from minefleet_env import boot, slot_arrays
 from minefleet_env.packets import Command, Setup
@@ -60,24 +60,12 @@ KILL_SHARE = 1.25
 """Share of `max_rss_bytes` beyond which a process is not left alone until its episode ends."""
 
 
-class EnvPool(SlotTablePool):
+class EnvPool(Pool):
     """Environments in processes of their own; see `Pool` for the contract."""
 
-    def __init__(
-        self,
-        env_config: EnvConfig,
-        schema: Schema,
-        worker_config: WorkerConfig,
-        *,
-        seed: int,
-        actor_index: int,
-        frame_shape: Sequence[int] | None = None,
-    ) -> None:
-        self._env_config = env_config
-        self._schema = schema.to_dict()
-        self._frame_shape = frame_shape
+    def __init__(self, env_config: EnvConfig, schema: Schema, worker_config: WorkerConfig, **options: Any) -> None:
+        super().__init__(env_config, schema, worker_config, **options)
         self._config = worker_config
-        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index)
         self._turnstile = StartLimiter(worker_config.max_resets_at_once)
         self._wear = RecycleSchedule(worker_config.num_envs, worker_config.restart_interval, time.monotonic())
         self._log = FailureLog()
@@ -111,13 +99,13 @@ class EnvPool(SlotTablePool):
         self._book.breaker.until_s[:] = time.monotonic() + spread
 
     def step(self, slots: Slots, action: Tree) -> None:
-        """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
-        self._book.step(slots, action)
+        """See `Pool`."""
+        super().step(slots, action)
         self._asked.update((slots // self._config.envs_per_process).tolist())
 
     def reset(self, slots: Slots) -> None:
-        """Asks for a new episode in each slot, from the next `wait` on or as soon as the process is up again."""
-        self._book.reset(slots)
+        """See `Pool`."""
+        super().reset(slots)
         self._asked.update((slots // self._config.envs_per_process).tolist())
 
     def wait(self, timeout_s: float) -> Ready:

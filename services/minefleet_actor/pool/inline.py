@@ -2,42 +2,29 @@
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.core.tree import Tree
-from minefleet_actor.pool.pool_interface import EnvStartError, Ready, Slots
-from minefleet_actor.pool.slot_table import SlotTable, SlotTablePool
+from minefleet_actor.pool.pool_interface import EnvStartError, Ready
+from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import slot_arrays
 from minefleet_env.env_host import EnvHost
 from minefleet_env.packets import Command
 
 
-class InlinePool(SlotTablePool):
+class InlinePool(Pool):
     """Environments in this process; see `Pool` for the contract. Nothing is killed here, so a hang is a hang."""
 
-    def __init__(
-        self,
-        env_config: EnvConfig,
-        schema: Schema,
-        worker_config: WorkerConfig,
-        *,
-        seed: int,
-        actor_index: int,
-        frame_shape: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, env_config: EnvConfig, schema: Schema, worker_config: WorkerConfig, **options: Any) -> None:
         if env_config.python:
             raise ConfigError(f"env.python={env_config.python} is another interpreter: it cannot play in this process")
-        self._env_config = env_config
-        self._schema = schema.to_dict()
-        self._frame_shape = frame_shape
+        super().__init__(env_config, schema, worker_config, **options)
         self._slots = range(worker_config.num_envs)
-        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index)
         self._host: EnvHost | None = None
         self._woken = threading.Event()
 
@@ -49,14 +36,6 @@ class InlinePool(SlotTablePool):
         if failures:
             self.close()
             raise EnvStartError("\n".join(f"slot {slot}: {failure.text}" for slot, failure in failures.items()))
-
-    def step(self, slots: Slots, action: Tree) -> None:
-        """Asks for a step of each slot."""
-        self._book.step(slots, action)
-
-    def reset(self, slots: Slots) -> None:
-        """Asks for a new episode in each slot."""
-        self._book.reset(slots)
 
     def wait(self, timeout_s: float) -> Ready:
         """Does what was asked for. Where that is nothing, waits until `wake` is called or the time is over."""

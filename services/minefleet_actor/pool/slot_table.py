@@ -1,4 +1,4 @@
-"""State of a pool's slots, independent of the processes that run their environments.
+"""A pool of environments, and the state of its slots, independent of the processes that run their environments.
 
 A slot is in one state:
 
@@ -7,13 +7,14 @@ A slot is in one state:
     READY   the observation is there                  step, reset → BUSY; failure → EMPTY
 """
 
+import abc
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.config import WorkerConfig
+from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet_actor.pool.circuit_breaker import Breaker
@@ -158,10 +159,28 @@ class SlotTable:
         self.arrays.terminated[slot] = self.arrays.truncated[slot] = False
 
 
-class SlotTablePool:
-    """The part of a pool that its book alone provides."""
+class Pool(abc.ABC):
+    """Environments behind numbered slots.
 
-    _book: SlotTable
+    A slot has news only of what it was asked to do, or of a failure. A failure takes nothing but its slot's episode:
+    the failed step has no result, and the slot wants a reset. Environments are replaced without being asked, after
+    failures and between episodes; a reset then takes as long as that does.
+    """
+
+    def __init__(
+        self,
+        env_config: EnvConfig,
+        schema: Schema,
+        worker_config: WorkerConfig,
+        *,
+        seed: int,
+        actor_index: int,
+        frame_shape: Sequence[int] | None = None,
+    ) -> None:
+        self._env_config = env_config
+        self._schema = schema.to_dict()
+        self._frame_shape = frame_shape
+        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index)
 
     @property
     def num_slots(self) -> int:
@@ -191,6 +210,33 @@ class SlotTablePool:
     def film(self, slot: int, on: bool) -> None:
         """Makes a slot render its frames from its next reset on, or no longer."""
         self._book.arrays.film[slot] = on
+
+    def step(self, slots: Slots, action: Tree) -> None:
+        """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
+        self._book.step(slots, action)
+
+    def reset(self, slots: Slots) -> None:
+        """Asks for a new episode in each slot, from the next `wait` on. No slot is ever reset without being asked.
+
+        It begins when the environment is there, its pause after failures is over and `max_resets_at_once` allows it.
+        """
+        self._book.reset(slots)
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Starts making the environments, and returns when one is made. Raises `EnvStartError` if one fails before."""
+
+    @abc.abstractmethod
+    def wait(self, timeout_s: float) -> Ready:
+        """Waits until a slot has news, `wake` is called or the time is over. Raises `EnvGaveUpError`."""
+
+    @abc.abstractmethod
+    def wake(self) -> None:
+        """Makes `wait` return, the next one if none is under way. May be called from any thread, at any time."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends everything the pool has started. May be called again."""
 
 
 def episode_seed(seed: int, actor_index: int, slot: int, episode: int) -> int:
