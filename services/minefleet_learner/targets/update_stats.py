@@ -80,16 +80,8 @@ class UpdateTally:
         self._heads = tuple(heads)
         self._steps: list[Tensor] = []
         self._largest: list[Tensor] = []
-        self._skipped = 0
-
-    @property
-    def skipped(self) -> int:
+        self.skipped = 0
         """Steps that were left out."""
-        return self._skipped
-
-    def skip(self) -> None:
-        """Counts a step that was left out."""
-        self._skipped += 1
 
     def zeros(self, like: Tensor) -> Tensor:
         """The sum of no `parts`."""
@@ -130,7 +122,7 @@ class UpdateTally:
             importance_weight_mean=before.weights.mean,
             importance_weight_max=before.weights.largest if has_weights else math.nan,
             effective_sample_size=before.weights.effective_sample_size,
-            skipped_steps=self._skipped,
+            skipped_steps=self.skipped,
             optimizer_steps=len(self._steps),
             burn_in_steps=before.burn_in_steps,
         )

@@ -97,7 +97,7 @@ class Stepper:
             tally.add(sums, norm, largest)
         else:
             self.scaler.update()
-            tally.skip()
+            tally.skipped += 1
             mine = names_of(torch.cat(list(group))) if group else []
             gathered = [(stream, sequence) for of in self._ranks.gather(mine) for stream, sequence in of]
             self.leave_out(gathered, partial(dump, group))
