@@ -28,6 +28,7 @@ from minefleet.core.errors import (
 )
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.durations import duration
+from minefleet_runtime.disk_full import SHORTAGES
 
 logger = logging.getLogger(__name__)
 
@@ -55,17 +56,13 @@ STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
 }
 
 
-SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
-"""Errors of a machine that has run short of something for a while."""
-
-
 def status_of(error: Exception, method: str) -> grpc.Status:
     """The gRPC status of an error, for a caller of `method`.
 
     Only a `FleetError` is quoted, and a shortage of this machine. Anything else is a bug here: it is logged under an
     error id, and the caller learns the id alone.
     """
-    if isinstance(error, OSError) and error.errno in SHORTAGES:
+    if isinstance(error, OSError) and error.errno in (*SHORTAGES, errno.ENOMEM):
         logger.error("%s in %s", error, method)
         error = OverloadedError(f"this machine has run short: {error.strerror}", SHORTAGE_RETRY_S)
     for kind in type(error).__mro__:
