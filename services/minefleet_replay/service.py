@@ -11,18 +11,17 @@ import grpc
 from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, RejectedError
 from minefleet.rpc.channel import bundled
 from minefleet.rpc.durations import duration, in_seconds
+from minefleet.rpc.replay_types import ORDERS, OUTCOMES, Order, Outcome, Position
 from minefleet.v1 import fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 from minefleet_replay.append_receiver import MAX_NUMBER, check_name, receive
-from minefleet_replay.engine.append import Outcome
 from minefleet_replay.engine.drop_log import why_dropped
-from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest
+from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import ReplayMetrics, refusal
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
 from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.chunk import Chunk
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.index import Order
 from minefleet_replay.state.lease_forecast import ForecastRow
 from minefleet_replay.state.lease_table import Ending
 from minefleet_replay.state.limits import Limits
@@ -42,14 +41,7 @@ MAX_DEPARTURES_READ = 10_000
 
 _ORDERS: dict[replay_service_pb2.LeaseOrder.ValueType, Order] = {
     replay_service_pb2.LEASE_ORDER_UNSPECIFIED: "least_used",
-    replay_service_pb2.LEASE_ORDER_LEAST_USED: "least_used",
-    replay_service_pb2.LEASE_ORDER_UNIFORM: "uniform",
-    replay_service_pb2.LEASE_ORDER_OLDEST: "oldest",
-}
-_OUTCOMES: dict[Outcome, replay_service_pb2.AppendOutcome.ValueType] = {
-    "stored": replay_service_pb2.APPEND_OUTCOME_STORED,
-    "duplicate": replay_service_pb2.APPEND_OUTCOME_DUPLICATE,
-    "expired": replay_service_pb2.APPEND_OUTCOME_EXPIRED,
+    **{number: word for word, number in ORDERS.items()},
 }
 
 
@@ -98,7 +90,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
                     outcomes.append(outcome)
             newest_version = self._replay.sync_appends()
         return replay_service_pb2.AppendResponse(
-            outcomes=[_OUTCOMES[outcome] for outcome in outcomes], newest_version=newest_version
+            outcomes=[OUTCOMES[outcome] for outcome in outcomes], newest_version=newest_version
         )
 
     def Lease(  # noqa: N802
@@ -175,12 +167,13 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
     def _admit_header(self, header: fragment_pb2.FragmentHeader) -> None:
         self._replay.bind(header.run_id, header.schema_fingerprint)
 
-    def _learner(self, learner: replay_service_pb2.Learner) -> LearnerPosition:
+    def _learner(self, learner: replay_service_pb2.Learner) -> Position:
         numbers = (learner.epoch, learner.version, learner.resumed_version, learner.first_version)
         if learner.epoch < 1 or max(numbers) > MAX_NUMBER:
             raise RejectedError(f"a learner has an epoch >= 1 and numbers <= {MAX_NUMBER}, got {numbers}")
         self._replay.bind(learner.run_id)
-        return LearnerPosition(
+        return Position(
+            run_id=learner.run_id,
             epoch=learner.epoch,
             version=learner.version,
             resumed_version=learner.resumed_version,

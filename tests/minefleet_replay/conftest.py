@@ -29,7 +29,7 @@ from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.append import FragmentUpload
-from minefleet_replay.engine.lease import LearnerPosition, LeaseRequest
+from minefleet_replay.engine.lease import LeaseRequest
 from minefleet_replay.engine.metrics import make_metrics
 from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.engine.replay import Replay
@@ -77,7 +77,7 @@ class World:
         self.per_chunk = per_chunk
         self.limits = Limits(**(defaults | limits))
         self.clock = Clock()
-        self.learner = LearnerPosition(epoch=1, version=1, resumed_version=0, first_version=1)
+        self.learner = Position(epoch=1, version=1, resumed_version=0, first_version=1)
         self.runs: list[str] = []
         self.closed = False
         self._directories = (directory / str(number) for number in count())
@@ -173,7 +173,7 @@ class World:
 
     def become(self, epoch: int, version: int, resumed: int, first: int) -> None:
         """A learner makes itself known."""
-        self.learner = LearnerPosition(epoch=epoch, version=version, resumed_version=resumed, first_version=first)
+        self.learner = Position(epoch=epoch, version=version, resumed_version=resumed, first_version=first)
         self.replay.read_episodes(self.learner, 0, 1)
 
     def figure(self, name: str) -> int:

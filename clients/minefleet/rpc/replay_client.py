@@ -17,12 +17,13 @@ from minefleet.rpc.durations import duration
 from minefleet.rpc.fragment_reader import FragmentReader
 from minefleet.rpc.replay_types import (
     NO_POSITION,
+    ORDERS,
+    OUTCOMES,
     AppendResult,
     Lease,
     LeasedChunk,
     Name,
     Order,
-    Outcome,
     Packed,
     Position,
     Reservation,
@@ -44,16 +45,7 @@ SLOWEST_BYTES_PER_S = 1_000_000
 """An upload that is slower misses its deadline."""
 
 
-_ORDERS: dict[Order, replay_service_pb2.LeaseOrder.ValueType] = {
-    "least_used": replay_service_pb2.LEASE_ORDER_LEAST_USED,
-    "uniform": replay_service_pb2.LEASE_ORDER_UNIFORM,
-    "oldest": replay_service_pb2.LEASE_ORDER_OLDEST,
-}
-_OUTCOMES: dict[replay_service_pb2.AppendOutcome.ValueType, Outcome] = {
-    replay_service_pb2.APPEND_OUTCOME_STORED: "stored",
-    replay_service_pb2.APPEND_OUTCOME_DUPLICATE: "duplicate",
-    replay_service_pb2.APPEND_OUTCOME_EXPIRED: "expired",
-}
+_OUTCOMES = {number: word for word, number in OUTCOMES.items()}
 Result = TypeVar("Result")
 
 
@@ -164,7 +156,7 @@ class ReplayClient:
             steps=steps,
             use_version=use_version,
             wait=duration(wait_s),
-            order=_ORDERS[order],
+            order=ORDERS[order],
         )
         response = self._call(lambda: self._stub.Lease(request, timeout=wait_s + CALL_TIMEOUT_S))
         return Lease.from_proto(number, response)

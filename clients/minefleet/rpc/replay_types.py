@@ -10,6 +10,16 @@ from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 Order = Literal["least_used", "uniform", "oldest"]
 Outcome = Literal["stored", "duplicate", "expired"]
+ORDERS: dict[Order, replay_service_pb2.LeaseOrder.ValueType] = {
+    "least_used": replay_service_pb2.LEASE_ORDER_LEAST_USED,
+    "uniform": replay_service_pb2.LEASE_ORDER_UNIFORM,
+    "oldest": replay_service_pb2.LEASE_ORDER_OLDEST,
+}
+OUTCOMES: dict[Outcome, replay_service_pb2.AppendOutcome.ValueType] = {
+    "stored": replay_service_pb2.APPEND_OUTCOME_STORED,
+    "duplicate": replay_service_pb2.APPEND_OUTCOME_DUPLICATE,
+    "expired": replay_service_pb2.APPEND_OUTCOME_EXPIRED,
+}
 Name = tuple[str, int]
 """A stream, and the number of a chunk or fragment in it."""
 Packed = tuple[fragment_pb2.FragmentHeader, bytes]

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from minefleet.core.errors import RejectedError
+from minefleet.rpc.replay_types import Outcome
 from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
@@ -19,8 +20,6 @@ from minefleet_replay.state.step_usage import PLAYED
 from minefleet_replay.storage.row_codec import ACTOR, GONE_ACTORS, FragmentRow, names_row, number_key
 
 logger = logging.getLogger(__name__)
-
-Outcome = Literal["stored", "duplicate", "expired"]
 
 
 @dataclass(kw_only=True, slots=True)

@@ -7,11 +7,11 @@ from functools import partial
 from random import Random
 
 from minefleet.core.errors import FencedError, NotFoundError, OverloadedError, RejectedError
+from minefleet.rpc.replay_types import Order, Position
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.index import Order
 from minefleet_replay.state.lease_table import MAX_OPEN, Ending, OpenLease, ending_row
 from minefleet_replay.state.ledger import Amount
 from minefleet_replay.state.step_usage import TRAINED
@@ -21,16 +21,6 @@ logger = logging.getLogger(__name__)
 
 BUSY_RETRY_S = 0.5
 MAX_WAIT_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LearnerPosition:
-    """The calling learner and its position."""
-
-    epoch: int
-    version: int
-    resumed_version: int
-    first_version: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,13 +45,13 @@ class LeasePath:
     def _state(self) -> ReplayState:
         return self._transactions.state
 
-    def refuse_fenced(self, learner: LearnerPosition) -> None:
+    def refuse_fenced(self, learner: Position) -> None:
         """Raises FencedError if a newer epoch has taken over."""
         epoch = self._state.run_state.epoch
         if learner.epoch < epoch:
             raise FencedError(f"epoch {learner.epoch} is fenced: epoch {epoch} has taken over")
 
-    def admit(self, learner: LearnerPosition) -> None:
+    def admit(self, learner: Position) -> None:
         """Records the learner's position.
 
         Raises:

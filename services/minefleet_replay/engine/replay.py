@@ -17,10 +17,11 @@ from random import Random
 from typing import NamedTuple
 
 from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
+from minefleet.rpc.replay_types import Outcome, Position
 from minefleet.v1 import episode_pb2
-from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant, Outcome
+from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant
 from minefleet_replay.engine.counters_file import Counters, counters_of, write_counters
-from minefleet_replay.engine.lease import LearnerPosition, LeasePath, LeaseRequest
+from minefleet_replay.engine.lease import LeasePath, LeaseRequest
 from minefleet_replay.engine.stored_fragments import ReadItem, Stored, read
 from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.actor_counts import ActorCounts
@@ -153,7 +154,7 @@ class Replay:
 
     def lease(
         self,
-        learner: LearnerPosition,
+        learner: Position,
         wanted: LeaseRequest,
         wait_s: float,
         is_wanted: Callable[[], bool] = lambda: True,
@@ -181,7 +182,7 @@ class Replay:
             self.transactions.metrics.lease_wait.observe(self._clock() - began)
         return leased or []
 
-    def chunks_in_lease(self, learner: LearnerPosition, number: int, names: Sequence[ChunkName]) -> list[Chunk]:
+    def chunks_in_lease(self, learner: Position, number: int, names: Sequence[ChunkName]) -> list[Chunk]:
         """The chunks of an open lease, or those named.
 
         Raises:
@@ -195,7 +196,7 @@ class Replay:
             raise NotFoundError(f"lease {number} does not hold chunk {missing[0].stream}/{missing[0].number}")
         return [leased[name] for name in names or leased]
 
-    def refuse_fenced(self, learner: LearnerPosition) -> None:
+    def refuse_fenced(self, learner: Position) -> None:
         """Raises FencedError if a newer epoch has taken over. Takes no lock, for it reads a single number."""
         self._leases.refuse_fenced(learner)
 
@@ -212,7 +213,7 @@ class Replay:
                     self._leases.quarantine(*item)
         return found
 
-    def close_lease(self, learner: LearnerPosition, number: int, ending: Ending) -> None:
+    def close_lease(self, learner: Position, number: int, ending: Ending) -> None:
         """Acks or releases a lease."""
         with self._changed:
             self._leases.admit(learner)
@@ -223,7 +224,7 @@ class Replay:
         if self.transactions.state.limits.syncs_appends:
             self.transactions.sync(written)
 
-    def read_episodes(self, learner: LearnerPosition, cursor: int, limit: int) -> Page:
+    def read_episodes(self, learner: Position, cursor: int, limit: int) -> Page:
         """Returns at most `limit` records from a cursor on, and where to go on."""
         with self._changed:
             self._leases.admit(learner)

@@ -16,15 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import chain
 from random import Random
-from typing import Literal
 
 from sortedcontainers import SortedDict, SortedList
 
+from minefleet.rpc.replay_types import Order
 from minefleet_replay.state.chunk import Age, Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
-
-Order = Literal["least_used", "uniform", "oldest"]
 
 
 class Index:

@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry
 
-from minefleet_replay.engine.append import Outcome
+from minefleet.rpc.replay_types import Outcome
 from minefleet_replay.engine.metrics import make_metrics, show_limits
 from minefleet_replay.state.ledger import BUCKETS, Ledger, Reason
 

@@ -2,9 +2,10 @@ from random import Random
 
 import pytest
 
+from minefleet.rpc.replay_types import Order
 from minefleet_replay.state.chunk import NO_LOCATION, Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
-from minefleet_replay.state.index import Index, Order
+from minefleet_replay.state.index import Index
 
 
 def fragment(
