@@ -7,16 +7,16 @@ its epoch and expected version, a fetch goes on where it was cut, and a lost epo
 import functools
 import random
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.core.errors import ContractError, DeadlineError, NotFoundError, UnavailableError, translated
-from minefleet.rpc.channel import CALL_TIMEOUT_S, Retrier, bundled, connect, shake_hands
-from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.core.errors import ContractError, NotFoundError
+from minefleet.rpc.channel import CALL_TIMEOUT_S, bundled
+from minefleet.rpc.service_client import ServiceClient
 from minefleet.rpc.weights.downloads import Downloads
 from minefleet.rpc.weights.manifest import (
     NO_ARCHITECTURE,
@@ -35,7 +35,7 @@ from minefleet.rpc.weights.tensor_transfer import cut, encode, fetch_call, piece
 from minefleet.rpc.weights.watch import Watch
 from minefleet.rpc.weights.weights_version import Epoch, VersionInfo, read_info
 from minefleet.v1 import parameters_service_pb2 as pb
-from minefleet.v1 import parameters_service_pb2_grpc, status_service_pb2, weights_pb2
+from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
 
 WATCH_TIMEOUT_S = (45.0, 60.0)
 """A watch is opened anew so often, so that a server that hangs is noticed although it need not say anything. Drawn each
@@ -44,55 +44,39 @@ time, so that watches that began together, when the server came back, do not sta
 SLOWEST_BYTES_PER_S = 1e6
 """Transfers get a deadline that this rate meets."""
 
-Result = TypeVar("Result")
 
-
-class ParametersClient:
+class ParametersClient(ServiceClient):
     """Talks to one parameters service. One thread may publish while another follows.
 
     Args:
         address: `host:port`.
-        identity: Introduces this process; parameters refuses one that it could not work with. None skips that.
-        credentials: What to show, and to ask for.
         watcher: Names this process in metrics, and to be named to film.
         can_film: Whether this process can film episodes, if `films` says that it shall.
         architecture: Of the policy that shall run what is watched; parameters refuses one that it does not hold.
         rounded: Names of the float32 tensors that are published as bfloat16; all others stay exact.
-        stopping: Set when this process is asked to stop; every wait then ends in `StoppedError`.
-        patience_s: Give up on an unanswered call after so long, seconds; None never.
-        report: Called with a wait's reason, and with None when it is over.
+        options: As for `ServiceClient`.
     """
 
     def __init__(
         self,
         address: str,
         *,
-        identity: status_service_pb2.Identity | None = None,
-        credentials: Credentials = NOTHING,
         watcher: str = "",
         can_film: bool = False,
         architecture: Architecture = NO_ARCHITECTURE,
         rounded: Collection[str] = (),
-        stopping: threading.Event | None = None,
-        patience_s: float | None = None,
-        report: Callable[[str | None], None] = lambda _: None,
+        **options: Any,
     ) -> None:
-        self._identity = identity
+        super().__init__("parameters", address, **options)
         self.films = False
         """Whether this process is the one that films, as parameters said last."""
         self._watcher = watcher
         self._can_film = can_film
         self._architecture = architecture
         self._rounded = frozenset(rounded)
-        self._stopping = stopping or threading.Event()
-        self._retrier = Retrier(
-            peer=f"parameters at {address}", stopping=self._stopping, patience_s=patience_s, report=report
-        )
-        self._channel = connect(address, "parameters", credentials)
         self._stub = parameters_service_pb2_grpc.ParametersServiceStub(self._channel)
         self._publish_call = publish_call(self._channel)
         self._fetch_call = fetch_call(self._channel)
-        self._greeted = identity is None
         self._next = pb.PublishHeader()
         self._held: frozenset[str] = frozenset()
         self._downloads = Downloads()
@@ -105,7 +89,7 @@ class ParametersClient:
             ContractError: If parameters holds another run; names both.
         """
         request = pb.OpenEpochRequest(run_id=run_id, epoch=epoch, version=version)
-        opened = self._repeat(lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S))
+        opened = self._call(lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S))
         self._next = pb.PublishHeader(run_id=run_id, epoch=opened.epoch, expected_version=opened.newest_version)
         self._held = self._digests_of_newest()
         return Epoch(opened.epoch, opened.newest_version)
@@ -125,7 +109,7 @@ class ParametersClient:
         sending = parts.keys() - self._held
         while True:
             try:
-                version = self._repeat(functools.partial(self._send, {digest: parts[digest] for digest in sending}))
+                version = self._call(functools.partial(self._send, {digest: parts[digest] for digest in sending}))
                 break
             except MissingTensorsError as error:
                 if error.digests <= sending:
@@ -150,7 +134,7 @@ class ParametersClient:
                 response = self._receive(watch)
                 if response is None:
                     # Introduced again, so that a server that hangs is found out by the deadline of that.
-                    self._greeted = self._identity is None
+                    self._introduce_again()
                     continue
                 self.films = bool(self._watcher) and response.films == self._watcher
                 if (info := read_info(response.newest)) != announced:
@@ -166,7 +150,7 @@ class ParametersClient:
             NotFoundError: If the version has expired or was never published. Names the oldest available.
             CorruptError: If a tensor does not match its digest.
         """
-        fetched = self._repeat(lambda: self._fetch(version))
+        fetched = self._call(lambda: self._fetch(version))
         self._downloads.keep(fetched.manifest)
         # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
@@ -178,7 +162,7 @@ class ParametersClient:
 
     def versions(self) -> list[VersionInfo]:
         """Returns the versions that can be fetched, oldest first."""
-        listed = self._repeat(lambda: self._stub.ListVersions(pb.ListVersionsRequest(), timeout=CALL_TIMEOUT_S))
+        listed = self._call(lambda: self._stub.ListVersions(pb.ListVersionsRequest(), timeout=CALL_TIMEOUT_S))
         return [read_info(info) for info in listed.versions]
 
     def pin(self, version: int = 0) -> VersionInfo:
@@ -194,39 +178,16 @@ class ParametersClient:
         """Unpins a version, 0 for the newest. Returns it as it is now: only its number, if it is gone."""
         return self._pin(pb.PinRequest(version=version, pinned=False))
 
-    def describe(self) -> status_service_pb2.DescribeResponse:
-        """Fetches the identity and status of parameters."""
-        return self._repeat(lambda: shake_hands(self._channel, self._identity))
-
-    def close(self) -> None:
-        """Ends every call and closes the channel."""
-        self._channel.close()
-
-    def _repeat(self, attempt: Callable[[], Result]) -> Result:
-        def greeted() -> Result:
-            if not self._greeted and self._identity is not None:
-                shake_hands(self._channel, self._identity)
-                self._greeted = True
-            try:
-                with translated():
-                    return attempt()
-            except (UnavailableError, DeadlineError):
-                # Another process may answer next time.
-                self._greeted = self._identity is None
-                raise
-
-        return self._retrier(greeted)
-
     def _pin(self, request: pb.PinRequest) -> VersionInfo:
-        return read_info(self._repeat(lambda: self._stub.Pin(request, timeout=CALL_TIMEOUT_S)).version)
+        return read_info(self._call(lambda: self._stub.Pin(request, timeout=CALL_TIMEOUT_S)).version)
 
     def _receive(self, watch: Watch) -> pb.WatchResponse | None:
         try:
-            return self._repeat(watch.read)
+            return self._call(watch.read)
         except ContractError:
             if self._architecture:
                 check_architecture(
-                    self._repeat(lambda: self._manifest(0)).manifest.tensors, entries_of(self._architecture)
+                    self._call(lambda: self._manifest(0)).manifest.tensors, entries_of(self._architecture)
                 )
             raise
 
@@ -241,7 +202,7 @@ class ParametersClient:
 
     def _digests_of_newest(self) -> frozenset[str]:
         try:
-            newest = self._repeat(lambda: self._manifest(0))
+            newest = self._call(lambda: self._manifest(0))
         except NotFoundError:
             return frozenset()
         return frozenset(entry.digest for entry in newest.manifest.tensors)

@@ -5,13 +5,10 @@ doubled call. The channel is shared by threads; `position` is replaced whole, ne
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from minefleet.core.errors import UnavailableError, translated
-from minefleet.rpc.channel import CALL_TIMEOUT_S, Retrier, bundled, connect, pieces, shake_hands
-from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.rpc.channel import CALL_TIMEOUT_S, bundled, pieces
 from minefleet.rpc.drop_record import DropRecord
 from minefleet.rpc.durations import duration
 from minefleet.rpc.fragment_reader import FragmentReader
@@ -28,12 +25,12 @@ from minefleet.rpc.replay_types import (
     Position,
     Reservation,
 )
+from minefleet.rpc.service_client import ServiceClient
 from minefleet.v1 import (
     episode_pb2,
     fragment_pb2,
     replay_service_pb2,
     replay_service_pb2_grpc,
-    status_service_pb2,
 )
 
 logger = logging.getLogger(__name__)
@@ -46,56 +43,27 @@ SLOWEST_BYTES_PER_S = 1_000_000
 
 
 _OUTCOMES = {number: word for word, number in OUTCOMES.items()}
-Result = TypeVar("Result")
 
 
-class ReplayClient:
-    """A connection to one replay service."""
+class ReplayClient(ServiceClient):
+    """A connection to one replay service.
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        identity: status_service_pb2.Identity | None = None,
-        credentials: Credentials = NOTHING,
-        position: Position = NO_POSITION,
-        stopping: threading.Event | None = None,
-        patience_s: float | None = None,
-        report: Callable[[str | None], None] = lambda _: None,
-    ) -> None:
-        """Opens a channel; nothing is sent yet.
+    Args:
+        address: `host:port`.
+        position: Goes along with every call; assign a new one whenever it changes.
+        options: As for `ServiceClient`.
+    """
 
-        Args:
-            address: `host:port`.
-            identity: Who calls; the two introduce themselves before the first call. None for tools that only look.
-            credentials: What to show, and to ask for.
-            position: Goes along with every call; assign a new one whenever it changes.
-            stopping: Set when this process is asked to stop: calls that wait for replay then raise `StoppedError`.
-            patience_s: Give up after so long, seconds; None never.
-            report: Called with a wait's reason when it starts, and with None when it is over.
-        """
+    def __init__(self, address: str, *, position: Position = NO_POSITION, **options: Any) -> None:
+        super().__init__("replay", address, **options)
         self.position = position
-        self._identity = identity
-        self._acquainted = identity is None
-        self._channel = connect(address, "replay", credentials)
         self._stub = replay_service_pb2_grpc.ReplayServiceStub(self._channel)
-        self._retry = Retrier(
-            peer=f"replay at {address}", stopping=stopping or threading.Event(), patience_s=patience_s, report=report
-        )
 
     def __enter__(self) -> "ReplayClient":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Closes the channel; calls in flight fail."""
-        self._channel.close()
-
-    def describe(self) -> status_service_pb2.DescribeResponse:
-        """Fetches the identity and status of replay."""
-        return self._call(lambda: shake_hands(self._channel, self._identity))
 
     def reserve(
         self, policy_version: int, chunks: Sequence[Name], streams: Sequence[replay_service_pb2.StreamState] = ()
@@ -233,25 +201,6 @@ class ReplayClient:
             resumed_version=position.resumed_version,
             first_version=position.first_version,
         )
-
-    def _call(self, attempt: Callable[[], Result]) -> Result:
-        """Repeats `attempt` until replay answers; the two shake hands first, and again after replay was away."""
-
-        def once() -> Result:
-            self._meet()
-            try:
-                with translated():
-                    return attempt()
-            except UnavailableError:
-                self._acquainted = self._identity is None
-                raise
-
-        return self._retry(once)
-
-    def _meet(self) -> None:
-        if not self._acquainted and self._identity is not None:
-            shake_hands(self._channel, self._identity)
-            self._acquainted = True
 
 
 def _append_messages(
