@@ -31,7 +31,7 @@ from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
 from minefleet.v1 import fragment_pb2, status_service_pb2, tensor_pb2
-from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.state.deduplication import WINDOW, StreamNames
 from minefleet_replay.state.ledger import Ledger, LedgerAccount
@@ -150,7 +150,7 @@ def ledger_of(fragments: int) -> Ledger:
 
 def fill(run: Run, fragments: int) -> None:
     """Writes the rows of so many fragments, as if as many streams as there are had appended them in turn."""
-    replay = open_replay(run.replay, limits_of(run), make_metrics(CollectorRegistry()))
+    replay = open_replay(run.replay, limits_of(run), ReplayMetrics(CollectorRegistry()))
     replay.bind(RUN_ID)
     keeper = replay.transactions
     for start in range(0, fragments, BATCH):

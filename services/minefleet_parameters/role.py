@@ -10,7 +10,7 @@ import asyncio
 import grpc
 
 from minefleet.config import FleetConfig
-from minefleet_parameters.metrics import parameters_metrics
+from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import open_store
 from minefleet_runtime.role_context import RoleContext
@@ -22,7 +22,7 @@ MIN_KEPT_VERSIONS = 8
 def serve_run(context: RoleContext) -> None:
     """Opens the store below the run directory and serves it."""
     with open_store(context.run.parameters, keep=versions_to_keep(context.run.config)) as store:
-        service = ParametersService(store, parameters_metrics(context.registry), context.status)
+        service = ParametersService(store, ParametersMetrics(context.registry), context.status)
         service.start()
         asyncio.run(_serve(context, service))
 

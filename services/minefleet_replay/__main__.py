@@ -18,7 +18,7 @@ def body(context: RoleContext) -> None:
 
     from minefleet.v1.replay_service_pb2_grpc import add_ReplayServiceServicer_to_server
     from minefleet_replay.engine.maintenance import Maintenance
-    from minefleet_replay.engine.metrics import make_metrics, show_limits
+    from minefleet_replay.engine.metrics import ReplayMetrics, show_limits
     from minefleet_replay.engine.recovery import open_replay
     from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.state.limits import limits_of
@@ -27,7 +27,7 @@ def body(context: RoleContext) -> None:
     from minefleet_runtime.serve import serve
 
     die_with_any_thread()
-    shard, metrics = context.run.shards[context.index], make_metrics(context.registry)
+    shard, metrics = context.run.shards[context.index], ReplayMetrics(context.registry)
     limits = limits_of(context.run, context.index)
     with ExitStack() as stack:
         rng = Random(context.run.config.seed + context.index)

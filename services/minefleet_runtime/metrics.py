@@ -47,13 +47,17 @@ class CallOutcome:
     code: grpc.StatusCode = grpc.StatusCode.OK
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RpcMetrics:
     """The calls that a server answers."""
 
-    started: Counter
-    handled: Counter
-    handling_s: Histogram
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.started = Counter("grpc_server_started", "RPCs started on the server.", RPC_LABELS, registry=registry)
+        self.handled = Counter(
+            "grpc_server_handled", "RPCs completed on the server.", (*RPC_LABELS, "grpc_code"), registry=registry
+        )
+        self.handling_s = Histogram(
+            "grpc_server_handling_seconds", "Time in which the server handled RPCs.", RPC_LABELS, registry=registry
+        )
 
     @contextmanager
     def observe(self, rpc: Rpc) -> Iterator[CallOutcome]:
@@ -65,19 +69,6 @@ class RpcMetrics:
         finally:
             self.handled.labels(*rpc.labels, outcome.code.name).inc()
             self.handling_s.labels(*rpc.labels).observe(time.monotonic() - began)
-
-
-def rpc_metrics(registry: CollectorRegistry) -> RpcMetrics:
-    """Registers the metrics of a server's calls."""
-    return RpcMetrics(
-        started=Counter("grpc_server_started", "RPCs started on the server.", RPC_LABELS, registry=registry),
-        handled=Counter(
-            "grpc_server_handled", "RPCs completed on the server.", (*RPC_LABELS, "grpc_code"), registry=registry
-        ),
-        handling_s=Histogram(
-            "grpc_server_handling_seconds", "Time in which the server handled RPCs.", RPC_LABELS, registry=registry
-        ),
-    )
 
 
 def register_process(registry: CollectorRegistry, role: str) -> None:

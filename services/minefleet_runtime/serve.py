@@ -19,7 +19,7 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import Access
 from minefleet_runtime.health import AioHealth, Health
 from minefleet_runtime.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
-from minefleet_runtime.metrics import rpc_metrics
+from minefleet_runtime.metrics import RpcMetrics
 from minefleet_runtime.process import allow_open_files, await_free_port, findable, is_loopback
 from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.status_service import AioStatusServicer, StatusServicer
@@ -83,7 +83,7 @@ def serving(
     pool = futures.ThreadPoolExecutor(max_workers + 2 * MAX_PROBES, thread_name_prefix=f"{context.name}-rpc")
     server = grpc.server(
         pool,
-        interceptors=[RpcInterceptor(rpc_metrics(context.registry), Access(context.credentials))],
+        interceptors=[RpcInterceptor(RpcMetrics(context.registry), Access(context.credentials))],
         options=SERVER_OPTIONS,
         maximum_concurrent_rpcs=CALLS_PER_WORKER * max_workers,
     )
@@ -117,7 +117,7 @@ async def serve_aio(context: RoleContext, address: str, register: Callable[[grpc
         ConfigError: If the address cannot be bound.
     """
     allow_open_files()
-    interceptor = AioRpcInterceptor(rpc_metrics(context.registry), Access(context.credentials))
+    interceptor = AioRpcInterceptor(RpcMetrics(context.registry), Access(context.credentials))
     server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
     readiness = AioHealth()
     await readiness.set("", NOT_SERVING)

@@ -11,10 +11,10 @@ from tests.deploy.committed import METRIC, ROOT, alerts, dashboards, queries
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
-from minefleet_parameters.metrics import parameters_metrics
-from minefleet_replay.engine.metrics import make_metrics, show_limits
+from minefleet_parameters.metrics import ParametersMetrics
+from minefleet_replay.engine.metrics import ReplayMetrics, show_limits
 from minefleet_replay.state.limits import Limits
-from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process, rpc_metrics
+from minefleet_runtime.metrics import DiskCollector, RpcMetrics, StateCollector, register_process
 from minefleet_runtime.role_context import StatusTracker
 
 SUFFIXES = {
@@ -37,7 +37,7 @@ UNPLOTTED = {
 
 
 def replay(registry: CollectorRegistry) -> None:
-    make_metrics(registry)
+    ReplayMetrics(registry)
     limits = Limits(
         steps_per_iteration=1,
         chunk_steps=1,
@@ -63,7 +63,7 @@ def actor(registry: CollectorRegistry) -> None:
 
 ROLES: dict[str, Callable[[CollectorRegistry], object]] = {
     "replay": replay,
-    "parameters": parameters_metrics,
+    "parameters": ParametersMetrics,
     "learner": learner,
     "actor": actor,
 }
@@ -75,7 +75,7 @@ def families(role: str) -> list[Metric]:
     register_process(registry, role)
     registry.register(StateCollector(StatusTracker()))
     registry.register(DiskCollector("minefleet_run", Path.cwd()))
-    rpc_metrics(registry)
+    RpcMetrics(registry)
     ROLES[role](registry)
     return list(registry.collect())
 

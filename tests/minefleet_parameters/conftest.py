@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry
 
 from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet_parameters.metrics import parameters_metrics
+from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.service import ParametersService, add_to_server
 from minefleet_parameters.store import ParameterStore, open_store
 from minefleet_runtime.access import Access
 from minefleet_runtime.interceptors import AioRpcInterceptor
-from minefleet_runtime.metrics import rpc_metrics
+from minefleet_runtime.metrics import RpcMetrics
 from minefleet_runtime.role_context import StatusTracker
 from minefleet_runtime.serve import SERVER_OPTIONS
 
@@ -70,10 +70,10 @@ def running(directory: Path, keep: int = 8, address: str = "127.0.0.1:0") -> Ite
         with open_store(directory, keep=keep) as store:
 
             async def start() -> tuple[grpc.aio.Server, int, asyncio.Task[None]]:
-                service = ParametersService(store, parameters_metrics(registry), StatusTracker())
+                service = ParametersService(store, ParametersMetrics(registry), StatusTracker())
                 service.start()
                 server = grpc.aio.server(
-                    interceptors=[AioRpcInterceptor(rpc_metrics(registry), Access(NOTHING))], options=SERVER_OPTIONS
+                    interceptors=[AioRpcInterceptor(RpcMetrics(registry), Access(NOTHING))], options=SERVER_OPTIONS
                 )
                 add_to_server(service, server)
                 port = server.add_insecure_port(address)

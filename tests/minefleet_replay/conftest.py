@@ -30,7 +30,7 @@ from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2_grpc, status_service_pb2, tensor_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.lease import LeaseRequest
-from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.stored_fragments import grouped
@@ -89,7 +89,7 @@ class World:
         return open_replay(
             self.directory,
             self.limits,
-            make_metrics(CollectorRegistry()),
+            ReplayMetrics(CollectorRegistry()),
             clock=self.clock,
             wall_clock=self.clock,
             rng=Random(0),
@@ -265,7 +265,7 @@ class Server:
         self.registry = CollectorRegistry()
         context = RoleContext(run=self.run, role=status_service_pb2.ROLE_REPLAY, name="replay", registry=self.registry)
         self.status = context.status
-        limits, metrics = limits_of(self.run), make_metrics(self.registry)
+        limits, metrics = limits_of(self.run), ReplayMetrics(self.registry)
         replay = open_replay(self.run.replay, limits, metrics, bound=context.status.set_run)
         servicer = ReplayServicer(replay, limits, metrics)
 

@@ -18,7 +18,7 @@ from minefleet.rpc.channel import connect
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.engine.counters_file import read_counters
-from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.engine.replay import Replay
 from minefleet_replay.state.limits import limits_of
@@ -107,7 +107,7 @@ def dead(killed: ReplayProcess, tmp_path: Path) -> ReplayProcess:
 
 
 def reopen(dead: ReplayProcess) -> Replay:
-    return open_replay(dead.store, limits_of(dead.server.run, 0), make_metrics(CollectorRegistry()))
+    return open_replay(dead.store, limits_of(dead.server.run, 0), ReplayMetrics(CollectorRegistry()))
 
 
 def files(replay: ReplayProcess, kind: str) -> list[Path]:

@@ -1,7 +1,6 @@
 """Prometheus metrics of replay. Durations are in seconds, staleness in policy versions."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import get_args
 
@@ -57,24 +56,50 @@ GAUGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+def refusal(kind: type[FleetError]) -> str:
+    """The label of a call that is refused with this."""
+    return kind.__name__.removesuffix("Error").lower()
+
+
 class ReplayMetrics:
     """Replay's own metrics; those of its RPCs are the runtime's."""
 
-    appended: Counter
-    payload_bytes: Counter
-    raw_bytes: Counter
-    episodes: Counter
-    dropped: Counter
-    refused: Counter
-    granted: Counter
-    lease_wait: Histogram
-    lease_open: Histogram
-    lease_staleness: Histogram
-    lease_reuse: Histogram
-    ledger: Gauge
-    gauges: Mapping[str, Gauge]
-    storage: Gauge
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, **labels: Iterable[str]) -> Counter:
+            """A counter without labels, or with one; its values start at 0, since a rate does not see a first value."""
+            made = Counter(f"minefleet_replay_{name}", text, [*labels], registry=registry)
+            for value in chain(*labels.values()):
+                made.labels(value)
+            return made
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"minefleet_replay_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"minefleet_replay_{name}", text, buckets=buckets, registry=registry)
+
+        self.appended = counter(
+            "appended_fragments",
+            "Fragments that arrived, by what became of them.",
+            outcome=("stored", "duplicate", "expired"),
+        )
+        self.payload_bytes = counter("appended_payload_bytes", "Payload bytes stored, as packed.")
+        self.raw_bytes = counter("appended_raw_bytes", "Bytes of the stored arrays before packing.")
+        self.episodes = counter("appended_episodes", "Episode records stored.")
+        self.dropped = counter("dropped_fragments", "Fragments that left, by reason.", reason=get_args(Reason))
+        self.refused = counter("refused_calls", "Calls refused, by reason.", reason=map(refusal, REFUSALS))
+        self.granted = counter("reserved_chunks", "Chunks asked for, by the answer.", granted=("true", "false"))
+        self.lease_wait = histogram("lease_wait_seconds", "Time that a lease waited for enough.", WAIT_BUCKETS_S)
+        self.lease_open = histogram(
+            "lease_open_seconds", "Time that a lease was open until it was closed.", WAIT_BUCKETS_S
+        )
+        self.lease_staleness = histogram(
+            "lease_staleness_versions", "Staleness of leased chunks at their use.", STALENESS_BUCKETS
+        )
+        self.lease_reuse = histogram("lease_reuse", "Uses of leased chunks before.", USES_BUCKETS)
+        self.ledger = gauge("ledger_fragments", "Fragments by the ledger's bucket.", "bucket")
+        self.gauges = {name: gauge(name, text) for name, text in GAUGES.items()}
+        self.storage = gauge("rocksdb_properties", "RocksDB's own properties.", "property")
 
     def show(self, stats: Mapping[str, float]) -> None:
         """Sets the gauges that the status has too."""
@@ -82,51 +107,6 @@ class ReplayMetrics:
             gauge.set(stats[name])
         for bucket in BUCKETS:
             self.ledger.labels(bucket).set(stats[f"{bucket}_fragments"])
-
-
-def refusal(kind: type[FleetError]) -> str:
-    """The label of a call that is refused with this."""
-    return kind.__name__.removesuffix("Error").lower()
-
-
-def make_metrics(registry: CollectorRegistry) -> ReplayMetrics:
-    """Registers them."""
-
-    def counter(name: str, text: str, **labels: Iterable[str]) -> Counter:
-        """A counter without labels, or with one; its values start at 0, since a rate does not see a first value."""
-        made = Counter(f"minefleet_replay_{name}", text, [*labels], registry=registry)
-        for value in chain(*labels.values()):
-            made.labels(value)
-        return made
-
-    def gauge(name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"minefleet_replay_{name}", text, labels, registry=registry)
-
-    def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"minefleet_replay_{name}", text, buckets=buckets, registry=registry)
-
-    return ReplayMetrics(
-        appended=counter(
-            "appended_fragments",
-            "Fragments that arrived, by what became of them.",
-            outcome=("stored", "duplicate", "expired"),
-        ),
-        payload_bytes=counter("appended_payload_bytes", "Payload bytes stored, as packed."),
-        raw_bytes=counter("appended_raw_bytes", "Bytes of the stored arrays before packing."),
-        episodes=counter("appended_episodes", "Episode records stored."),
-        dropped=counter("dropped_fragments", "Fragments that left, by reason.", reason=get_args(Reason)),
-        refused=counter("refused_calls", "Calls refused, by reason.", reason=map(refusal, REFUSALS)),
-        granted=counter("reserved_chunks", "Chunks asked for, by the answer.", granted=("true", "false")),
-        lease_wait=histogram("lease_wait_seconds", "Time that a lease waited for enough.", WAIT_BUCKETS_S),
-        lease_open=histogram("lease_open_seconds", "Time that a lease was open until it was closed.", WAIT_BUCKETS_S),
-        lease_staleness=histogram(
-            "lease_staleness_versions", "Staleness of leased chunks at their use.", STALENESS_BUCKETS
-        ),
-        lease_reuse=histogram("lease_reuse", "Uses of leased chunks before.", USES_BUCKETS),
-        ledger=gauge("ledger_fragments", "Fragments by the ledger's bucket.", "bucket"),
-        gauges={name: gauge(name, text) for name, text in GAUGES.items()},
-        storage=gauge("rocksdb_properties", "RocksDB's own properties.", "property"),
-    )
 
 
 def show_limits(registry: CollectorRegistry, limits: Limits) -> None:

@@ -3,13 +3,13 @@ from typing import Any, get_args
 from prometheus_client import CollectorRegistry
 
 from minefleet.rpc.replay_types import Outcome
-from minefleet_replay.engine.metrics import make_metrics, show_limits
+from minefleet_replay.engine.metrics import ReplayMetrics, show_limits
 from minefleet_replay.state.ledger import BUCKETS, Ledger, Reason
 
 
 def test_counters_with_labels_start_at_zero() -> None:
     registry = CollectorRegistry()
-    make_metrics(registry)
+    ReplayMetrics(registry)
 
     def start(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"minefleet_replay_{name}_total", labels)
@@ -40,7 +40,7 @@ def test_fragments_that_are_in_no_bucket_or_in_two_are_counted() -> None:
 
 def test_the_ledger_is_shown_with_what_it_does_not_account_for(make_world: Any) -> None:
     world, registry = make_world(), CollectorRegistry()
-    metrics = make_metrics(registry)
+    metrics = ReplayMetrics(registry)
     world.append("s", 0)
     figures = world.replay.stats()
     metrics.show(figures)

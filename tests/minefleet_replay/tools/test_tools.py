@@ -18,7 +18,7 @@ from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
 from minefleet_replay.engine.append import FragmentUpload
-from minefleet_replay.engine.metrics import make_metrics
+from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.recovery import open_replay
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.tools.__main__ import main
@@ -196,7 +196,7 @@ def test_all_shards_are_looked_at_and_exported_together(
     server.run = replace(server.run, config=spread(server.run.config))
     server.run.write()
     for shard, stream in zip(server.run.shards, ("b", "a"), strict=True):
-        replay = open_replay(shard.store, limits_of(server.run, shard.index), make_metrics(CollectorRegistry()))
+        replay = open_replay(shard.store, limits_of(server.run, shard.index), ReplayMetrics(CollectorRegistry()))
         replay.bind("run-1")
         for sequence in range(2):
             header, payload = packed(server, stream, sequence)
