@@ -7,10 +7,7 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from minefleet.core.errors import (
-    CorruptError,
-    RejectedError,
-)
+from minefleet.core.errors import CorruptError, RejectedError
 from minefleet.rpc.weights.manifest import check_manifest
 from minefleet.v1 import weights_pb2
 

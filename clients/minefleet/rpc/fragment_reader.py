@@ -6,10 +6,7 @@ import grpc
 
 from minefleet.core.errors import InternalError
 from minefleet.rpc.replay_types import Name, Packed
-from minefleet.v1 import (
-    fragment_pb2,
-    replay_service_pb2,
-)
+from minefleet.v1 import fragment_pb2, replay_service_pb2
 
 
 class FragmentReader:

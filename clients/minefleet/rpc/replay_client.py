@@ -26,12 +26,7 @@ from minefleet.rpc.replay_types import (
     Reservation,
 )
 from minefleet.rpc.service_client import ServiceClient
-from minefleet.v1 import (
-    episode_pb2,
-    fragment_pb2,
-    replay_service_pb2,
-    replay_service_pb2_grpc,
-)
+from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2, replay_service_pb2_grpc
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,7 @@ import fcntl
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from rocksdict import (
-    AccessType,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-)
+from rocksdict import AccessType, DBCompressionType, DBRecoveryMode, Options, Rdict
 
 from minefleet.core.errors import ConflictError
 from minefleet_replay.state.disk_budget import BUFFERS, EVENT_LOGS, DiskBudget

@@ -20,12 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
-from rocksdict import (
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from minefleet.core.errors import CorruptError, FleetError, OverloadedError, UnavailableError
 
