@@ -23,7 +23,7 @@ class SlotFailure:
 
     kind: str
     text: str
-    """What it said: an error with its traceback, or the end of its output."""
+    """An error with its traceback, or the end of its output."""
     age_s: float
 
 
@@ -35,7 +35,7 @@ class SlotStatus:
     state: str
     """"stepping", "resetting", "resting", "ready", "blocked" or "bootstrapping"."""
     reason: str
-    """What a blocked slot lacks: "grant", "room", "weights", "pace" or "balance"; else empty."""
+    """The lack that blocks a slot: "grant", "room", "weights", "pace" or "balance"; else empty."""
     age_s: float
     """Seconds since its environment was last given something to do."""
     task: str
