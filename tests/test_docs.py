@@ -1,7 +1,6 @@
 """Everything that the pages name exists: commands, flags, keys and files; and the site can be built."""
 
 import argparse
-import importlib
 import os
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minefleet.cli import COMMANDS, MODULES
+from minefleet.cli import COMMANDS, MODULES, arguments
 from minefleet.config.key_docs import key_docs
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +50,7 @@ def spans(text: str) -> Iterator[str]:
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=command, exit_on_error=False)
-    importlib.import_module(f"minefleet.cli.commands.{MODULES.get(command, command)}").add_arguments(parser)
+    getattr(arguments, MODULES.get(command, command))(parser)
     return parser
 
 

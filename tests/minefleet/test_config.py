@@ -22,10 +22,11 @@ from minefleet.config.load import (
     to_yaml,
 )
 from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS
-from minefleet.config.yaml_text import as_yaml, presets
+from minefleet.config.yaml_text import as_yaml
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
+from minefleet.presets import presets
 from minefleet.runs.run import to_dict
 
 MODULE = """

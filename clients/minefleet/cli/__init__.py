@@ -1,7 +1,7 @@
 """The command line: `minefleet COMMAND ...`.
 
-Every command is a module in `commands` with `add_arguments(parser)` and `run(arguments) -> exit code`. It is imported
-when it is chosen, and nothing heavy with it: help and mistakes answer at once.
+Every command has a function in `arguments`, and a module in `commands` with `run(arguments) -> exit code`, which is
+imported when its arguments have been read: help and mistakes answer at once.
 
 Exit codes: 0 done, 1 failed, 2 the configuration or the command line cannot work, 130 stopped by a signal.
 """
@@ -13,6 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
+
+from minefleet.cli import arguments
 
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
@@ -30,7 +32,7 @@ COMMANDS = {
     "demo": "train Crafter for about three minutes and show what was learned",
 }
 MODULES = {"eval": "evaluate"}
-"""Commands whose module has another name."""
+"""Commands whose module and function have another name."""
 
 EXIT_SIGNAL = 130
 
@@ -41,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _open_standard_streams()
         _use_utf8()
     chosen = _parser().parse_args(argv)
-    module = importlib.import_module(f"minefleet.cli.commands.{MODULES.get(chosen.command, chosen.command)}")
+    module = MODULES.get(chosen.command, chosen.command)
     name, purpose = f"minefleet {chosen.command}", COMMANDS[chosen.command]
     parser = argparse.ArgumentParser(prog=name, description=purpose, allow_abbrev=False)
-    module.add_arguments(parser)
-    arguments, unknown = parser.parse_known_intermixed_args(chosen.arguments)
-    if unknown and "settings" not in arguments:
+    getattr(arguments, module)(parser)
+    given, unknown = parser.parse_known_intermixed_args(chosen.arguments)
+    if unknown and "settings" not in given:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return _run(module.run, arguments, unknown, chosen.arguments)
+    return _run(importlib.import_module(f"minefleet.cli.commands.{module}").run, given, unknown, chosen.arguments)
 
 
 def _open_standard_streams() -> None:

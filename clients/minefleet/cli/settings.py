@@ -1,8 +1,6 @@
 """Arguments shared by several commands: CONFIG with its overrides, and run directories."""
 
-import argparse
 import json
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -14,8 +12,8 @@ from minefleet.config.key_docs import key_docs
 from minefleet.config.keys import kind_of
 from minefleet.config.load import name_of
 from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS, UNITS
-from minefleet.config.yaml_text import presets
 from minefleet.core.errors import ConfigError
+from minefleet.presets import presets
 from minefleet.runs.run import RUN_FILE
 
 RUNS = Path("runs")
@@ -23,36 +21,6 @@ RUNS = Path("runs")
 
 ENVIRONMENTS = ("env.id=", "env.generator=")
 """Overrides that can stand without a CONFIG."""
-EPILOG = """\
-CONFIG is one of:
-  CartPole-v1         the id of any Gymnasium environment, also ALE/Pong-v5 and module:Id-v0;
-                      settings are those of the preset that trains it, where there is one
-  my.yaml, my.py      a file
-  a preset            {presets}
-  nothing             where env.id=... or env.generator=... is among the overrides
-
-Keys are written as in seed=3 stop.env_steps=1e6 train_config.learning_rate=1e-4.
-`minefleet config explain` lists all of them, `minefleet config explain KEY` says what one means."""
-
-
-def add_settings(parser: argparse.ArgumentParser, *, or_run: bool = False) -> None:
-    """Adds `CONFIG [key=value ...]`; CONFIG may be a run directory where the command looks for one."""
-    run = ", or a run directory" if or_run else ""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG.format(
-        presets=textwrap.fill(", ".join(presets()), 100, initial_indent=" " * 22, subsequent_indent=" " * 22).strip()
-    )
-    parser.add_argument(
-        "settings", nargs="*", metavar="CONFIG key=value", help=f"see below{run}; then any keys to override"
-    )
-    parser.add_argument(
-        "--map-path",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="OLD=NEW",
-        help="paths below OLD, of weights and results, lie below NEW here; may be given several times",
-    )
 
 
 def split(settings: list[str], path_map: Sequence[tuple[str, str]] = ()) -> tuple[str, list[str]]:
@@ -78,14 +46,6 @@ def is_override(word: str) -> bool:
     """Whether a word is key=value: no key has a slash in it, and a file may have an equals sign."""
     key, equals, _ = word.partition("=")
     return bool(equals) and "/" not in key and not Path(word).is_file()
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """OLD and NEW; NEW is taken from the current folder."""
-    old, equals, new = text.partition("=")
-    if not old or not equals or not new:
-        raise argparse.ArgumentTypeError(f"must be OLD=NEW, got {text!r}")
-    return old, str(Path(new).expanduser().absolute())
 
 
 def required(config: str, overrides: Sequence[str]) -> str:

@@ -32,7 +32,6 @@ from minefleet.config.yaml_text import (
     first_line,
     nearest,
     preset_of_env,
-    presets,
     read_preset,
     read_yaml,
 )
@@ -40,6 +39,7 @@ from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.core.tree import flatten
+from minefleet.presets import presets
 
 COMMAND_LINE = "command line"
 

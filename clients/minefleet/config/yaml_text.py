@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.core.errors import ConfigError
+from minefleet.presets import presets
 
 YAML_SUFFIXES = (".yaml", ".yml")
 MISSING = "???"
@@ -18,12 +19,6 @@ MISSING = "???"
 
 Data = dict[str, Any]
 """Sections and keys, as they were written."""
-
-
-def presets() -> list[str]:
-    """Names of all presets."""
-    folder = resources.files("minefleet") / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from minefleet.cli.settings import add_settings, required, split
+from minefleet.cli.settings import required, split
 from minefleet.config import FleetConfig
 from minefleet.config.key_docs import KeyDoc, key_docs
 from minefleet.config.keys import unknown_key
@@ -22,23 +22,9 @@ from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.preflight import preflight
 from minefleet.runs.run import to_dict
 
-ACTIONS = {
-    "show": "every key of CONFIG with its value",
-    "resolve": "what run.yaml would hold",
-    "explain": "what a key means, as in `config explain train_config.discount [CONFIG]`; without a key, lists all",
-}
 WIDTH = 100
 UNSET = object()
 """Of a key that a layer does not give."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument("action", choices=ACTIONS, help="; ".join(f"{name}: {does}" for name, does in ACTIONS.items()))
-    parser.add_argument(
-        "--diff", action="store_true", help="show only what differs from the defaults or the preset, and who says so"
-    )
-    add_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

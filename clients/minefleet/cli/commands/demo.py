@@ -22,17 +22,7 @@ from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint import newest
 
 PRESET = "crafter"
-DEMO_MINUTES = 2.5
-"""Starting and the evaluations take about another one."""
 EPISODES = 10
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument(
-        "--minutes", type=float, default=DEMO_MINUTES, help=f"how long to train (default: {DEMO_MINUTES:g})"
-    )
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/demo-TIME)")
 
 
 def run(arguments: argparse.Namespace) -> int:

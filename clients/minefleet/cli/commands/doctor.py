@@ -5,17 +5,12 @@ import argparse
 from rich.console import Console
 from rich.text import Text
 
-from minefleet.cli.settings import RUNS, add_settings, split
+from minefleet.cli.settings import RUNS, split
 from minefleet.config.load import load
 from minefleet.core.errors import EXIT_FAILED, ConfigError
 from minefleet.doctor import Level, examine
 
 COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    add_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,8 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from minefleet.cli.commands.evaluate import positive, seed
-from minefleet.cli.settings import add_settings, required, split
+from minefleet.cli.settings import required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
 from minefleet.core.schema import Schema
@@ -16,16 +15,6 @@ from minefleet.launch.preflight import describe_environment
 from minefleet.runs.run import RUN_FILE, read_run, to_dict
 
 MODULE = "minefleet_actor.evaluation.env_check"
-STEPS = 1000
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    add_settings(parser, or_run=True)
-    parser.add_argument("--steps", type=positive, default=STEPS, metavar="N", help=f"how many (default: {STEPS})")
-    parser.add_argument("--seed", type=seed, help="seed of the environment and of the actions (default: the run's)")
-    parser.add_argument("--noop-actions", action="store_true", help="take the action of zeros instead of random ones")
-    parser.add_argument("--inline", action="store_true", help="play in one process, for a debugger: a hang is a hang")
 
 
 def run(arguments: argparse.Namespace) -> int:

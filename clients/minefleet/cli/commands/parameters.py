@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minefleet.cli.commands.evaluate import positive
+from minefleet.cli.arguments import positive
 from minefleet.cli.output.parameters_reports import RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
@@ -27,12 +27,6 @@ from minefleet.runs.run import Run, read_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_parameters.tools"
-ACTIONS = {
-    "list": "the versions that can be fetched",
-    "pin": "keep a version whatever its age",
-    "unpin": "let a version expire again",
-    "export": "write a version into DIR: model.safetensors, version.json and config.yaml",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,22 +39,6 @@ class Asked:
     """0 for the newest."""
     target: Path | None
     """The directory of an export."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument(
-        "action", choices=ACTIONS, help="; ".join(f"{name}: {purpose}" for name, purpose in ACTIONS.items())
-    )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="WORD",
-        help="for pin and unpin the version (default: the newest); for export the directory to write; "
-        "then the run (default: the newest)",
-    )
-    parser.add_argument("--version", type=positive, metavar="N", help="the version to export (default: the newest)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:

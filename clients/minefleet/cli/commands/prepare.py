@@ -2,19 +2,12 @@
 
 import argparse
 from contextlib import closing
-from pathlib import Path
 
-from minefleet.cli.settings import RUNS, add_settings, run_directory, split
+from minefleet.cli.settings import run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.repro_command import reproducible
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import configure
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    add_settings(parser)
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"the run's directory (default: {RUNS}/CONFIG)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minefleet.cli.commands.evaluate import positive
 from minefleet.cli.output.replay_reports import BUCKETS, RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
@@ -21,34 +20,9 @@ from minefleet.runs.run import Run, read_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_replay.tools"
-ACTIONS = {
-    "stats": "the ledger, what is held, and how large it is",
-    "why-dropped": "why fragments left, the latest first",
-    "fsck": "verify every row and every byte of a stopped run; changes nothing",
-    "export": "write fragments as NumPy files into DIR",
-}
 ONLINE = ("stats", "why-dropped")
 DEPARTURES = 100
 """Default number of departures that are shown."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument(
-        "action", choices=ACTIONS, help="; ".join(f"{name}: {purpose}" for name, purpose in ACTIONS.items())
-    )
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        type=Path,
-        metavar="PATH",
-        help="for export the directory to write; the run (default: the newest)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--stream", default="", metavar="S", help="only of this stream (why-dropped, export)")
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="at most so many (why-dropped: departures, 100; export: fragments)"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:

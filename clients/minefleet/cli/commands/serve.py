@@ -6,28 +6,17 @@ import sys
 import time
 from pathlib import Path
 
-from minefleet.cli.settings import ENVIRONMENTS, add_settings, run_directory, split
+from minefleet.cli.settings import ENVIRONMENTS, run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.errors import ConfigError
 from minefleet.core.repro_command import reproducible
-from minefleet.core.role_index import HELP, read_index
 from minefleet.launch.placement import ONE_THREAD_EACH
 from minefleet.launch.prepare import join
 from minefleet.launch.role_process import role_command
 from minefleet.runs.run import RUN_FILE, Run, read_run
 
-ROLES = ("parameters", "replay", "learner", "actor")
 POLL_INTERVAL_S = 0.5
 """Time between two looks for a run that somebody else prepares, seconds."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument("role", choices=ROLES)
-    add_settings(parser)
-    where = "the run's directory (default: runs/CONFIG); without CONFIG, somebody else prepares the run in there"
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=where)
-    parser.add_argument("--index", type=read_index, default="0", help=HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:

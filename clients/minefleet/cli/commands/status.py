@@ -19,14 +19,6 @@ WATCH_INTERVAL_S = 1.0
 """Between two screens."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run (default: the newest)")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print one JSON object")
-    how.add_argument("--watch", action="store_true", help="show it anew every second, until Ctrl-C")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Asks all roles and prints what they say."""
     directory = arguments.run_dir or newest_run()

@@ -19,11 +19,12 @@ from typing import TypeVar
 from rich.console import Console
 
 from minefleet.cli import EXIT_SIGNAL
+from minefleet.cli.arguments import NEWEST
 from minefleet.cli.output.curve import Curve
 from minefleet.cli.output.progress import Progress
 from minefleet.cli.output.stall import Stall
 from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, summarise
-from minefleet.cli.settings import add_settings, fresh_directory, is_override, newest_run, required, split
+from minefleet.cli.settings import fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import Settings, merge, name_of, read_settings
 from minefleet.config.shards import NUM_SHARDS
@@ -48,29 +49,12 @@ IN_ORDER = [
 """Settings of `--serial`: what acts is always what was trained last, and replay is one."""
 SERIAL = "serial"
 """The process of `--serial`, and its log."""
-NEWEST = ""
-"""`--resume` without a directory."""
 
 
 Finished = TypeVar("Finished")
 Train = Callable[[Run, Start], Outcome]
 Finish = Callable[[Run, Outcome], Finished]
 Checking = Callable[[], AbstractContextManager[object]]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    add_settings(parser)
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/CONFIG-TIME)")
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const=NEWEST,
-        metavar="DIR",
-        help="go on with the run in DIR, by default the newest, with its configuration and the overrides",
-    )
-    parser.add_argument("--serial", action="store_true", help="all roles in one process, in order, for the debugger")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
 
 
 def run(arguments: argparse.Namespace) -> int:

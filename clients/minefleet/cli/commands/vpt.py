@@ -6,20 +6,6 @@ from pathlib import Path
 
 from minefleet.core.errors import ConfigError
 
-ACTIONS = {
-    "convert": "write MODEL and WEIGHTS into OUT: architecture.json and model.safetensors, from which no code can run"
-}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line."""
-    parser.add_argument(
-        "action", choices=ACTIONS, help="; ".join(f"{name}: {purpose}" for name, purpose in ACTIONS.items())
-    )
-    parser.add_argument("model", metavar="MODEL", help="a `.model` file, or 1x, 2x or 3x")
-    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="a `.weights`, `.ckpt` or `.safetensors` file")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the directory to write")
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Converts, prints one JSON object, and returns the exit code."""

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.cli.commands.parameters import ACTIONS
-
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
@@ -36,4 +34,4 @@ def test_a_mistake_is_answered_with_what_is_wrong(tmp_path: Path, arguments: lis
 def test_help_names_every_action() -> None:
     command = [sys.executable, "-m", "minefleet", "parameters", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert all(action in text for action in ACTIONS)
+    assert all(action in text for action in ("list", "pin", "unpin", "export"))
