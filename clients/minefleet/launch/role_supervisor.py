@@ -11,7 +11,8 @@ Where the learner has several ranks, each is a process, and they live and die to
 killed and all start again. A rank other than rank 0 that exits with 0 has learned from rank 0 that the run is over.
 
 The run is over when the learner, its rank 0, exits with 0. A role that exits with 2 has a configuration that cannot
-work, and one that dies fast several times in a row will not do better: both end the run with the reason.
+work, and one that dies fast several times in a row will not do better: both end the run with the reason. While the disk
+is full, roles are started until they live.
 
 Shutdown: the learner first, since it writes a checkpoint for which it needs the others; then the actors, which send
 what they hold; then replay; then parameters. Each gets SIGTERM and, after `grace_s`, SIGKILL. A second Ctrl-C kills at
@@ -20,6 +21,7 @@ once.
 
 import math
 import selectors
+import shutil
 import signal
 import socket
 import time
@@ -43,6 +45,8 @@ ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
+FULL_BYTES = 2**20
+"""A disk with less room is full: none of a role's logs, stores and checkpoints can be relied on there."""
 TICK_S = 0.5
 DRAIN_MARGIN_S = 10.0
 """Time that a role gets beyond `services.drain_s`, to end its environments or its iteration."""
@@ -76,6 +80,8 @@ class RoleSupervisor:
     _asked_s: float = field(init=False, default=-math.inf)
     """When the last one came."""
     _next_tick_s: float = field(init=False, default=0.0)
+    _is_full: bool = field(init=False, default=False)
+    """Whether the disk was full when the last child died."""
 
     @property
     def children(self) -> list[RoleProcess]:
@@ -115,6 +121,8 @@ class RoleSupervisor:
         if death.code == EXIT_CONFIG:
             reason = f"{child.name} cannot work with this configuration:{quoted(death.last_record)}"
             return LaunchEnd(stopped_by="failure", reason=reason, is_config_error=True)
+        if self._waits_for_room(child):
+            return None
         if death.code == EXIT_GAVE_UP:
             reason = f"{child.name} gave up; see {child.log}:{quoted(death.last_record)}"
             return LaunchEnd(stopped_by="failure", reason=reason)
@@ -127,6 +135,18 @@ class RoleSupervisor:
         self._end_with(child)
         self.report(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
+
+    def _waits_for_room(self, dead: RoleProcess) -> bool:
+        """Puts a child off that died while the disk is full, which is no fault of its own, and says so once."""
+        directory, was_full = dead.log.parent, self._is_full
+        self._is_full = shutil.disk_usage(directory).free < FULL_BYTES
+        if self._is_full:
+            if not was_full:
+                self.report(f"the disk of {directory} is full: roles that die of it start again until there is room")
+            dead.fast_deaths = min(dead.fast_deaths, FAST_DEATHS - 1)
+            self._end_with(dead)
+            dead.put_off()
+        return self._is_full
 
     def _end_with(self, dead: RoleProcess) -> None:
         """Kills the other ranks, where the dead one was a rank, and puts them off as long as it will be."""

@@ -12,6 +12,7 @@ import pytest
 from minefleet.config.load import load
 from minefleet.config.shards import NUM_SHARDS, spread
 from minefleet.core.schema import Schema
+from minefleet.launch import role_supervisor
 from minefleet.launch.placement import ProcessPlacement
 from minefleet.launch.role_process import RoleProcess
 from minefleet.launch.role_supervisor import LaunchEnd, RoleSupervisor, supervisor
@@ -129,6 +130,19 @@ def test_a_role_that_keeps_dying_fast_ends_the_run_with_the_reason(fleet: MakeFl
     assert (ending.stopped_by, ending.is_config_error) == ("failure", False)
     assert "actor died" in ending.reason and "last words of actor" in ending.reason
     assert ring.count("actor starts") == 5
+
+
+def test_roles_that_die_of_a_full_disk_start_again_until_there_is_room_and_the_disk_is_named_once(
+    fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(role_supervisor, "FULL_BYTES", 2**80)
+    deaths = ",".join(["die"] * (role_supervisor.FAST_DEATHS + 2))
+    ring = fleet(learner=f"finish:{role_supervisor.FAST_DEATHS + 3}", actor=f"{deaths},serve")
+    assert ring.run().stopped_by == "learner"
+    assert ring.count("actor starts") == role_supervisor.FAST_DEATHS + 3
+    assert [line for line in ring.said if "disk" in line or "died" in line] == [
+        f"the disk of {tmp_path} is full: roles that die of it start again until there is room"
+    ]
 
 
 def test_a_role_that_finds_its_configuration_wrong_ends_the_run_at_once(fleet: MakeFleet) -> None:
