@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SUPPORTED = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Dict", "Tuple")
 UTF8_BYTES = 4
 """Most bytes of a character."""
+TEXT_BYTES = 256
+"""Longest text of a space that does not say how long its texts are, as MiniGrid's of missions."""
 
 
 def schema_of(env: Any) -> dict[str, Any]:
@@ -76,9 +78,10 @@ def reader(space: Any, rows: Mapping[str, NDArray[Any]], path: str = "") -> Call
 
 
 def _kind(space: Any) -> str:
-    """The first known class that the space is one of; of an unknown space, its own."""
+    """The first known class that the space is one of; Text for another of strings; of an unknown space, its own."""
     names = [cls.__name__ for cls in type(space).__mro__]
-    return next((name for name in names if name in SUPPORTED), names[0])
+    known = next((name for name in names if name in SUPPORTED), names[0])
+    return known if known in SUPPORTED or getattr(space, "dtype", None) != np.dtype(str) else "Text"
 
 
 def _children(space: Any) -> Iterator[tuple[Any, str, Any]]:
@@ -157,9 +160,12 @@ def _longest_bytes(space: Any, place: str) -> int:
     """
     if int(np.prod(space.shape or ())) != 1:
         raise RefusedError(f"{place} is a {type(space).__name__} space of several texts; one is supported")
+    longest = getattr(space, "max_length", None) or getattr(space, "MAX_STR_LEN", None)
+    if longest is None:
+        return TEXT_BYTES
     characters = getattr(space, "character_set", None)
     widest = max((len(character.encode()) for character in characters), default=1) if characters else UTF8_BYTES
-    return int(getattr(space, "max_length", None) or space.MAX_STR_LEN) * widest
+    return int(longest) * widest
 
 
 def _write_all(parts: list[tuple[Any, Write]], path: str) -> Write:

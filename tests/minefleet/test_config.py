@@ -107,6 +107,7 @@ def test_the_kinds_of_task_are_told_apart_by_the_same_keys() -> None:
         ("env: {id: A-v1}\npolicy: {gru_size: 8}", NUMBERS, MEMORY),
         ("env: {id: A-v1}\npolicy: {gru_size: 8}", IMAGE, MEMORY),
         ("env: {id: A-v1}\npolicy: {gru_size: 0}", IMAGE, PIXELS),
+        ("env: {id: A-v1}", Leaf(kind="box", shape=(7, 7, 3), dtype="uint8"), VECTORS),
         ("preset: vectors\nenv: {id: A-v1}", IMAGE, VECTORS),
         ("detach_rollout_manager: true", IMAGE, MINESTUDIO),
     ],

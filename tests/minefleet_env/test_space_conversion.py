@@ -172,6 +172,19 @@ def test_a_text_cannot_be_an_action() -> None:
         schema(spaces.Discrete(2), spaces.Dict({"say": spaces.Text(8)}))
 
 
+class Missions(gymnasium.Space[str]):
+    """As MiniGrid has them: strings of a length that the space does not tell."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+
+def test_a_space_of_strings_that_tells_no_length_is_a_text() -> None:
+    assert written(Missions(), "get to the green goal square")[""].tobytes().rstrip(b"\0").endswith(b"goal square")
+    with pytest.raises(EnvError, match="must be a text of at most 256 bytes, got 257"):
+        written(Missions(), "x" * 257)
+
+
 class Text(gymnasium.Space[Any]):
     """A text as MineRL has it: an array of strings that does not say how long they get."""
 

@@ -14,6 +14,9 @@ import xxhash
 
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 
+MIN_IMAGE_EDGE = 36
+"""Height and width below which nothing is left after our three convolutions."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leaf:
@@ -37,6 +40,11 @@ class Leaf:
     def is_pixels(self) -> bool:
         """Whether this is an image [height, width, channels] of bytes."""
         return self.kind == "box" and self.dtype == "uint8" and len(self.shape) == 3
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether this is an image too small for convolutions, as MiniGrid's 7 by 7 cells: it is read as numbers."""
+        return self.is_pixels and max(self.shape[:2]) < MIN_IMAGE_EDGE
 
     def zeros(self, *leading: int) -> np.ndarray[Any, Any]:
         """An array of zeros for [*leading, *shape]."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from minefleet.config import PolicyConfig
 from minefleet.core.errors import ConfigError
-from minefleet.core.schema import Leaf
+from minefleet.core.schema import MIN_IMAGE_EDGE, Leaf
 from minefleet.core.tree import Tree, flatten, tree_map
 from minefleet.policies.layers.action_masks import without_mask
 from minefleet.policies.layers.dense import Dense
@@ -21,8 +21,6 @@ from minefleet.policies.layers.text import TextFeatures
 
 KERNELS = (8, 4, 3)
 STRIDES = (4, 2, 2)
-MIN_IMAGE_EDGE = 36
-"""Height and width below which nothing is left after the three convolutions."""
 ENCODE_CHUNK_STEPS = 256
 """Steps that a CPU encodes at a time: what the layers make of more leaves its caches."""
 
@@ -107,7 +105,7 @@ def encoder(obs: Tree, config: PolicyConfig) -> nn.Module:
 
 
 def _leaf_encoder(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
-    if leaf.is_pixels:
+    if leaf.is_pixels and not leaf.is_grid:
         return _convolutions(path, leaf, config)
     size, inputs = _inputs(leaf)
     if size == 0:

@@ -88,6 +88,13 @@ def test_one_hot_equals_torchs_own_for_each_element() -> None:
     torch.testing.assert_close(OneHot(MULTI.categories)(categories), torch.cat(each, -1))
 
 
+def test_a_grid_of_few_cells_is_read_as_numbers() -> None:
+    leaf = Leaf(kind="box", shape=(7, 7, 3), dtype="uint8")
+    assert leaf.is_grid and not any(isinstance(module, torch.nn.Conv2d) for module in encoder(leaf, CONFIG).modules())
+    obs = random_obs(leaf, 4)
+    assert encoder(leaf, CONFIG)(obs).shape == (4, CONFIG.hidden_size)
+
+
 @pytest.mark.parametrize("shape", [(35, 64, 3), (64, 35, 3), (3, 64, 64)])
 def test_small_images_are_refused_with_the_size_that_is_needed(shape: tuple[int, ...]) -> None:
     leaf = Leaf(kind="box", shape=shape, dtype="uint8")

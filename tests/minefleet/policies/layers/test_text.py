@@ -40,6 +40,17 @@ def test_a_text_that_was_cut_in_a_character_can_be_read() -> None:
     assert decode_text(np.frombuffer("né".encode()[:2], np.uint8)) == "n\N{REPLACEMENT CHARACTER}"
 
 
+def test_texts_that_repeat_have_the_features_and_gradients_that_they_have_one_by_one(features: TextFeatures) -> None:
+    texts = rows("go left", "", "go right", "go left", "")
+    found = {}
+    for name, module in (("repeated", features), ("alone", features._features)):
+        features.zero_grad()
+        output = module(texts)
+        output.square().sum().backward()
+        found[name] = (output.detach(), [each.grad.clone() for each in features.parameters() if each.grad is not None])
+    torch.testing.assert_close(found["repeated"], found["alone"])
+
+
 @given(text=st.text("abc ", max_size=12), at=st.integers(0, 11), seed=st.integers(0, 100))
 def test_every_byte_matters_and_the_empty_room_does_not(text: str, at: int, seed: int) -> None:
     torch.manual_seed(seed)
