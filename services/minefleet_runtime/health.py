@@ -23,6 +23,12 @@ class Health(health.HealthServicer):  # type: ignore[misc]  # It has no types.
         watch: Iterator[health_pb2.HealthCheckResponse] = super().Watch(request, context, send_response_callback)
         return watch
 
+    def List(  # noqa: N802
+        self, request: health_pb2.HealthListRequest, context: Any
+    ) -> health_pb2.HealthListResponse:
+        """Returns the state of the server, under the empty name."""
+        return health_pb2.HealthListResponse(statuses={"": self.Check(health_pb2.HealthCheckRequest(), context)})
+
 
 class AioHealth(health.aio.HealthServicer):  # type: ignore[misc]
     """For aio servers."""
@@ -31,6 +37,12 @@ class AioHealth(health.aio.HealthServicer):  # type: ignore[misc]
         """Sends the state now, and each change of it."""
         _check_name(request)
         await super().Watch(request, context)
+
+    async def List(  # noqa: N802
+        self, request: health_pb2.HealthListRequest, context: Any
+    ) -> health_pb2.HealthListResponse:
+        """Returns the state of the server, under the empty name."""
+        return health_pb2.HealthListResponse(statuses={"": await self.Check(health_pb2.HealthCheckRequest(), context)})
 
 
 def _check_name(request: health_pb2.HealthCheckRequest) -> None:

@@ -386,7 +386,8 @@ def test_health_is_the_whole_servers_and_no_other_name_is_kept(serve_echo: Serve
         assert code_of_first(stub.Watch(request, timeout=TIMEOUT_S)) is grpc.StatusCode.NOT_FOUND
         with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
             stub.Check(request, timeout=TIMEOUT_S)
-        assert stub.Check(health_pb2.HealthCheckRequest()).status is health_pb2.HealthCheckResponse.SERVING
+        listed = stub.List(health_pb2.HealthListRequest(), timeout=TIMEOUT_S).statuses
+        assert {name: answer.status for name, answer in listed.items()} == {"": health_pb2.HealthCheckResponse.SERVING}
 
 
 @BOTH
