@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.fuzz.contracts import HEALTH, PARAMETERS, REPLAY, STATUS, Method
+from tests.fuzz.contracts import HEALTH, PARAMETERS, REPLAY, SLOTS, STATUS, Method
 from tests.parameters_process import RUN, ParametersProcess, pieces_of, weights_of
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import TIMEOUT_S, RoleProcess, free_address, wait_for
@@ -153,7 +153,7 @@ def parameters_work(process: ParametersProcess) -> None:
 
 
 @contextmanager
-def waiting(module: str, name: str, directory: Path) -> Iterator[Server]:
+def waiting(module: str, name: str, directory: Path, *services: Any) -> Iterator[Server]:
     """A learner or an actor whose peers are not there."""
     config = FleetConfig(env=EnvConfig(id="CartPole-v1"), services=_nobody())
     found = _preflight()
@@ -165,7 +165,7 @@ def waiting(module: str, name: str, directory: Path) -> Iterator[Server]:
         wait_for(lambda: process.poll() is not None or _addresses(card)[0] != "")
         assert process.poll() is None, role.log.read_text()
         address, role.metrics_address = _addresses(card)
-        yield Server(role, address, (STATUS, HEALTH), lambda: None)
+        yield Server(role, address, (*services, STATUS, HEALTH), lambda: None)
         assert role.end() == 0
     finally:
         process.kill()
@@ -193,5 +193,5 @@ ROLES: dict[str, Callable[[Path], Any]] = {
     "replay": replay,
     "parameters": parameters,
     "learner": lambda directory: waiting("minefleet_learner", "learner", directory),
-    "actor": lambda directory: waiting("minefleet_actor", "actor-0", directory),
+    "actor": lambda directory: waiting("minefleet_actor", "actor-0", directory, SLOTS),
 }

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class SlotsServiceStub:
     """SlotsService is served by actors, for people who watch: every slot as it is now, and what it shows. It changes nothing
-    of what is played or recorded.
+    of what is played or recorded. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def __init__(self, channel):
@@ -50,7 +50,7 @@ class SlotsServiceStub:
 
 class SlotsServiceServicer:
     """SlotsService is served by actors, for people who watch: every slot as it is now, and what it shows. It changes nothing
-    of what is played or recorded.
+    of what is played or recorded. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def ListSlots(self, request, context):
@@ -95,7 +95,7 @@ def add_SlotsServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SlotsService:
     """SlotsService is served by actors, for people who watch: every slot as it is now, and what it shows. It changes nothing
-    of what is played or recorded.
+    of what is played or recorded. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @staticmethod

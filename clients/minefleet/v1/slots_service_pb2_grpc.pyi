@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class SlotsServiceStub:
     """SlotsService is served by actors, for people who watch: every slot as it is now, and what it shows. It changes nothing
-    of what is played or recorded.
+    of what is played or recorded. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @_typing.overload
@@ -50,7 +50,7 @@ class SlotsServiceStub:
 @_typing.type_check_only
 class SlotsServiceAsyncStub(SlotsServiceStub):
     """SlotsService is served by actors, for people who watch: every slot as it is now, and what it shows. It changes nothing
-    of what is played or recorded.
+    of what is played or recorded. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -68,7 +68,7 @@ class SlotsServiceAsyncStub(SlotsServiceStub):
 
 class SlotsServiceServicer(metaclass=_abc_1.ABCMeta):
     """SlotsService is served by actors, for people who watch: every slot as it is now, and what it shows. It changes nothing
-    of what is played or recorded.
+    of what is played or recorded. Bytes that are no message are INVALID_ARGUMENT.
     """
 
     @_abc_1.abstractmethod
