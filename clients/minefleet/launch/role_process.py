@@ -150,3 +150,9 @@ def last_record(lines: Sequence[str]) -> Sequence[str]:
 def role_command(role: str, run_directory: Path, index: int | str = 0) -> list[str]:
     """The command line of a role; `index` is a number, or "host"."""
     return [*PYTHON, f"minefleet_{role}", "--run-dir", str(run_directory), "--index", str(index)]
+
+
+def quoted(words: str) -> str:
+    """Indents the last words of a role, to stand below a message."""
+    lines = words.splitlines() or ["(it said nothing)"]
+    return "".join(f"\n    {line}" for line in lines)

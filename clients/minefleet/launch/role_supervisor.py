@@ -36,7 +36,7 @@ from minefleet.launch.learner_ranks import LOOPBACK, variables
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
-from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, role_command
+from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, quoted, role_command
 from minefleet.runs.run import Run
 
 LEARNER = "learner"
@@ -293,9 +293,3 @@ def _child(
 ) -> RoleProcess:
     command = role_command(role, run.directory, index)
     return RoleProcess(name, command, run.logs / f"{name}.log", place=at, variables=variables, start=start)
-
-
-def quoted(words: str) -> str:
-    """Indents the last words of a role, to stand below a message."""
-    lines = words.splitlines() or ["(it said nothing)"]
-    return "".join(f"\n    {line}" for line in lines)

@@ -35,8 +35,8 @@ from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.prepare import prepare, prepare_resumed
-from minefleet.launch.role_process import last_record, lines_since, role_command
-from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, is_rank, quoted, supervisor
+from minefleet.launch.role_process import last_record, lines_since, quoted, role_command
+from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, is_rank, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
