@@ -21,6 +21,7 @@ COMMANDS = {
     "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
+    "monitor": "start a Prometheus that scrapes the roles of a run",
     "eval": "play whole episodes with a checkpoint",
     "env": "play an environment alone with random actions, and report its speed and failures",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",

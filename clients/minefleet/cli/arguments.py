@@ -69,6 +69,13 @@ def status(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--watch", action="store_true", help="show it anew every second, until Ctrl-C")
 
 
+def monitor(parser: argparse.ArgumentParser) -> None:
+    """Of `minefleet monitor`."""
+    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run (default: the newest)")
+    listen = "where Prometheus serves (default: 127.0.0.1:9090)"
+    parser.add_argument("--listen", default="127.0.0.1:9090", metavar="HOST:PORT", help=listen)
+
+
 def evaluate(parser: argparse.ArgumentParser) -> None:
     """Of `minefleet eval`."""
     parser.add_argument(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from minefleet.runs.run import METRICS_FILE, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
+CARD_KEYS = {"name", "role", "pid", "address", "metrics_address"}
 TIMEOUT_S = 2.0
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Only there does a card's pid mean a process of this machine."""
@@ -63,7 +65,7 @@ def read_status(directory: Path) -> RunStatus:
         ConfigError: If there is no run in the directory, or the operator's certificate or token cannot be read.
     """
     credentials = read_credentials(read_run(directory).config.services.security, OPERATOR)
-    cards = [json.loads(path.read_text()) for path in sorted((directory / ROLES_DIRECTORY).glob("*.json"))]
+    cards = read_cards(directory)
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(partial(ask, credentials=credentials), cards))
     return RunStatus(
@@ -72,6 +74,17 @@ def read_status(directory: Path) -> RunStatus:
         metrics=last_row(directory / METRICS_FILE),
         bottleneck=find_in(role.stats for role in roles),
     )
+
+
+def read_cards(directory: Path) -> list[dict[str, Any]]:
+    """The card that each role of a run has left; files that are none are left out."""
+    cards = []
+    for path in sorted((directory / ROLES_DIRECTORY).glob("*.json")):
+        with suppress(OSError, ValueError):  # A role that ends removes its own.
+            card = json.loads(path.read_text())
+            if isinstance(card, dict) and card.keys() >= CARD_KEYS:
+                cards.append(card)
+    return cards
 
 
 def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
