@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
     "monitor": "start a Prometheus that scrapes the roles of a run",
+    "watch": "serve a page that shows runs, their environments and pictures while they train",
     "eval": "play whole episodes with a checkpoint",
     "env": "play an environment alone with random actions, and report its speed and failures",
     "replay": "look into replay: stats, why-dropped, fsck, repair, export",

@@ -76,6 +76,16 @@ def monitor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", default="127.0.0.1:9090", metavar="HOST:PORT", help=listen)
 
 
+def watch(parser: argparse.ArgumentParser) -> None:
+    """Of `minefleet watch`."""
+    what = "run directories, or folders of them (default: runs)"
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=what)
+    listen = "where to serve; others than this machine need the token (default: 127.0.0.1:8800)"
+    parser.add_argument("--listen", default="127.0.0.1:8800", metavar="HOST:PORT", help=listen)
+    parser.add_argument("--token", default="", help="what others must show (default: a new one)")
+    parser.add_argument("--browser", action="store_true", help="open the page in the browser")
+
+
 def evaluate(parser: argparse.ArgumentParser) -> None:
     """Of `minefleet eval`."""
     parser.add_argument(

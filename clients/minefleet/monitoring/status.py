@@ -77,7 +77,7 @@ def read_status(directory: Path) -> RunStatus:
 
 
 def read_cards(directory: Path) -> list[dict[str, Any]]:
-    """The card that each role of a run has left; files that are none are left out."""
+    """The cards that the roles of a run have left; files that are none of ours are left out."""
     cards = []
     for path in sorted((directory / ROLES_DIRECTORY).glob("*.json")):
         with suppress(OSError, ValueError):  # A role that ends removes its own.

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -29,11 +30,29 @@ EPISODE_COLUMNS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 )
 """By name in the order of the file, each with what reads its text. `docs/trackers.md` has their meanings."""
 
+LAST_BYTES = 2**17
+"""At the end of the table, of which the last rows are read."""
+
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:
     """The rows of the table, without a last one that is still being written; [] where there is no table yet."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    rows = csv.DictReader(line for line in lines if line.endswith("\n"))
+    return _rows(path.read_text(encoding="utf-8"))
+
+
+def read_last_episodes(path: Path) -> list[dict[str, Any]]:
+    """The last rows of the table, about a thousand; what stands before is not read."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        header, size = file.readline(), file.seek(0, os.SEEK_END)
+        file.seek(max(len(header), size - LAST_BYTES))
+        text = file.read()
+    whole = text if size - LAST_BYTES <= len(header) else text.partition(b"\n")[2]
+    return _rows((header + whole).decode(errors="replace"))
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    rows = csv.DictReader(line for line in text.splitlines(keepends=True) if line.endswith("\n"))
     return [{name: read(row[name]) for name, read in EPISODE_COLUMNS.items()} for row in rows]

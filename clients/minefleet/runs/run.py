@@ -133,7 +133,7 @@ class Run:
     def contract(self) -> dict[str, str]:
         """The keys on which all roles must agree, with their values as canonical JSON."""
         values = {key: value for key, value in to_dict(self.config).items() if key not in LOCAL_KEYS}
-        flat = {key: json.dumps(value, sort_keys=True) for key, value in _flat(values).items()}
+        flat = {key: json.dumps(value, sort_keys=True) for key, value in flat_keys(values).items()}
         return flat | {"schema": self.fragment_schema.fingerprint, "architecture": self.architecture}
 
     def identity(self, role: status_service_pb2.Role.ValueType) -> status_service_pb2.Identity:
@@ -228,11 +228,12 @@ def _found_in(directory: Path) -> str:
     )
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested plain data by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flat_keys(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

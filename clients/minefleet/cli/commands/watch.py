@@ -1,0 +1,51 @@
+"""`minefleet watch`: serves the page that shows runs, until Ctrl-C."""
+
+import argparse
+import secrets
+import socket
+import webbrowser
+
+from minefleet.cli.settings import RUNS
+from minefleet.core.errors import ConfigError
+from minefleet.monitoring.status import LOOPBACK_HOSTS
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves the page."""
+    try:
+        import uvicorn
+
+        from minefleet.watch.server import make_app
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'minefleet[watch]'") from error
+    for directory in arguments.runs:
+        if not directory.is_dir():
+            raise ConfigError(f"there is no directory {directory}")
+    host, _, port = arguments.listen.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) < 2**16):
+        raise ConfigError(f"--listen must be HOST:PORT, got {arguments.listen!r}")
+    token = arguments.token or ("" if host.strip("[]") in LOOPBACK_HOSTS else secrets.token_urlsafe(16))
+    app = make_app(arguments.runs or [RUNS], host=host, token=token)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False))
+    listening = _listen(host.strip("[]"), int(port))
+    address = f"http://{host}:{listening.getsockname()[1]}/{f'?token={token}' if token else ''}"
+    print(f"watch at {address}", flush=True)
+    if arguments.browser:
+        webbrowser.open(address)
+    server.run(sockets=[listening])
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at which callers are waited for.
+
+    Raises:
+        ConfigError: If the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; --listen {host}:0 takes a free port"
+        ) from error

@@ -1,0 +1,116 @@
+"""Reads curves out of `metrics.jsonl` without reading all of it.
+
+Rows are found by their position in bytes: a row at a place is the first that begins after it. They rise in iteration,
+steps and time, so that a range is found by bisection, and a long one is thinned by taking rows at even distances.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+AXES = ("iteration", "env_steps", "wall_s")
+WHOLE_BYTES = 2 * 2**20
+"""A range of so many bytes is read whole, unless it has too many rows."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curves:
+    """Some rows of a run, oldest first."""
+
+    rows: list[Row]
+    total: int
+    """Rows of the range, about."""
+    is_thinned: bool
+
+    def columns(self, keys: Sequence[str]) -> dict[str, list[float | None]]:
+        """Each key's number in each row; None where it has none."""
+        flat = [dict(numbers(row)) for row in self.rows]
+        return {key: [row.get(key) for row in flat] for key in keys}
+
+
+def read_curves(
+    path: Path, *, points: int, axis: str = "iteration", begin: float = -math.inf, end: float = math.inf
+) -> Curves:
+    """Reads about `points` rows, at least 2, whose `axis` is from `begin` to `end`; the last row is among them."""
+    if not path.exists():
+        return Curves(rows=[], total=0, is_thinned=False)
+    with path.open("rb") as file:
+        size = _whole_bytes(file)
+        first, last = _find(file, size, axis, begin), _find(file, size, axis, end, after=True)
+        rows = list(_rows_between(file, first, last)) if last - first <= WHOLE_BYTES else []
+        if rows and len(rows) <= points:
+            return Curves(rows=rows, total=len(rows), is_thinned=False)
+        places = (first + (last - first) * number // points for number in range(points))
+        taken = {start: row for start, row in (_row_at(file, place, last) for place in places) if row is not None}
+        taken |= dict([_last_row(file, first, last)]) if last > first else {}
+        sampled = [row for _, row in sorted(taken.items())]
+        mean_bytes = sum(len(json.dumps(row)) for row in sampled) / max(1, len(sampled))
+        return Curves(rows=sampled, total=len(rows) or round((last - first) / max(1.0, mean_bytes)), is_thinned=True)
+
+
+def numbers(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
+    """The finite numbers of a row, nested keys joined by dots; None for those that are not finite, or missing."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value, f"{prefix}{name}.")
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield f"{prefix}{name}", value if value is not None and math.isfinite(value) else None
+
+
+def _whole_bytes(file: IO[bytes]) -> int:
+    """The bytes up to the end of the last whole row."""
+    end, block = file.seek(0, os.SEEK_END), 65536
+    while end > 0:
+        start = max(0, end - block)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _row_at(file: IO[bytes], place: int, end: int) -> tuple[int, Row | None]:
+    """The first row that begins at a place or after it, before `end`, and where it begins."""
+    file.seek(max(0, place - 1))
+    if place:
+        file.readline()
+    start = file.tell()
+    return (start, json.loads(file.readline())) if start < end else (end, None)
+
+
+def _last_row(file: IO[bytes], first: int, end: int) -> tuple[int, Row]:
+    """The row that ends at `end`."""
+    block = 65536
+    while True:
+        start = max(first, end - block)
+        file.seek(start)
+        lines = file.read(end - start)[:-1].split(b"\n")
+        if len(lines) > 1 or start == first:
+            return end - len(lines[-1]) - 1, json.loads(lines[-1])
+        block *= 2
+
+
+def _rows_between(file: IO[bytes], first: int, last: int) -> Iterator[Row]:
+    file.seek(first)
+    for line in file.read(last - first).splitlines():
+        yield json.loads(line)
+
+
+def _find(file: IO[bytes], size: int, axis: str, bound: float, *, after: bool = False) -> int:
+    """Where the first row begins whose `axis` is at least `bound`, or beyond it; `size` where there is none."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        start, row = _row_at(file, middle, size)
+        if row is None or (row[axis] > bound if after else row[axis] >= bound):
+            high = middle
+        else:
+            low = start + 1
+    return _row_at(file, low, size)[0]

@@ -1,0 +1,204 @@
+"""Finds the runs that are watched, and reads what their files say."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from minefleet.core.errors import FleetError, NotFoundError
+from minefleet.core.tree import flatten
+from minefleet.monitoring.jsonl_tail import last_row
+from minefleet.monitoring.plot import evaluations_in
+from minefleet.monitoring.slots import SlotStatus, get_frame, list_slots
+from minefleet.monitoring.status import read_cards, read_status
+from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
+from minefleet.runs.checkpoint import read_state
+from minefleet.runs.episode_table import read_last_episodes
+from minefleet.runs.retention import numbered
+from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.watch.curves import Row, numbers, read_curves
+
+MARKED_POINTS = 2000
+"""Rows in which evaluations are looked for: each stands in all rows until the next one."""
+FAILED_EPISODES = 50
+ACTORS = "ROLE_ACTOR"
+
+
+def find_runs(places: Sequence[Path]) -> dict[str, Path]:
+    """The run directories in and among these, the newest first, by names that no two share."""
+    found = [
+        path.parent for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}")) if path.is_file()
+    ]
+    runs: dict[str, Path] = {}
+    for directory in sorted({path.absolute() for path in found}, key=_changed_s, reverse=True):
+        name, number = directory.name, 1
+        while name in runs:
+            number += 1
+            name = f"{directory.name}~{number}"
+        runs[name] = directory
+    return runs
+
+
+def _changed_s(directory: Path) -> float:
+    try:
+        return (directory / RUN_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def summary(name: str, directory: Path) -> dict[str, Any]:
+    """A run's newest numbers, and whether a process of it lives on this machine."""
+    metrics = directory / METRICS_FILE
+    row = dict(numbers(last_row(metrics)))
+    shown = {key: row.get(key) for key in ("iteration", "env_steps", "episode_return_mean", "wall_s")}
+    try:
+        env = open_run(directory).config.env
+        made = env.id or env.generator
+    except FleetError as error:
+        made = f"({error})"
+    updated_s = metrics.stat().st_mtime if metrics.exists() else _changed_s(directory)
+    is_live = any(Path(f"/proc/{card['pid']}").exists() for card in read_cards(directory))
+    return {"id": name, "directory": str(directory), "is_live": is_live, "updated_s": updated_s, "env": made, **shown}
+
+
+def open_run(directory: Path) -> Run:
+    """A run, read again only where its file has changed.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        changed = (directory / RUN_FILE).stat().st_mtime_ns
+    except OSError as error:
+        raise NotFoundError(f"the run in {directory} has gone") from error
+    return _open_run(directory, changed)
+
+
+@lru_cache(maxsize=256)
+def _open_run(directory: Path, _changed: int) -> Run:
+    return read_run(directory)
+
+
+def details(name: str, directory: Path) -> dict[str, Any]:
+    """The configuration, the spaces, and the names of what can be drawn."""
+    run, row = open_run(directory), last_row(directory / METRICS_FILE)
+    places = {"metrics": run.metrics, "episodes": run.episodes, "logs": run.logs, "checkpoints": run.checkpoints}
+    return {
+        "id": name,
+        "directory": str(directory),
+        "config": to_dict(run.config),
+        "schema": run.schema.to_dict(),
+        "has_pictures": run.frame_shape is not None or any(leaf.is_pixels for leaf in flatten(run.schema.obs).values()),
+        "tasks": sorted(row.get("tasks", {})),
+        "keys": sorted(key for key, _ in numbers(row)),
+        "files": {kind: str(path) for kind, path in places.items()},
+    }
+
+
+def marks(directory: Path) -> dict[str, Any]:
+    """Evaluations and the checkpoints that are kept."""
+    run = open_run(directory)
+    rows = read_curves(run.metrics, points=MARKED_POINTS).rows
+    by_steps = {row["env_steps"]: row for row in rows}
+    return {
+        "evaluations": [_evaluation(by_steps[steps], mean) for steps, mean in evaluations_in(rows)],
+        "checkpoints": list(_checkpoints(run)),
+    }
+
+
+def _evaluation(row: Row, mean: float) -> Row:
+    place = {axis: row[axis] for axis in ("iteration", "env_steps", "wall_s")}
+    return place | {"policy_version": row["eval_policy_version"], "return_mean": mean}
+
+
+def _checkpoints(run: Run) -> Iterator[Row]:
+    for (iteration, _), path in sorted(numbered(run.checkpoints).items()) if run.checkpoints.is_dir() else ():
+        try:
+            steps, size = read_state(path).env_steps, sum(file.stat().st_size for file in path.iterdir())
+        except (FleetError, OSError):
+            continue  # The learner has removed it meanwhile.
+        yield {"name": path.name, "iteration": iteration, "env_steps": steps, "bytes": size}
+
+
+def status(directory: Path) -> dict[str, Any]:
+    """As `minefleet status --json`."""
+    return read_status(directory).to_dict()
+
+
+def _credentials(directory: Path) -> Credentials:
+    return read_credentials(open_run(directory).config.services.security, OPERATOR)
+
+
+def slots(directory: Path) -> list[dict[str, Any]]:
+    """The slots of each actor, or why it does not tell them."""
+    credentials, actors = _credentials(directory), []
+    for card in read_cards(directory):
+        if card["role"] != ACTORS:
+            continue
+        error, found = None, list[SlotStatus]()
+        try:
+            found = list_slots(card, credentials)
+        except FleetError as refusal:
+            error = str(refusal)
+        actors.append({"name": card["name"], "error": error, "slots": [asdict(slot) for slot in found]})
+    return actors
+
+
+def frame(directory: Path, actor: str, slot: int) -> Any:
+    """The picture that an actor's slot shows, [H, W, 3] uint8.
+
+    Raises:
+        FleetError: If there is no such actor or slot, or it shows nothing.
+    """
+    for card in read_cards(directory):
+        if card["name"] == actor and card["role"] == ACTORS:
+            return get_frame(card, _credentials(directory), slot)
+    raise NotFoundError(f"there is no actor {actor}")
+
+
+def failures(directory: Path) -> dict[str, Any]:
+    """Failed episodes by kind, the last ones, and the last failure of each slot."""
+    row = last_row(directory / METRICS_FILE)
+    failed = [
+        {"actor": actor["name"], "slot": slot["slot"], "failures": slot["failures"], **slot["last_failure"]}
+        for actor in slots(directory)
+        for slot in actor["slots"]
+        if slot["last_failure"]
+    ]
+    shown = ("iteration", "task", "failure", "stream", "length", "episode_return")
+    episodes = [episode for episode in read_last_episodes(open_run(directory).episodes) if episode["failure"]]
+    return {
+        "by_kind": row.get("episode_failures_by_kind", {}),
+        "episodes": [{key: episode[key] for key in shown} for episode in episodes[-FAILED_EPISODES:]],
+        "slots": sorted(failed, key=lambda slot: slot["age_s"]),
+    }
+
+
+def difference(one: Path, other: Path) -> list[dict[str, Any]]:
+    """The keys in which two runs' configurations differ."""
+    left, right = (flat_keys(to_dict(open_run(directory).config)) for directory in (one, other))
+    keys = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+    return [{"key": key, "this": left.get(key), "other": right.get(key)} for key in keys]
+
+
+def files_in(directory: Path, pattern: str) -> dict[str, Path]:
+    """The plain files of a directory, by name; none that a link leads to from elsewhere."""
+    found = sorted(directory.glob(pattern)) if directory.is_dir() else []
+    return {path.name: path for path in found if path.is_file() and not path.is_symlink()}
+
+
+def end_of(path: Path, size: int) -> str:
+    """The last whole lines of a text, of at most `size` bytes."""
+    with path.open("rb") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - size)
+        file.seek(begin)
+        text = file.read(size)
+    return (text.partition(b"\n")[2] if begin else text).decode(errors="replace")
+
+
+def age_s(path: Path) -> float:
+    """Seconds since a file was written."""
+    return time.time() - path.stat().st_mtime
