@@ -83,7 +83,7 @@ def watch(parser: argparse.ArgumentParser) -> None:
     listen = "where to serve; others than this machine need the token (default: 127.0.0.1:8800)"
     parser.add_argument("--listen", default="127.0.0.1:8800", metavar="HOST:PORT", help=listen)
     parser.add_argument("--token", default="", help="what others must show (default: a new one)")
-    parser.add_argument("--browser", action="store_true", help="open the page in the browser")
+    parser.add_argument("--no-browser", action="store_true", help="leave the browser alone")
 
 
 def evaluate(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from minefleet.runs.run import METRICS_FILE, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
-CARD_KEYS = {"name", "role", "pid", "address", "metrics_address"}
+CARD_KEYS = {"name": str, "role": str, "pid": int, "address": str, "metrics_address": str}
 TIMEOUT_S = 2.0
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Only there does a card's pid mean a process of this machine."""
@@ -80,9 +80,9 @@ def read_cards(directory: Path) -> list[dict[str, Any]]:
     """The cards that the roles of a run have left; files that are none of ours are left out."""
     cards = []
     for path in sorted((directory / ROLES_DIRECTORY).glob("*.json")):
-        with suppress(OSError, ValueError):  # A role that ends removes its own.
+        with suppress(OSError, ValueError, RecursionError):  # A role that ends removes its own.
             card = json.loads(path.read_text())
-            if isinstance(card, dict) and card.keys() >= CARD_KEYS:
+            if isinstance(card, dict) and all(isinstance(card.get(key), kind) for key, kind in CARD_KEYS.items()):
                 cards.append(card)
     return cards
 
@@ -99,6 +99,8 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
             answer = stub.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S)
     except (UnavailableError, DeadlineError):
         return _absent(known, "unreachable")
+    except ValueError:
+        return replace(known, state="unreachable", detail="its card names a role that there is not")
     except FleetError as error:
         return replace(known, state="unreachable", detail=str(error))
     return replace(
@@ -111,9 +113,13 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
     )
 
 
+def is_of_this_machine(address: str) -> bool:
+    """Whether the pid on a card with this address is of a process here."""
+    return address.rpartition(":")[0] in LOOPBACK_HOSTS
+
+
 def _absent(known: RoleStatus, state: str, detail: str = "") -> RoleStatus:
     """A role that does not answer: in that state, unless it was one of this machine that died and left its card."""
-    is_here = (known.address or known.metrics_address).rpartition(":")[0] in LOOPBACK_HOSTS
-    if is_here and not Path(f"/proc/{known.pid}").exists():
+    if is_of_this_machine(known.address or known.metrics_address) and not Path(f"/proc/{known.pid}").exists():
         state, detail = "gone", f"process {known.pid} has ended"
     return replace(known, state=state, detail=detail)

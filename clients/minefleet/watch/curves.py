@@ -30,7 +30,8 @@ class Curves:
 
     def columns(self, keys: Sequence[str]) -> dict[str, list[float | None]]:
         """Each key's number in each row; None where it has none."""
-        flat = [dict(numbers(row)) for row in self.rows]
+        tops = {key.partition(".")[0] for key in keys}
+        flat = [dict(numbers({name: row[name] for name in tops & row.keys()})) for row in self.rows]
         return {key: [row.get(key) for row in flat] for key in keys}
 
 
@@ -48,10 +49,20 @@ def read_curves(
             return Curves(rows=rows, total=len(rows), is_thinned=False)
         places = (first + (last - first) * number // points for number in range(points))
         taken = {start: row for start, row in (_row_at(file, place, last) for place in places) if row is not None}
-        taken |= dict([_last_row(file, first, last)]) if last > first else {}
+        if newest := _last_row(file, first, last):
+            taken[newest[0]] = newest[1]
         sampled = [row for _, row in sorted(taken.items())]
-        mean_bytes = sum(len(json.dumps(row)) for row in sampled) / max(1, len(sampled))
-        return Curves(rows=sampled, total=len(rows) or round((last - first) / max(1.0, mean_bytes)), is_thinned=True)
+        total = sampled[-1]["iteration"] - sampled[0]["iteration"] + 1 if sampled else 0
+        return Curves(rows=sampled, total=len(rows) or total, is_thinned=True)
+
+
+def newest_row(path: Path) -> Row:
+    """The last whole row of a run; {} where there is none."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        found = _last_row(file, 0, _whole_bytes(file))
+    return found[1] if found else {}
 
 
 def numbers(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
@@ -81,26 +92,40 @@ def _row_at(file: IO[bytes], place: int, end: int) -> tuple[int, Row | None]:
     file.seek(max(0, place - 1))
     if place:
         file.readline()
-    start = file.tell()
-    return (start, json.loads(file.readline())) if start < end else (end, None)
+    while (start := file.tell()) < end:
+        if row := _parse(file.readline()):
+            return start, row
+    return end, None
 
 
-def _last_row(file: IO[bytes], first: int, end: int) -> tuple[int, Row]:
-    """The row that ends at `end`."""
+def _last_row(file: IO[bytes], first: int, end: int) -> tuple[int, Row] | None:
+    """The last row between two places, and where it begins."""
     block = 65536
     while True:
         start = max(first, end - block)
         file.seek(start)
-        lines = file.read(end - start)[:-1].split(b"\n")
-        if len(lines) > 1 or start == first:
-            return end - len(lines[-1]) - 1, json.loads(lines[-1])
-        block *= 2
+        lines, place = file.read(end - start).splitlines(keepends=True), end
+        for line in reversed(lines if start == first else lines[1:]):
+            place -= len(line)
+            if row := _parse(line):
+                return place, row
+        if start == first:
+            return None
+        block *= 4
 
 
 def _rows_between(file: IO[bytes], first: int, last: int) -> Iterator[Row]:
     file.seek(first)
-    for line in file.read(last - first).splitlines():
-        yield json.loads(line)
+    return (row for line in file.read(last - first).splitlines() if (row := _parse(line)))
+
+
+def _parse(line: bytes) -> Row | None:
+    """The row in a line; None where there is none, as after a crash of the machine."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and all(isinstance(row.get(axis), int | float) for axis in AXES) else None
 
 
 def _find(file: IO[bytes], size: int, axis: str, bound: float, *, after: bool = False) -> int:

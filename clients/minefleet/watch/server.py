@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from PIL import Image
@@ -18,10 +19,11 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from minefleet.core.errors import ConfigError, FleetError, NotFoundError
+from minefleet.core.errors import ContractError, FleetError, NotFoundError, RejectedError
+from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs
-from minefleet.watch.gate import Gate
 from minefleet.watch.curves import AXES, read_curves
+from minefleet.watch.gate import Gate, refusal
 from minefleet.watch.machine_load import machine_load
 
 PAGE = Path(__file__).parent / "page"
@@ -29,6 +31,8 @@ FRESH_S = 0.5
 """Answers of roles are this old at most: many viewers cost as one."""
 MAX_POINTS, MAX_KEYS = 5000, 100
 MAX_LOG_BYTES = 2**20
+MAX_ERROR, MAX_DIGITS = 500, 400
+"""Characters of an error, and of a number, that are looked at."""
 
 Answer = Callable[[Path, Request], Any]
 
@@ -40,15 +44,13 @@ def make_app(places: Sequence[Path], *, host: str, token: str = "") -> Starlette
         "": lambda directory, request: runs.details(request.path_params["run"], directory),
         "/curves": _curves,
         "/marks": lambda directory, _: runs.marks(directory),
-        "/status": server.fresh("status", runs.status),
-        "/slots": server.fresh("slots", lambda directory: {"actors": runs.slots(directory)}),
-        "/failures": server.fresh("failures", runs.failures),
-        "/slots/{actor}/{slot:int}/frame": _frame,
-        "/logs": lambda directory, _: {
-            "logs": [{"name": n, "bytes": p.stat().st_size} for n, p in _logs(directory).items()]
-        },
+        "/status": lambda directory, _: server.fresh(runs.status, directory),
+        "/slots": lambda directory, _: server.fresh(runs.slots, directory),
+        "/failures": lambda directory, _: runs.failures(directory, server.fresh(runs.slots, directory)["actors"]),
+        "/slots/{actor}/{slot}/frame": _frame,
+        "/logs": _logs,
         "/logs/{name}": _log,
-        "/videos": _videos,
+        "/videos": lambda directory, _: {"videos": runs.videos(directory)},
         "/videos/{name}": _video,
         "/difference/{other}": lambda directory, request: {
             "keys": runs.difference(directory, server.find(request.path_params["other"]))
@@ -61,7 +63,7 @@ def make_app(places: Sequence[Path], *, host: str, token: str = "") -> Starlette
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
     gate = Middleware(BaseHTTPMiddleware, dispatch=Gate(host, token))
-    handlers: Any = {FleetError: _refuse, HTTPException: _refuse, OSError: _refuse, ValueError: _refuse}
+    handlers: Any = {FleetError: _refuse, HTTPException: _refuse, OSError: _refuse, RuntimeError: _refuse}
     return Starlette(routes=routes, middleware=[gate], exception_handlers=handlers)
 
 
@@ -70,7 +72,9 @@ class _Server:
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = places
-        self._answers: dict[tuple[str, Path], tuple[float, Any]] = {}
+        self._answers: dict[tuple[Any, Path], tuple[float, Any]] = {}
+        self._locks: dict[tuple[Any, Path], Lock] = {}
+        self._lock = Lock()
 
     def summaries(self) -> list[dict[str, Any]]:
         """Each run's newest numbers."""
@@ -91,27 +95,35 @@ class _Server:
         """Answers for the run that a request names."""
         return lambda request: answer(self.find(request.path_params["run"]), request)
 
-    def fresh(self, kind: str, ask: Callable[[Path], Any]) -> Answer:
-        """Asks roles, unless they have just been asked."""
-
-        def answer(directory: Path, _: Request) -> Any:
-            at_s, known = self._answers.get((kind, directory), (-math.inf, None))
+    def fresh(self, ask: Callable[[Path], Any], directory: Path) -> Any:
+        """The answer of a run's roles, who are asked unless they have just been."""
+        with self._lock:
+            lock = self._locks.setdefault((ask, directory), Lock())
+        with lock:
+            at_s, known = self._answers.get((ask, directory), (-math.inf, None))
             if time.monotonic() - at_s > FRESH_S:
                 known = ask(directory)
-                self._answers[kind, directory] = time.monotonic(), known
+                self._answers[ask, directory] = time.monotonic(), known
             return known
-
-        return answer
 
 
 def _threaded(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
     """An endpoint that reads files and asks roles in a thread."""
 
     async def endpoint(request: Request) -> Response:
-        made = await run_in_threadpool(answer, request)
-        return made if isinstance(made, Response) else JSONResponse(_finite(made))
+        made = await run_in_threadpool(_answered, answer, request)
+        return made if isinstance(made, Response) else JSONResponse(made)
 
     return endpoint
+
+
+def _answered(answer: Callable[[Request], Any], request: Request) -> Any:
+    try:
+        made = answer(request)
+        return made if isinstance(made, Response) else _finite(made)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        text = f"the files of the run hold something unexpected ({type(error).__name__}: {error})"
+        return refusal(503, text[:MAX_ERROR])
 
 
 def _finite(data: Any) -> Any:
@@ -126,29 +138,24 @@ def _finite(data: Any) -> Any:
 def _refuse(_: Request, error: Exception) -> Response:
     """One sentence, and the status that fits."""
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code)
-    code = (
-        404
-        if isinstance(error, NotFoundError | ConfigError | OSError)
-        else 400
-        if isinstance(error, ValueError)
-        else 503
-    )
-    return JSONResponse({"error": str(error)}, code)
+        return refusal(error.status_code, error.detail)
+    is_absent = isinstance(error, NotFoundError | FileNotFoundError)
+    code = 404 if is_absent else 400 if isinstance(error, RejectedError) else 503
+    return refusal(code, str(error)[:MAX_ERROR])
 
 
 def _curves(directory: Path, request: Request) -> Any:
     asked = request.query_params
     axis = asked.get("axis", AXES[0])
     if axis not in AXES:
-        raise ValueError(f"axis must be one of {', '.join(AXES)}")
+        raise RejectedError(f"axis must be one of {', '.join(AXES)}")
     keys = [key for key in asked.get("keys", "").split(",") if key][:MAX_KEYS]
     found = read_curves(
-        runs.open_run(directory).metrics,
+        directory / METRICS_FILE,
         points=max(2, min(_number(asked.get("points", "1000")), MAX_POINTS)),
         axis=axis,
-        begin=float(asked.get("from", "-inf")),
-        end=float(asked.get("to", "inf")),
+        begin=_bound(asked.get("from", "-inf")),
+        end=_bound(asked.get("to", "inf")),
     )
     axes = {name: [row[name] for row in found.rows] for name in AXES}
     return axes | {"columns": found.columns(keys), "total": found.total, "is_thinned": found.is_thinned}
@@ -156,39 +163,42 @@ def _curves(directory: Path, request: Request) -> Any:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError("a number is too large, or none")
+        raise RejectedError("a number is too large, or none")
     return int(text)
 
 
+def _bound(text: str) -> float:
+    try:
+        bound = float(text[:MAX_DIGITS])
+    except ValueError:
+        bound = math.nan
+    if math.isnan(bound):
+        raise RejectedError("from and to must be numbers")
+    return bound
+
+
 def _frame(directory: Path, request: Request) -> Response:
-    picture = runs.frame(directory, request.path_params["actor"], min(request.path_params["slot"], 2**31))
+    try:
+        picture = runs.frame(directory, request.path_params["actor"], _number(request.path_params["slot"]))
+    except ContractError as error:
+        raise NotFoundError(str(error)) from error  # The environment shows no pixels, or the actor is an older one.
     file = BytesIO()
     Image.fromarray(picture).save(file, "PNG", compress_level=1)
     return Response(file.getvalue(), media_type="image/png")
 
 
-def _logs(directory: Path) -> dict[str, Path]:
-    return runs.files_in(runs.open_run(directory).logs, "*.log")
+def _logs(directory: Path, _: Request) -> Any:
+    files = runs.log_files(directory).items()
+    return {"logs": [{"name": name, "bytes": path.stat().st_size} for name, path in files]}
 
 
 def _log(directory: Path, request: Request) -> Response:
     size = min(_number(request.query_params.get("bytes", "65536")), MAX_LOG_BYTES)
-    return PlainTextResponse(runs.end_of(_named(_logs(directory), request), size))
-
-
-def _video_files(directory: Path) -> dict[str, Path]:
-    run = runs.open_run(directory)
-    return runs.files_in(run.directory / run.config.rollout_config.worker_config.video_output_dir, "*.mp4")
-
-
-def _videos(directory: Path, _: Request) -> Any:
-    found = [(path.stat(), name) for name, path in _video_files(directory).items()]
-    newest = sorted(found, key=lambda video: video[0].st_mtime, reverse=True)
-    return {"videos": [{"name": name, "bytes": each.st_size, "written_s": each.st_mtime} for each, name in newest]}
+    return PlainTextResponse(runs.end_of(_named(runs.log_files(directory), request), size))
 
 
 def _video(directory: Path, request: Request) -> Response:
-    return FileResponse(_named(_video_files(directory), request), media_type="video/mp4")
+    return FileResponse(_named(runs.video_files(directory), request), media_type="video/mp4")
 
 
 def _named(files: dict[str, Path], request: Request) -> Path:

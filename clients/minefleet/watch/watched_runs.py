@@ -1,30 +1,39 @@
 """Finds the runs that are watched, and reads what their files say."""
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from minefleet.core.errors import FleetError, NotFoundError
 from minefleet.core.tree import flatten
-from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slots import SlotStatus, get_frame, list_slots
-from minefleet.monitoring.status import read_cards, read_status
+from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.retention import numbered
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
-from minefleet.watch.curves import Row, numbers, read_curves
+from minefleet.watch.curves import Row, newest_row, numbers, read_curves
 
 MARKED_POINTS = 2000
 """Rows in which evaluations are looked for: each stands in all rows until the next one."""
 FAILED_EPISODES = 50
+MAX_CALLS = 64
+"""Actors that are asked at once."""
+PROGRESS_S = 120.0
+"""A run on other machines that has written nothing for so long is taken for one that is over."""
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 ACTORS = "ROLE_ACTOR"
+VIDEO_VERSION = re.compile(r"version-(\d{1,15})-")
 
 
 def find_runs(places: Sequence[Path]) -> dict[str, Path]:
@@ -33,7 +42,9 @@ def find_runs(places: Sequence[Path]) -> dict[str, Path]:
         path.parent for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}")) if path.is_file()
     ]
     runs: dict[str, Path] = {}
-    for directory in sorted({path.absolute() for path in found}, key=_changed_s, reverse=True):
+    for directory in sorted(
+        {path.absolute() for path in found}, key=lambda run: _changed_s(run / RUN_FILE), reverse=True
+    ):
         name, number = directory.name, 1
         while name in runs:
             number += 1
@@ -42,9 +53,9 @@ def find_runs(places: Sequence[Path]) -> dict[str, Path]:
     return runs
 
 
-def _changed_s(directory: Path) -> float:
+def _changed_s(path: Path) -> float:
     try:
-        return (directory / RUN_FILE).stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 
@@ -52,16 +63,35 @@ def _changed_s(directory: Path) -> float:
 def summary(name: str, directory: Path) -> dict[str, Any]:
     """A run's newest numbers, and whether a process of it lives on this machine."""
     metrics = directory / METRICS_FILE
-    row = dict(numbers(last_row(metrics)))
+    row = dict(numbers(newest_row(metrics)))
     shown = {key: row.get(key) for key in ("iteration", "env_steps", "episode_return_mean", "wall_s")}
+    updated_s = _changed_s(metrics) or _changed_s(directory / RUN_FILE)
+    is_live = any(_lives(card, updated_s) for card in read_cards(directory))
+    return {
+        "id": name,
+        "directory": str(directory),
+        "is_live": is_live,
+        "updated_s": updated_s,
+        **shown,
+        "env": _env(directory, _changed_s(directory / RUN_FILE)),
+    }
+
+
+@lru_cache(maxsize=1024)
+def _env(directory: Path, _changed_s: float) -> str:
+    """The environment of a run, also of one whose keys are no longer known."""
     try:
-        env = open_run(directory).config.env
-        made = env.id or env.generator
-    except FleetError as error:
-        made = f"({error})"
-    updated_s = metrics.stat().st_mtime if metrics.exists() else _changed_s(directory)
-    is_live = any(Path(f"/proc/{card['pid']}").exists() for card in read_cards(directory))
-    return {"id": name, "directory": str(directory), "is_live": is_live, "updated_s": updated_s, "env": made, **shown}
+        env = yaml.load((directory / RUN_FILE).read_bytes(), LOADER)["config"]["env"]
+        return str(env.get("id") or env.get("generator", ""))
+    except (OSError, yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return ""
+
+
+def _lives(card: Row, updated_s: float) -> bool:
+    """Whether a role lives, as far as can be known without a call: on other machines, while the run makes progress."""
+    if is_of_this_machine(card["address"] or card["metrics_address"]):
+        return Path(f"/proc/{card['pid']}").exists()
+    return time.time() - updated_s < PROGRESS_S
 
 
 def open_run(directory: Path) -> Run:
@@ -84,7 +114,7 @@ def _open_run(directory: Path, _changed: int) -> Run:
 
 def details(name: str, directory: Path) -> dict[str, Any]:
     """The configuration, the spaces, and the names of what can be drawn."""
-    run, row = open_run(directory), last_row(directory / METRICS_FILE)
+    run, row = open_run(directory), newest_row(directory / METRICS_FILE)
     places = {"metrics": run.metrics, "episodes": run.episodes, "logs": run.logs, "checkpoints": run.checkpoints}
     return {
         "id": name,
@@ -118,7 +148,7 @@ def _checkpoints(run: Run) -> Iterator[Row]:
     for (iteration, _), path in sorted(numbered(run.checkpoints).items()) if run.checkpoints.is_dir() else ():
         try:
             steps, size = read_state(path).env_steps, sum(file.stat().st_size for file in path.iterdir())
-        except (FleetError, OSError):
+        except (FleetError, OSError, ValueError, TypeError):
             continue  # The learner has removed it meanwhile.
         yield {"name": path.name, "iteration": iteration, "env_steps": steps, "bytes": size}
 
@@ -132,19 +162,21 @@ def _credentials(directory: Path) -> Credentials:
     return read_credentials(open_run(directory).config.services.security, OPERATOR)
 
 
-def slots(directory: Path) -> list[dict[str, Any]]:
-    """The slots of each actor, or why it does not tell them."""
-    credentials, actors = _credentials(directory), []
-    for card in read_cards(directory):
-        if card["role"] != ACTORS:
-            continue
-        error, found = None, list[SlotStatus]()
-        try:
-            found = list_slots(card, credentials)
-        except FleetError as refusal:
-            error = str(refusal)
-        actors.append({"name": card["name"], "error": error, "slots": [asdict(slot) for slot in found]})
-    return actors
+def slots(directory: Path) -> dict[str, Any]:
+    """The slots of each actor, or the reason why they are not known."""
+    ask = partial(_slots_of, credentials=_credentials(directory))
+    cards = [card for card in read_cards(directory) if card["role"] == ACTORS]
+    with ThreadPoolExecutor(max(1, min(len(cards), MAX_CALLS))) as pool:
+        return {"actors": list(pool.map(ask, cards))}
+
+
+def _slots_of(card: Row, credentials: Credentials) -> Row:
+    error, found = None, list[SlotStatus]()
+    try:
+        found = list_slots(card, credentials)
+    except FleetError as refusal:
+        error = str(refusal)
+    return {"name": card["name"], "error": error, "slots": [asdict(slot) for slot in found]}
 
 
 def frame(directory: Path, actor: str, slot: int) -> Any:
@@ -159,12 +191,12 @@ def frame(directory: Path, actor: str, slot: int) -> Any:
     raise NotFoundError(f"there is no actor {actor}")
 
 
-def failures(directory: Path) -> dict[str, Any]:
-    """Failed episodes by kind, the last ones, and the last failure of each slot."""
-    row = last_row(directory / METRICS_FILE)
+def failures(directory: Path, actors: list[Row]) -> dict[str, Any]:
+    """Failed episodes by kind, the last ones, and the last failure of each slot of these actors."""
+    row = newest_row(directory / METRICS_FILE)
     failed = [
         {"actor": actor["name"], "slot": slot["slot"], "failures": slot["failures"], **slot["last_failure"]}
-        for actor in slots(directory)
+        for actor in actors
         for slot in actor["slots"]
         if slot["last_failure"]
     ]
@@ -184,10 +216,35 @@ def difference(one: Path, other: Path) -> list[dict[str, Any]]:
     return [{"key": key, "this": left.get(key), "other": right.get(key)} for key in keys]
 
 
-def files_in(directory: Path, pattern: str) -> dict[str, Path]:
-    """The plain files of a directory, by name; none that a link leads to from elsewhere."""
-    found = sorted(directory.glob(pattern)) if directory.is_dir() else []
-    return {path.name: path for path in found if path.is_file() and not path.is_symlink()}
+def videos(directory: Path) -> list[Row]:
+    """The videos of a run, newest first, with the return of those whose episode is among the last ones."""
+    episodes = read_last_episodes(open_run(directory).episodes)
+    returns = {Path(episode["video"]).name: episode["episode_return"] for episode in episodes if episode["video"]}
+    found = [(path.stat(), name) for name, path in video_files(directory).items()]
+    return [
+        {"name": name, "bytes": file.st_size, "written_s": file.st_mtime}
+        | ({"version": int(version[1])} if (version := VIDEO_VERSION.match(name)) else {})
+        | ({"episode_return": returns[name]} if name in returns else {})
+        for file, name in sorted(found, key=lambda video: video[0].st_mtime, reverse=True)
+    ]
+
+
+def video_files(directory: Path) -> dict[str, Path]:
+    """The videos of a run, by name."""
+    worker = open_run(directory).config.rollout_config.worker_config
+    return files_in(directory, worker.video_output_dir, "*.mp4")
+
+
+def log_files(directory: Path) -> dict[str, Path]:
+    """The logs of a run, by name."""
+    return files_in(directory, "logs", "*.log")
+
+
+def files_in(directory: Path, below: str, pattern: str) -> dict[str, Path]:
+    """The files in a folder of a run, by name; none that lies outside the run, be it by the folder or by a link."""
+    root, folder = directory.resolve(), directory / below
+    found = sorted(folder.glob(pattern)) if folder.is_dir() else []
+    return {path.name: path for path in found if path.is_file() and path.resolve().is_relative_to(root)}
 
 
 def end_of(path: Path, size: int) -> str:
@@ -197,8 +254,3 @@ def end_of(path: Path, size: int) -> str:
         file.seek(begin)
         text = file.read(size)
     return (text.partition(b"\n")[2] if begin else text).decode(errors="replace")
-
-
-def age_s(path: Path) -> float:
-    """Seconds since a file was written."""
-    return time.time() - path.stat().st_mtime

@@ -1,6 +1,7 @@
 """`minefleet watch`: serves the page that shows runs, until Ctrl-C."""
 
 import argparse
+import os
 import secrets
 import socket
 import webbrowser
@@ -8,6 +9,9 @@ import webbrowser
 from minefleet.cli.settings import RUNS
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.status import LOOPBACK_HOSTS
+
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+"""Without one a browser is a program of the terminal, which waits until it is closed."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,13 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
     host, _, port = arguments.listen.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) < 2**16):
         raise ConfigError(f"--listen must be HOST:PORT, got {arguments.listen!r}")
-    token = arguments.token or ("" if host.strip("[]") in LOOPBACK_HOSTS else secrets.token_urlsafe(16))
+    token = arguments.token or ("" if host in LOOPBACK_HOSTS else secrets.token_urlsafe(16))
     app = make_app(arguments.runs or [RUNS], host=host, token=token)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False))
     listening = _listen(host.strip("[]"), int(port))
     address = f"http://{host}:{listening.getsockname()[1]}/{f'?token={token}' if token else ''}"
     print(f"watch at {address}", flush=True)
-    if arguments.browser:
+    if not arguments.no_browser and any(map(os.environ.get, SCREENS)):
         webbrowser.open(address)
     server.run(sockets=[listening])
     return 0
