@@ -43,7 +43,8 @@ def read_curves(
         return Curves(rows=[], total=0, is_thinned=False)
     with path.open("rb") as file:
         size = _whole_bytes(file)
-        first, last = _find(file, size, axis, begin), _find(file, size, axis, end, after=True)
+        first = _find(file, size, axis, begin)
+        last = max(first, _find(file, size, axis, end, after=True))
         rows = list(_rows_between(file, first, last)) if last - first <= WHOLE_BYTES else []
         if rows and len(rows) <= points:
             return Curves(rows=rows, total=len(rows), is_thinned=False)
@@ -129,7 +130,7 @@ def _parse(line: bytes) -> Row | None:
 
 
 def _find(file: IO[bytes], size: int, axis: str, bound: float, *, after: bool = False) -> int:
-    """Where the first row begins whose `axis` is at least `bound`, or beyond it; `size` where there is none."""
+    """The place of the first row whose `axis` is at least `bound`, or beyond it; `size` where there is none."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2

@@ -65,4 +65,9 @@ class Gate:
 
 def refusal(code: int, text: str) -> Response:
     """An answer that says in one sentence why there is no other."""
-    return JSONResponse({"error": text}, code)
+    return JSONResponse({"error": readable(text)}, code)
+
+
+def readable(text: str) -> str:
+    """A text with question marks for the bytes of names that are no UTF-8."""
+    return text.encode(errors="replace").decode()

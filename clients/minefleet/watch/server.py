@@ -23,7 +23,7 @@ from minefleet.core.errors import ContractError, FleetError, NotFoundError, Reje
 from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs
 from minefleet.watch.curves import AXES, read_curves
-from minefleet.watch.gate import Gate, refusal
+from minefleet.watch.gate import Gate, readable, refusal
 from minefleet.watch.machine_load import machine_load
 
 PAGE = Path(__file__).parent / "page"
@@ -127,11 +127,13 @@ def _answered(answer: Callable[[Request], Any], request: Request) -> Any:
 
 
 def _finite(data: Any) -> Any:
-    """Plain data without numbers that JSON does not have."""
+    """Plain data without numbers and characters that JSON does not have."""
     if isinstance(data, dict):
-        return {str(key): _finite(value) for key, value in data.items()}
+        return {readable(str(key)): _finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_finite(value) for value in data]
+    if isinstance(data, str):
+        return readable(data)
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 

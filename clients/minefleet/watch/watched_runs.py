@@ -23,6 +23,7 @@ from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.retention import numbered
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
 from minefleet.watch.curves import Row, newest_row, numbers, read_curves
+from minefleet.watch.gate import readable
 
 MARKED_POINTS = 2000
 """Rows in which evaluations are looked for: each stands in all rows until the next one."""
@@ -45,10 +46,10 @@ def find_runs(places: Sequence[Path]) -> dict[str, Path]:
     for directory in sorted(
         {path.absolute() for path in found}, key=lambda run: _changed_s(run / RUN_FILE), reverse=True
     ):
-        name, number = directory.name, 1
+        name, number = readable(directory.name), 1
         while name in runs:
             number += 1
-            name = f"{directory.name}~{number}"
+            name = f"{readable(directory.name)}~{number}"
         runs[name] = directory
     return runs
 
@@ -244,7 +245,7 @@ def files_in(directory: Path, below: str, pattern: str) -> dict[str, Path]:
     """The files in a folder of a run, by name; none that lies outside the run, be it by the folder or by a link."""
     root, folder = directory.resolve(), directory / below
     found = sorted(folder.glob(pattern)) if folder.is_dir() else []
-    return {path.name: path for path in found if path.is_file() and path.resolve().is_relative_to(root)}
+    return {readable(path.name): path for path in found if path.is_file() and path.resolve().is_relative_to(root)}
 
 
 def end_of(path: Path, size: int) -> str:
