@@ -1,0 +1,255 @@
+// One chart: many series over one axis, with cursor and zoom shared among all charts of the page.
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import type { Axis } from "./api";
+import { duration, number } from "./units";
+
+export interface Series {
+  label: string;
+  color: string;
+  dash: number[];
+  x: number[];
+  y: (number | null)[];
+  smooth: (number | null)[];
+}
+
+export interface Mark {
+  kind: "restart" | "change" | "checkpoint" | "evaluation";
+  color: string;
+  x: number;
+  y?: number;
+  text: string;
+}
+
+export type Range = [number, number] | null;
+
+const HEIGHT = 232;
+const sync = uPlot.sync("watch");
+const WALL_INCREMENTS = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** An exponential moving average, without the pull of its start. */
+export function smoothed(values: (number | null)[], weight: number): (number | null)[] {
+  if (weight === 0) return values;
+  let [mean, mass] = [0, 0];
+  return values.map((value) => {
+    if (value === null) return null;
+    mean = weight * mean + (1 - weight) * value;
+    mass = weight * mass + 1 - weight;
+    return mean / mass;
+  });
+}
+
+/** The value at the place that is nearest to `x` among those that have one. */
+function nearest(xs: number[], ys: (number | null)[], x: number): number | null {
+  let [low, high] = [0, xs.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((xs[middle] as number) < x) low = middle + 1;
+    else high = middle;
+  }
+  for (let reach = 0; reach < xs.length; reach++) {
+    const found = ys[low - reach] ?? ys[low + reach];
+    if (found !== null && found !== undefined) return found;
+  }
+  return null;
+}
+
+export const position = (axis: Axis, x: number): string =>
+  axis === "wall_s" ? duration(x) : axis === "env_steps" ? `${number(x)} steps` : `iteration ${number(Math.round(x))}`;
+
+const last = (values: (number | null)[]): number | null => values.findLast((value) => value !== null) ?? null;
+
+function drawMarks(u: uPlot, marks: Mark[]): void {
+  const { ctx, bbox } = u;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height + 6 * ratio);
+  ctx.clip();
+  ctx.lineWidth = ratio;
+  ctx.font = `600 ${10 * ratio}px system-ui`;
+  for (const mark of marks) {
+    const x = Math.round(u.valToPos(mark.x, "x", true));
+    ctx.strokeStyle = ctx.fillStyle = mark.color;
+    ctx.beginPath();
+    if (mark.kind === "checkpoint") {
+      const y = bbox.top + bbox.height;
+      ctx.moveTo(x, y - 5 * ratio);
+      ctx.lineTo(x + 3 * ratio, y);
+      ctx.lineTo(x - 3 * ratio, y);
+      ctx.fill();
+    } else if (mark.kind === "evaluation") {
+      if (mark.y === undefined) continue;
+      const y = u.valToPos(mark.y, "y", true);
+      ctx.rect(x - 2.5 * ratio, y - 2.5 * ratio, 5 * ratio, 5 * ratio);
+      ctx.fillStyle = css("--panel");
+      ctx.fill();
+      ctx.stroke();
+    } else {
+      ctx.setLineDash(mark.kind === "restart" ? [] : [2 * ratio, 3 * ratio]);
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.fillText(mark.kind === "restart" ? "R" : "C", x + 3 * ratio, bbox.top + 10 * ratio);
+      ctx.setLineDash([]);
+    }
+  }
+  ctx.restore();
+}
+
+export interface ChartProps {
+  title: string;
+  axis: Axis;
+  series: Series[];
+  marks: Mark[];
+  range: Range;
+  full: Range;
+  isLog: boolean;
+  theme: string;
+  zoom: (range: Range) => void;
+}
+
+function options(props: ChartProps, width: number, current: { props: ChartProps }, hover: (u: uPlot) => void): uPlot.Options {
+  const ink = css("--quiet");
+  const grid = { stroke: css("--grid"), width: 1 };
+  const axis: uPlot.Axis = { stroke: ink, grid, ticks: { show: false }, font: "11px system-ui", gap: 4 };
+  const isWall = props.axis === "wall_s";
+  const lines = props.series.flatMap(({ color, dash }): uPlot.Series[] => [
+    { stroke: `color-mix(in srgb, ${color} 26%, transparent)`, width: 1, spanGaps: true, points: { show: false } },
+    { stroke: color, width: 1.6, dash, spanGaps: true, points: { show: false } },
+  ]);
+  return {
+    width,
+    height: HEIGHT,
+    padding: [8, 12, 0, 0],
+    legend: { show: false },
+    cursor: {
+      sync: { key: sync.key, scales: ["x", null] },
+      drag: { x: true, y: false, setScale: false },
+      points: { show: false },
+      y: false,
+    },
+    scales: {
+      x: { time: false, range: (_, low, high) => current.props.range ?? current.props.full ?? [low ?? 0, high ?? 1] },
+      y: { distr: props.isLog ? 3 : 1 },
+    },
+    axes: [
+      {
+        ...axis,
+        size: 28,
+        ...(isWall && { incrs: WALL_INCREMENTS }),
+        values: (_, splits) => splits.map((x) => (isWall ? (x === 0 ? "0" : duration(x).replace(/ 0 \w+$/, "")) : number(x))),
+      },
+      { ...axis, size: 52, values: (_, splits) => splits.map((y) => (y === null ? "" : number(y))) },
+    ],
+    series: [{}, ...lines],
+    hooks: {
+      setCursor: [hover],
+      setSelect: [
+        (u) => {
+          if (u.select.width < 4) return;
+          const ends = [u.select.left, u.select.left + u.select.width].map((left) => u.posToVal(left, "x"));
+          u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          current.props.zoom([ends[0] as number, ends[1] as number]);
+        },
+      ],
+      draw: [(u) => drawMarks(u, current.props.marks)],
+    },
+  };
+}
+
+/** Keys on a focused chart: arrows move, + and - zoom, 0 shows all. */
+function steer(event: KeyboardEvent, { range, full, zoom }: ChartProps): void {
+  const [low, high] = range ?? full ?? [0, 1];
+  const span = high - low;
+  const moves: Record<string, Range> = {
+    ArrowLeft: [low - span / 8, high - span / 8],
+    ArrowRight: [low + span / 8, high + span / 8],
+    "+": [low + span / 5, high - span / 5],
+    "-": [low - span / 3, high + span / 3],
+    "0": null,
+  };
+  const move = moves[event.key];
+  if (move === undefined) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const clipped: Range = move && full && [Math.max(full[0], move[0]), Math.min(full[1], move[1])];
+  zoom(clipped && full && (clipped[1] - clipped[0] >= full[1] - full[0] || clipped[0] >= clipped[1]) ? null : clipped);
+}
+
+export function Chart(props: ChartProps): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const values = useRef<HTMLUListElement>(null);
+  const where = useRef<HTMLSpanElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const current = useRef({ props });
+  current.current.props = props;
+
+  const show = (u: uPlot | null) => {
+    const { series, axis } = current.current.props;
+    const left = u?.cursor.left ?? -1;
+    const x = u && left >= 0 ? u.posToVal(left, "x") : null;
+    series.forEach((one, index) => {
+      const node = values.current?.children[index]?.lastElementChild;
+      if (node) node.textContent = number(x === null ? last(one.smooth) : nearest(one.x, one.smooth, x));
+    });
+    if (where.current) where.current.textContent = x === null ? "latest" : position(axis, x);
+  };
+
+  const shape = JSON.stringify([props.axis, props.isLog, props.theme, props.series.map((one) => [one.color, one.dash])]);
+  useEffect(() => {
+    const node = box.current;
+    if (!node) return;
+    const made = new uPlot(options(props, node.clientWidth, current.current, show), [[]], node);
+    plot.current = made;
+    const resized = new ResizeObserver(() => made.setSize({ width: node.clientWidth, height: HEIGHT }));
+    resized.observe(node);
+    return () => (resized.disconnect(), made.destroy(), (plot.current = null));
+  }, [shape]);
+
+  useEffect(() => {
+    const tables = props.series.flatMap((one): uPlot.AlignedData[] => {
+      const positive = (ys: (number | null)[]) => (props.isLog ? ys.map((y) => (y !== null && y > 0 ? y : null)) : ys);
+      const isSmooth = one.smooth !== one.y;
+      return [
+        [one.x, positive(isSmooth ? one.y : one.y.map(() => null))],
+        [one.x, positive(one.smooth)],
+      ];
+    });
+    const gapless = tables.map((table) => table.map(() => 0 as const));
+    plot.current?.setData(tables.length ? uPlot.join(tables, gapless) : [[]]);
+    show(plot.current);
+  }, [shape, props.series, props.marks, props.range?.join(), props.full?.join()]);
+
+  const summary = props.series.map((one) => `${one.label}: ${number(last(one.smooth))}`).join("; ");
+  return (
+    <figure class="chart">
+      <figcaption>
+        <h3 title={props.title}>{props.title}</h3>
+        <span class="where" ref={where} />
+      </figcaption>
+      <ul class="values" ref={values} aria-hidden="true">
+        {props.series.map((one) => (
+          <li key={one.label} title={one.label}>
+            <svg width="18" height="8">
+              <line x1="0" x2="18" y1="4" y2="4" stroke={one.color} stroke-width="2.5" stroke-dasharray={one.dash.join(" ")} />
+            </svg>
+            <span class="label">{one.label}</span>
+            <b />
+          </li>
+        ))}
+      </ul>
+      <div
+        class="plot"
+        ref={box}
+        tabIndex={0}
+        role="img"
+        aria-label={`${props.title}, latest: ${summary}. Arrow keys move, plus and minus zoom, 0 shows all.`}
+        onKeyDown={(event) => steer(event, props)}
+        onDblClick={() => props.zoom(null)}
+      />
+    </figure>
+  );
+}
