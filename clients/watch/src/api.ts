@@ -1,56 +1,33 @@
 // The server's JSON, as docs/watch.md has it.
 
 export interface Run {
-  id: string;
-  directory: string;
-  is_live: boolean;
-  updated_s: number;
-  iteration: number | null;
-  env_steps: number | null;
-  episode_return_mean: number | null;
-  env: string;
-  wall_s: number | null;
+  id: string; directory: string; is_live: boolean; updated_s: number; iteration: number | null;
+  env_steps: number | null; episode_return_mean: number | null; env: string; wall_s: number | null;
 }
 
 export interface RunDetails {
-  id: string;
-  directory: string;
-  config: Record<string, unknown>;
-  schema: unknown;
-  has_pictures: boolean;
-  tasks: string[];
-  keys: string[];
-  files: Record<string, string>;
+  id: string; directory: string; config: Record<string, unknown>; schema: unknown; has_pictures: boolean;
+  tasks: string[]; keys: string[]; files: Record<string, string>;
 }
 
 export type Axis = "env_steps" | "wall_s" | "iteration";
 
 export interface Curves extends Record<Axis, number[]> {
-  columns: Record<string, (number | null)[]>;
-  total: number;
-  is_thinned: boolean;
+  columns: Record<string, (number | null)[]>; total: number; is_thinned: boolean;
 }
 
 export interface Place {
-  iteration: number;
-  env_steps?: number;
-  wall_s?: number;
+  iteration: number; env_steps?: number; wall_s?: number;
 }
 
 export interface Marks {
   evaluations?: (Place & { policy_version: number; return_mean: number | null; episodes: number })[];
-  checkpoints?: (Place & { name: string; bytes: number })[];
-  restarts?: (Place & { what: string })[];
+  checkpoints?: (Place & { name: string; bytes: number })[]; restarts?: (Place & { what: string })[];
   config_changes?: (Place & { keys: { key: string; old: unknown; new: unknown }[] })[];
 }
 
 export interface Role {
-  name: string;
-  pid: number;
-  address: string;
-  state: string;
-  detail: string;
-  uptime_s: number;
+  name: string; pid: number; address: string; state: string; detail: string; uptime_s: number;
   stats: Record<string, number>;
 }
 
@@ -66,19 +43,9 @@ export interface Status {
 }
 
 export interface Slot {
-  slot: number;
-  state: string;
-  reason: string;
-  age_s: number;
-  task: string;
-  episode_steps: number;
-  episode_return: number;
-  version: number;
-  value: number | null;
-  action: string;
-  step_s: number | null;
-  failures: number;
-  last_failure: { kind: string; text: string; age_s: number } | null;
+  slot: number; state: string; reason: string; age_s: number; task: string; episode_steps: number;
+  episode_return: number; version: number; value: number | null; action: string; step_s: number | null;
+  failures: number; last_failure: { kind: string; text: string; age_s: number } | null;
 }
 
 export interface Slots {
@@ -107,11 +74,7 @@ export interface Difference {
 }
 
 export interface Machine {
-  cores: number;
-  cpu_share: number;
-  memory_bytes: number;
-  memory_used_bytes: number;
-  disk_bytes: number;
+  cores: number; cpu_share: number; memory_bytes: number; memory_used_bytes: number; disk_bytes: number;
   disk_free_bytes: number;
   gpus: { name: string; memory_bytes: number; memory_used_bytes: number; use_share: number | null }[];
 }
@@ -123,8 +86,7 @@ export const at = (run: string, ...parts: (string | number)[]): string =>
 /** A refusal of the server, or its silence (status 0). */
 export class ApiError extends Error {
   constructor(
-    message: string,
-    readonly status: number,
+    message: string, readonly status: number,
   ) {
     super(message);
   }

@@ -3,23 +3,14 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { Axis } from "./api";
-import { duration, number } from "./units";
+import { duration, number, ticks } from "./units";
 
 export interface Series {
-  label: string;
-  color: string;
-  dash: number[];
-  x: number[];
-  y: (number | null)[];
-  smooth: (number | null)[];
+  label: string; color: string; dash: number[]; x: number[]; y: (number | null)[]; smooth: (number | null)[];
 }
 
 export interface Mark {
-  kind: "restart" | "change" | "checkpoint" | "evaluation";
-  color: string;
-  x: number;
-  y?: number;
-  text: string;
+  kind: "restart" | "change" | "checkpoint" | "evaluation"; color: string; x: number; y?: number; text: string;
 }
 
 export type Range = [number, number] | null;
@@ -100,14 +91,7 @@ function drawMarks(u: uPlot, marks: Mark[]): void {
 }
 
 export interface ChartProps {
-  title: string;
-  axis: Axis;
-  series: Series[];
-  marks: Mark[];
-  range: Range;
-  full: Range;
-  isLog: boolean;
-  theme: string;
+  title: string; axis: Axis; series: Series[]; marks: Mark[]; range: Range; full: Range; isLog: boolean; theme: string;
   zoom: (range: Range) => void;
 }
 
@@ -126,10 +110,8 @@ function options(props: ChartProps, width: number, current: { props: ChartProps 
     padding: [8, 12, 0, 0],
     legend: { show: false },
     cursor: {
-      sync: { key: sync.key, scales: ["x", null] },
-      drag: { x: true, y: false, setScale: false },
-      points: { show: false },
-      y: false,
+      sync: { key: sync.key, scales: ["x", null] }, drag: { x: true, y: false, setScale: false },
+      points: { show: false }, y: false,
     },
     scales: {
       x: { time: false, range: (_, low, high) => current.props.range ?? current.props.full ?? [low ?? 0, high ?? 1] },
@@ -137,12 +119,10 @@ function options(props: ChartProps, width: number, current: { props: ChartProps 
     },
     axes: [
       {
-        ...axis,
-        size: 28,
-        ...(isWall && { incrs: WALL_INCREMENTS }),
-        values: (_, splits) => splits.map((x) => (isWall ? (x === 0 ? "0" : duration(x).replace(/ 0 \w+$/, "")) : number(x))),
+        ...axis, size: 22, ...(isWall && { incrs: WALL_INCREMENTS }),
+        values: (_, splits) => (isWall ? splits.map((x) => (x ? duration(x).replace(/ 0 \w+$/, "") : "0")) : ticks(splits)),
       },
-      { ...axis, size: 52, values: (_, splits) => splits.map((y) => (y === null ? "" : number(y))) },
+      { ...axis, size: 48, values: (_, splits) => (props.isLog ? splits.map((y) => (y === null ? "" : number(y))) : ticks(splits)) },
     ],
     series: [{}, ...lines],
     hooks: {
@@ -165,11 +145,8 @@ function steer(event: KeyboardEvent, { range, full, zoom }: ChartProps): void {
   const [low, high] = range ?? full ?? [0, 1];
   const span = high - low;
   const moves: Record<string, Range> = {
-    ArrowLeft: [low - span / 8, high - span / 8],
-    ArrowRight: [low + span / 8, high + span / 8],
-    "+": [low + span / 5, high - span / 5],
-    "-": [low - span / 3, high + span / 3],
-    "0": null,
+    ArrowLeft: [low - span / 8, high - span / 8], ArrowRight: [low + span / 8, high + span / 8],
+    "+": [low + span / 5, high - span / 5], "-": [low - span / 3, high + span / 3], "0": null,
   };
   const move = moves[event.key];
   if (move === undefined) return;
@@ -214,8 +191,7 @@ export function Chart(props: ChartProps): JSX.Element {
       const positive = (ys: (number | null)[]) => (props.isLog ? ys.map((y) => (y !== null && y > 0 ? y : null)) : ys);
       const isSmooth = one.smooth !== one.y;
       return [
-        [one.x, positive(isSmooth ? one.y : one.y.map(() => null))],
-        [one.x, positive(one.smooth)],
+        [one.x, positive(isSmooth ? one.y : one.y.map(() => null))], [one.x, positive(one.smooth)],
       ];
     });
     const gapless = tables.map((table) => table.map(() => 0 as const));
@@ -226,10 +202,7 @@ export function Chart(props: ChartProps): JSX.Element {
   const summary = props.series.map((one) => `${one.label}: ${number(last(one.smooth))}`).join("; ");
   return (
     <figure class="chart">
-      <figcaption>
-        <h3 title={props.title}>{props.title}</h3>
-        <span class="where" ref={where} />
-      </figcaption>
+      <figcaption><h3 title={props.title}>{props.title}</h3><span class="where" ref={where} /></figcaption>
       <ul class="values" ref={values} aria-hidden="true">
         {props.series.map((one) => (
           <li key={one.label} title={one.label}>
@@ -241,15 +214,9 @@ export function Chart(props: ChartProps): JSX.Element {
           </li>
         ))}
       </ul>
-      <div
-        class="plot"
-        ref={box}
-        tabIndex={0}
-        role="img"
+      <div class="plot" ref={box} tabIndex={0} role="img"
         aria-label={`${props.title}, latest: ${summary}. Arrow keys move, plus and minus zoom, 0 shows all.`}
-        onKeyDown={(event) => steer(event, props)}
-        onDblClick={() => props.zoom(null)}
-      />
+        onKeyDown={(event) => steer(event, props)} onDblClick={() => props.zoom(null)} />
     </figure>
   );
 }

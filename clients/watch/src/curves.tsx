@@ -10,9 +10,7 @@ import { count, plain } from "./units";
 
 const FIRST = ["episode_return_mean", "episode_length_mean", "sps", "entropy", "approx_kl", "explained_variance"];
 const AXES: [Axis, string][] = [
-  ["env_steps", "environment steps"],
-  ["wall_s", "wall time"],
-  ["iteration", "iterations"],
+  ["env_steps", "environment steps"], ["wall_s", "wall time"], ["iteration", "iterations"],
 ];
 const POINTS = 1000;
 const COLORS = 6;
@@ -23,11 +21,7 @@ export const colorOf = (index: number): string => `var(--c${index % COLORS})`;
 const dashOf = (index: number): number[] => DASHES[index % DASHES.length] ?? [];
 
 interface Known {
-  run: Run;
-  index: number;
-  details?: RunDetails;
-  curves?: Curves;
-  marks?: Marks;
+  run: Run; index: number; details?: RunDetails; curves?: Curves; marks?: Marks;
 }
 
 /** `tasks.*.return_mean` for `tasks.door.return_mean`, where door is a task. */
@@ -78,14 +72,9 @@ function KeyPicker(props: { keys: string[]; chosen: string[] }): JSX.Element {
     set({ key: props.chosen.includes(key) ? props.chosen.filter((one) => one !== key) : [...props.chosen, key] });
   return (
     <Popover label={`Charts (${props.chosen.length})`}>
-      <input
-        type="search"
-        class="search"
-        aria-label="Search keys of metrics.jsonl"
-        placeholder="Search keys of metrics.jsonl"
-        value={query}
-        onInput={(event) => setQuery(event.currentTarget.value)}
-      />
+      <input type="search" class="search" aria-label="Search keys of metrics.jsonl"
+        placeholder="Search keys of metrics.jsonl" value={query}
+        onInput={(event) => setQuery(event.currentTarget.value)} />
       <ul class="picks">
         {found.map((key) => (
           <li key={key}>
@@ -105,7 +94,7 @@ function KeyPicker(props: { keys: string[]; chosen: string[] }): JSX.Element {
 export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme: string }): JSX.Element {
   const { runs, params } = props;
   const axis = AXES.find(([name]) => name === params.get("axis"))?.[0] ?? "env_steps";
-  const weight = Math.min(0.99, Math.max(0, Number(params.get("smooth") ?? 0.6) || 0));
+  const weight = Math.min(0.99, Math.max(0, Number(params.get("smooth") ?? 0.9) || 0));
   const withMarks = params.get("marks") !== "off";
   const ends = ["from", "to"].map((name) => params.get(name));
   const range: Range = ends[0] && ends[1] ? [Number(ends[0]), Number(ends[1])] : null;
@@ -115,8 +104,7 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   const details = usePolls<RunDetails>(urls((run) => at(run.id)), 30_000);
   const marks = usePolls<Marks>(urls((run) => at(run.id, "marks")), isLive ? 10_000 : 60_000);
   const differences = usePolls<Difference>(
-    Object.fromEntries(runs.slice(1).map((run) => [run.id, at(runs[0]?.id ?? "", "difference", run.id)])),
-    60_000,
+    Object.fromEntries(runs.slice(1).map((run) => [run.id, at(runs[0]?.id ?? "", "difference", run.id)])), 60_000,
   );
   const partly: Known[] = runs.map((run, index) => ({ run, index, details: details[run.id]?.data }));
   const all = [...new Set(partly.flatMap(({ details }) => details?.keys ?? []))];
@@ -152,9 +140,7 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
               label: byTask ? task : isFamily ? `${one.run.id} ${task}` : one.run.id,
               color: resolved(colorOf(byTask ? nth : one.index)),
               dash: dashOf(byTask ? Math.floor(nth / COLORS) : isFamily ? nth : Math.floor(one.index / COLORS)),
-              x: one.curves[axis],
-              y,
-              smooth: smoothed(y, weight),
+              x: one.curves[axis], y, smooth: smoothed(y, weight),
             },
           ];
         }),
@@ -177,14 +163,8 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
         <Choice label="over" name="axis" value={axis} options={AXES} />
         <label class="choice">
           <span>smoothing</span>
-          <input
-            type="range"
-            min="0"
-            max="0.99"
-            step="0.01"
-            value={weight}
-            onInput={(event) => set({ smooth: event.currentTarget.value })}
-          />
+          <input type="range" min="0" max="0.99" step="0.01" value={weight}
+            onInput={(event) => set({ smooth: event.currentTarget.value })} />
           <output>{weight.toFixed(2)}</output>
         </label>
         <Toggle on={withMarks} label="Marks" act={() => set({ marks: withMarks ? "off" : null })} />
@@ -201,30 +181,15 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
       <div class="charts">
         {charts.map(({ key, series, marks }) => (
           <div key={key} class="panel">
-            <Chart
-              title={key}
-              axis={axis}
-              series={series}
-              marks={marks}
-              range={range}
-              full={widest.axis === axis ? (widest.full ?? full) : full}
-              isLog={logs.includes(key)}
-              theme={props.theme}
-              zoom={zoom}
-            />
+            <Chart title={key} axis={axis} series={series} marks={marks} range={range}
+              full={widest.axis === axis ? (widest.full ?? full) : full} isLog={logs.includes(key)}
+              theme={props.theme} zoom={zoom} />
             <div class="corner">
-              <Toggle
-                on={logs.includes(key)}
-                label="log"
+              <Toggle on={logs.includes(key)} label="log"
                 title="A logarithmic scale; values of 0 and less are left out"
-                act={() => set({ log: logs.includes(key) ? logs.filter((one) => one !== key) : [...logs, key] })}
-              />
-              <button
-                type="button"
-                class="toggle"
-                aria-label={`Close ${key}`}
-                onClick={() => set({ key: keys.filter((one) => one !== key) })}
-              >
+                act={() => set({ log: logs.includes(key) ? logs.filter((one) => one !== key) : [...logs, key] })} />
+              <button type="button" class="toggle" aria-label={`Close ${key}`}
+                onClick={() => set({ key: keys.filter((one) => one !== key) })}>
                 ×
               </button>
             </div>
@@ -236,12 +201,8 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
       {withMarks && unique.length > 0 && (
         <details class="panel fold">
           <summary>Marks ({unique.length})</summary>
-          <Table
-            label="Marks"
-            head={["At", "Kind", "Of"]}
-            left={[1, 2]}
-            rows={unique.map((mark) => [position(axis, mark.x), mark.kind, mark.text])}
-          />
+          <Table label="Marks" head={["At", "Kind", "Of"]} left={[1, 2]}
+            rows={unique.map((mark) => [position(axis, mark.x), mark.kind, mark.text])} />
         </details>
       )}
     </>
@@ -249,8 +210,7 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
 }
 
 export function Differences(props: {
-  runs: Run[];
-  differences: Record<string, { data?: Difference }>;
+  runs: Run[]; differences: Record<string, { data?: Difference }>;
 }): JSX.Element {
   const [first, ...others] = props.runs;
   const of = (run: Run) => props.differences[run.id]?.data?.keys ?? [];
@@ -267,15 +227,9 @@ export function Differences(props: {
   return (
     <Panel title="Differences in configuration" aside={`${keys.length} keys`}>
       {keys.length ? (
-        <Table
-          label="Differences in configuration"
-          head={["Key", first?.id ?? "", ...others.map((run) => run.id)]}
-          left={props.runs.map((_, index) => index + 1)}
-          rows={rows}
-        />
-      ) : (
-        <p class="quiet">These runs have the same configuration.</p>
-      )}
+        <Table label="Differences in configuration" head={["Key", first?.id ?? "", ...others.map((run) => run.id)]}
+          left={props.runs.map((_, index) => index + 1)} rows={rows} />
+      ) : <p class="quiet">These runs have the same configuration.</p>}
     </Panel>
   );
 }

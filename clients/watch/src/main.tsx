@@ -16,13 +16,9 @@ const THEMES = ["auto", "light", "dark"];
 const THEME_KEY = "minefleet-watch-theme";
 const NAMES = Object.keys(VIEWS) as View[];
 const SHORTCUTS: [string, string][] = [
-  [`1 … ${NAMES.length}`, "go to a view"],
-  ["/", "search in the view"],
-  ["[ and ]", "the run before, the run after"],
-  ["t", "light, dark, or as the system"],
-  ["Esc", "close what is open"],
-  ["← → + − 0", "on a chart: move, zoom, show all"],
-  ["?", "these keys"],
+  [`1 … ${NAMES.length}`, "go to a view"], ["/", "search in the view"], ["[ and ]", "the run before, the run after"],
+  ["t", "light, dark, or as the system"], ["Esc", "close what is open"],
+  ["← → + − 0", "on a chart: move, zoom, show all"], ["?", "these keys"],
 ];
 
 function useTheme(): [string, string, () => void] {
@@ -100,9 +96,7 @@ function App(): JSX.Element {
         Skip to the view
       </a>
       <header class="head">
-        <a class="brand" href={href("runs")}>
-          minefleet
-        </a>
+        <a class="brand" href={href("runs")}>minefleet</a>
         <label class="choice run">
           <span class={run?.is_live ? "good" : "quiet"}>{run?.is_live ? "● live" : "○ ended"}</span>
           <select
@@ -111,11 +105,7 @@ function App(): JSX.Element {
             disabled={!run}
             onChange={(event) => set({ run: [event.currentTarget.value, ...named.slice(1).filter((id) => id !== event.currentTarget.value)] })}
           >
-            {runs.map(({ id }) => (
-              <option key={id} value={id}>
-                {id}
-              </option>
-            ))}
+            {runs.map(({ id }) => <option key={id} value={id}>{id}</option>)}
           </select>
         </label>
         <nav aria-label="Views">
@@ -136,28 +126,17 @@ function App(): JSX.Element {
         </div>
       </header>
       <Banner status={status.data} />
-      <main id="main" tabIndex={-1} aria-label={VIEWS[view]} class={view}>
+      <main id="main" tabIndex={-1} aria-label={VIEWS[view]} class={`view-${view}`}>
         {listing.data ? (
           <Content view={view} runs={runs} chosen={chosen} params={params} theme={shown} status={status} missing={named} />
-        ) : (
-          <Waiting />
-        )}
+        ) : <Waiting />}
       </main>
       <dialog ref={help} aria-label="Keys" onClick={(event) => event.target === help.current && help.current?.close()}>
         <h2>Keys</h2>
         <dl class="keys">
-          {SHORTCUTS.map(([key, what]) => (
-            <div key={key}>
-              <dt>
-                <kbd>{key}</kbd>
-              </dt>
-              <dd>{what}</dd>
-            </div>
-          ))}
+          {SHORTCUTS.map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}
         </dl>
-        <button type="button" onClick={() => help.current?.close()}>
-          Close
-        </button>
+        <button type="button" onClick={() => help.current?.close()}>Close</button>
       </dialog>
     </>
   );
@@ -171,22 +150,13 @@ function Banner({ status }: { status: Status | undefined }): JSX.Element {
     ...roles.map(({ name, state, detail }) => `${name} is ${state}${detail && `: ${detail}`}. Its numbers come back when it does.`),
   ];
   return (
-    <div class="banner" role="alert" hidden={!texts.length}>
-      {texts.map((text) => (
-        <p key={text}>⚠ {text}</p>
-      ))}
-    </div>
+    <div class="banner" role="alert" hidden={!texts.length}>{texts.map((text) => <p key={text}>⚠ {text}</p>)}</div>
   );
 }
 
 function Content(props: {
-  view: View;
-  runs: Run[];
-  chosen: Run[];
-  params: URLSearchParams;
-  theme: string;
-  status: ReturnType<typeof usePoll<Status>>;
-  missing: string[];
+  view: View; runs: Run[]; chosen: Run[]; params: URLSearchParams; theme: string;
+  status: ReturnType<typeof usePoll<Status>>; missing: string[];
 }): JSX.Element {
   const { view, runs, chosen, params, status } = props;
   const run = chosen[0]?.id;

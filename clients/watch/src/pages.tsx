@@ -42,13 +42,9 @@ export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSear
             rows={found.map((run) => [
               <label class="pick" key={run.id}>
                 <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => toggle(run.id)} />
-                <i
-                  class="swatch"
-                  style={{ background: chosen.includes(run.id) ? colorOf(chosen.indexOf(run.id)) : "transparent" }}
-                />
-                <a href={href("curves", { run: run.id })} title={run.directory}>
-                  {run.id}
-                </a>
+                <i class="swatch"
+                  style={{ background: chosen.includes(run.id) ? colorOf(chosen.indexOf(run.id)) : "transparent" }} />
+                <a href={href("curves", { run: run.id })} title={run.directory}>{run.id}</a>
               </label>,
               run.is_live ? <b class="good">● live</b> : <span class="quiet">○ ended</span>,
               run.env,
@@ -79,13 +75,8 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
     <>
       <Panel title="Kinds" aside={`${count(total)} failures`}>
         {kinds.map(([name, times]) => (
-          <button
-            type="button"
-            key={name}
-            class="row"
-            aria-pressed={kind === name}
-            onClick={() => set({ kind: kind === name ? null : name })}
-          >
+          <button type="button" key={name} class="row" aria-pressed={kind === name}
+            onClick={() => set({ kind: kind === name ? null : name })}>
             <Meter label={name} share={times / Math.max(1, total)} text={`${count(times)}, ${percent(times / Math.max(1, total))}`} />
           </button>
         ))}
@@ -95,9 +86,7 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
         {slots.map((slot) => (
           <details class="failure" key={`${slot.actor}/${slot.slot}`}>
             <summary>
-              <b>
-                {slot.actor}/{slot.slot}
-              </b>
+              <b>{slot.actor}/{slot.slot}</b>
               <span>{slot.kind}</span>
               <span class="quiet last">{slot.text.trim().split("\n").filter(Boolean).at(-1)}</span>
               <span class="right">{count(slot.failures)} ✕</span>
@@ -118,11 +107,7 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
           head={["Iteration", "Task", "Failure", "Stream", "Length", "Return"]}
           left={[1, 2, 3]}
           rows={episodes.map((one) => [
-            count(one.iteration),
-            one.task || "–",
-            one.failure,
-            one.stream,
-            `${count(one.length)} steps`,
+            count(one.iteration), one.task || "–", one.failure, one.stream, `${count(one.length)} steps`,
             number(one.episode_return),
           ])}
         />
@@ -175,12 +160,7 @@ export function LogsView(props: { run: string; params: URLSearchParams; status: 
 }
 
 function LogTail(props: {
-  names: string[];
-  log: string;
-  size: string;
-  query: string;
-  text: string | undefined;
-  error: string | undefined;
+  names: string[]; log: string; size: string; query: string; text: string | undefined; error: string | undefined;
 }): JSX.Element {
   const [follows, setFollows] = useState(true);
   const box = useRef<HTMLPreElement>(null);
@@ -193,12 +173,8 @@ function LogTail(props: {
     <>
       <div class="tools">
         <Choice label="file" name="log" value={props.log} options={props.names.map((name) => [name, name])} />
-        <Choice
-          label="the last"
-          name="bytes"
-          value={props.size}
-          options={[65_536, 262_144, 1_048_576].map((size) => [String(size), bytes(size)])}
-        />
+        <Choice label="the last" name="bytes" value={props.size}
+          options={[65_536, 262_144, 1_048_576].map((size) => [String(size), bytes(size)])} />
         <Search label="Search this tail" value={props.query} />
         <Toggle on={follows} label="Follow" act={() => setFollows(!follows)} />
         <span class="quiet note">{props.query ? `${count(found.length)} of ${count(lines.length)} lines` : `${count(lines.length)} lines`}</span>
@@ -232,12 +208,8 @@ export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchP
     <>
       <div class="tools">
         <Search label="Search keys and values" value={params.get("q") ?? ""} />
-        <Choice
-          label="differences to"
-          name="other"
-          value={other ?? ""}
-          options={[["", "no run: all keys"], ...others.map(({ id }): [string, string] => [id, id])]}
-        />
+        <Choice label="differences to" name="other" value={other ?? ""}
+          options={[["", "no run: all keys"], ...others.map(({ id }): [string, string] => [id, id])]} />
         <span class="quiet note">
           {found.length} of {all.length} keys
         </span>
@@ -250,13 +222,9 @@ export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchP
             left={[1, 2]}
             keys={found.map(([key]) => key)}
             rows={found.map(([key, ...values]) => [
-              <code key={key}>
-                <Marked text={key} query={query} />
-              </code>,
+              <code key={key}><Marked text={key} query={query} /></code>,
               ...values.map((value, index) => (
-                <code key={index} class="cell">
-                  <Marked text={plain(value)} query={query} />
-                </code>
+                <code key={index} class="cell"><Marked text={plain(value)} query={query} /></code>
               )),
             ])}
           />
@@ -267,12 +235,7 @@ export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchP
       <Panel title="Files">
         <dl class="facts wide">
           {Object.entries(data.files).map(([name, path]) => (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>
-                <code>{path}</code>
-              </dd>
-            </div>
+            <div key={name}><dt>{name}</dt><dd><code>{path}</code></dd></div>
           ))}
         </dl>
       </Panel>
@@ -290,12 +253,9 @@ export function MachineView(): JSX.Element {
         <Meter label="busy" share={data.cpu_share} text={`${number(data.cpu_share * data.cores)} cores, ${percent(data.cpu_share)}`} />
       </Panel>
       <Panel title="Memory" aside={bytes(data.memory_bytes)}>
-        <Meter
-          label="used"
-          share={data.memory_used_bytes / data.memory_bytes}
+        <Meter label="used" share={data.memory_used_bytes / data.memory_bytes}
           text={`${bytes(data.memory_used_bytes)}, ${percent(data.memory_used_bytes / data.memory_bytes)}`}
-          warnAt={0.9}
-        />
+          warnAt={0.9} />
       </Panel>
       <Panel title="Disk of the runs" aside={bytes(data.disk_bytes)}>
         <Meter label="used" share={disk / data.disk_bytes} text={`${bytes(data.disk_free_bytes)} free`} warnAt={0.9} />
@@ -303,19 +263,11 @@ export function MachineView(): JSX.Element {
       {data.gpus.map((gpu, index) => (
         <Panel key={index} title={`GPU ${index}`} aside={gpu.name}>
           {gpu.use_share !== null && <Meter label="busy" share={gpu.use_share} text={percent(gpu.use_share)} />}
-          <Meter
-            label="memory"
-            share={gpu.memory_used_bytes / gpu.memory_bytes}
-            text={`${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}`}
-            warnAt={0.95}
-          />
+          <Meter label="memory" share={gpu.memory_used_bytes / gpu.memory_bytes}
+            text={`${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}`} warnAt={0.95} />
         </Panel>
       ))}
-      {!data.gpus.length && (
-        <Panel title="GPU">
-          <p class="quiet">This machine has none that the server sees.</p>
-        </Panel>
-      )}
+      {!data.gpus.length && <Panel title="GPU"><p class="quiet">This machine has none that the server sees.</p></Panel>}
     </div>
   );
 }

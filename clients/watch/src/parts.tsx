@@ -6,10 +6,7 @@ import { set } from "./routing";
 export function Panel(props: { title: string; aside?: ComponentChildren; children: ComponentChildren }): JSX.Element {
   return (
     <section class="panel">
-      <header>
-        <h2>{props.title}</h2>
-        <div class="aside">{props.aside}</div>
-      </header>
+      <header><h2>{props.title}</h2><div class="aside">{props.aside}</div></header>
       {props.children}
     </section>
   );
@@ -17,10 +14,7 @@ export function Panel(props: { title: string; aside?: ComponentChildren; childre
 
 /** A place where there is nothing: why, and what to do. */
 export const Empty = (props: { title: string; children?: ComponentChildren }): JSX.Element => (
-  <div class="empty" role="status">
-    <strong>{props.title}</strong>
-    <p>{props.children}</p>
-  </div>
+  <div class="empty" role="status"><strong>{props.title}</strong><p>{props.children}</p></div>
 );
 
 /** What stands where an answer is awaited, or was refused. */
@@ -29,31 +23,18 @@ export const Waiting = (props: { error?: string }): JSX.Element =>
 
 /** The search of a view, in the address as `name`; `/` focuses it. */
 export const Search = (props: { label: string; value: string; name?: string }): JSX.Element => (
-  <input
-    type="search"
-    class="search"
-    aria-label={props.label}
-    placeholder={props.label}
-    value={props.value}
-    onInput={(event) => set({ [props.name ?? "q"]: event.currentTarget.value || null })}
-  />
+  <input type="search" class="search" aria-label={props.label} placeholder={props.label} value={props.value}
+    onInput={(event) => set({ [props.name ?? "q"]: event.currentTarget.value || null })} />
 );
 
 export function Choice(props: {
-  label: string;
-  value: string;
-  options: [string, string][];
-  name: string;
+  label: string; value: string; options: [string, string][]; name: string;
 }): JSX.Element {
   return (
     <label class="choice">
       <span>{props.label}</span>
       <select value={props.value} onChange={(event) => set({ [props.name]: event.currentTarget.value || null })}>
-        {props.options.map(([value, text]) => (
-          <option key={value} value={value}>
-            {text}
-          </option>
-        ))}
+        {props.options.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
       </select>
     </label>
   );
@@ -90,32 +71,20 @@ export function Popover(props: { label: ComponentChildren; children: ComponentCh
 
 /** A table that scrolls sideways by itself where the window is narrow; cells that begin with a number align right. */
 export function Table(props: {
-  label: string;
-  head: string[];
-  rows: ComponentChildren[][];
-  left?: number[];
-  keys?: string[];
+  label: string; head: string[]; rows: ComponentChildren[][]; left?: number[]; keys?: string[];
 }): JSX.Element {
   const side = (column: number) => (column === 0 || props.left?.includes(column) ? "" : "right");
   return (
     <div class="scroll" role="region" aria-label={props.label} tabIndex={0}>
       <table>
         <thead>
-          <tr>
-            {props.head.map((text, column) => (
-              <th key={text} scope="col" class={side(column)}>
-                {text}
-              </th>
-            ))}
-          </tr>
+          <tr>{props.head.map((text, column) => <th key={text} scope="col" class={side(column)}>{text}</th>)}</tr>
         </thead>
         <tbody>
           {props.rows.map((row, index) => (
             <tr key={props.keys?.[index] ?? index}>
               {row.map((cell, column) => (
-                <td key={column} class={side(column)}>
-                  {cell}
-                </td>
+                <td key={column} class={side(column)} data-label={props.head[column]}>{cell}</td>
               ))}
             </tr>
           ))}
@@ -130,10 +99,7 @@ export function Meter(props: { label: string; share: number; text: string; warnA
   return (
     <div class="meter">
       <span>{props.label}</span>
-      <span class="value">
-        {isFull && "⚠ "}
-        {props.text}
-      </span>
+      <span class="value">{isFull && "⚠ "}{props.text}</span>
       <div class="bar" aria-hidden="true">
         <i class={isFull ? "full" : ""} style={{ width: `${Math.min(100, Math.max(0, 100 * props.share))}%` }} />
       </div>

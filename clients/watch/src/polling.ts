@@ -47,10 +47,7 @@ const visible = (): Promise<void> =>
 
 /** Reads `url` every `everyMs` until the returned function is called. */
 export function poll<T>(
-  url: string,
-  everyMs: number,
-  read: (response: Response) => Promise<T>,
-  take: (answer: Answer<T>) => void,
+  url: string, everyMs: number, read: (response: Response) => Promise<T>, take: (answer: Answer<T>) => void,
 ): () => void {
   const stopped = new AbortController();
   const loop = async () => {
@@ -84,9 +81,7 @@ export const asText = (response: Response): Promise<string> => response.text();
 
 /** Polls several addresses; an answer stays, under its name, until the next one of that name comes. */
 export function usePolls<T>(
-  urls: Record<string, string>,
-  everyMs: number,
-  read: (response: Response) => Promise<T> = asJson,
+  urls: Record<string, string>, everyMs: number, read: (response: Response) => Promise<T> = asJson,
 ): Record<string, Answer<T>> {
   const [answers, setAnswers] = useState<Record<string, Answer<T>>>({});
   useEffect(() => {
@@ -101,9 +96,7 @@ export function usePolls<T>(
 
 /** Polls one address; nothing while it is null, and nothing of the address before. */
 export function usePoll<T>(
-  url: string | null,
-  everyMs: number,
-  read: (response: Response) => Promise<T> = asJson,
+  url: string | null, everyMs: number, read: (response: Response) => Promise<T> = asJson,
 ): Answer<T> {
   return usePolls(url === null ? {} : { [url]: url }, everyMs, read)[url ?? ""] ?? {};
 }

@@ -8,28 +8,16 @@ import { bytes, count, duration, number, percent } from "./units";
 
 const KEY = /\b[a-z_]+(?:\.[a-z_]+)+\b/g;
 const STAGES: Record<string, string> = {
-  environment: "actor",
-  inference: "actor",
-  balance: "actor",
-  replay: "replay",
-  learner: "learner",
+  environment: "actor", inference: "actor", balance: "actor", replay: "replay", learner: "learner",
   weights: "parameters",
 };
 const SLOT_WAITS: Record<string, string> = {
-  environment: "environment (steps, resets)",
-  inference: "inference",
-  grant: "permit: the learner is behind",
-  room: "room in replay",
-  weights: "newer weights",
-  pace: "pace: too late for a chunk",
-  balance: "other slots",
+  environment: "environment (steps, resets)", inference: "inference", grant: "permit: the learner is behind",
+  room: "room in replay", weights: "newer weights", pace: "pace: too late for a chunk", balance: "other slots",
 };
 const LOOP_WAITS: Record<string, string> = {
-  training: "training",
-  fragments: "fragments: the actors are behind",
-  replay: "reading from replay",
-  weights: "weights before it may go on",
-  blocked: "copying weights",
+  training: "training", fragments: "fragments: the actors are behind", replay: "reading from replay",
+  weights: "weights before it may go on", blocked: "copying weights",
 };
 export const STATE_SIGNS: Record<string, string> = { running: "●", paused: "‖", waiting: "‖", starting: "↻", draining: "↓" };
 const BUCKETS = ["live", "leased", "trained", "expired", "evicted", "corrupt", "unaccounted"];
@@ -41,9 +29,7 @@ function Sentence({ text }: { text: string }): JSX.Element {
   for (const found of text.matchAll(KEY)) {
     parts.push(text.slice(from, found.index));
     parts.push(
-      <a key={found.index} href={href("config", { q: found[0] })}>
-        <code>{found[0]}</code>
-      </a>,
+      <a key={found.index} href={href("config", { q: found[0] })}><code>{found[0]}</code></a>,
     );
     from = found.index + found[0].length;
   }
@@ -82,7 +68,8 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
           {data.bottleneck.sentence ? <Sentence text={data.bottleneck.sentence} /> : "not known yet: both loops must have worked for a while"}
         </span>
       </p>
-      <div class="ring panel">
+      <div class="overview">
+        <div class="ring panel">
         <Station
           kind="actor"
           roles={actors}
@@ -128,21 +115,22 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
             `return ${number(learners[0]?.stats.episode_return_mean)}`,
           ]}
         />
+        </div>
+        <div class="stack">
+          <Shares title="Time of the slots" shares={data.bottleneck.slots} words={SLOT_WAITS} />
+          <Shares title="Time of the learner's loop" shares={data.bottleneck.loop} words={LOOP_WAITS} />
+        </div>
       </div>
       <div class="columns">
-        <Shares title="Time of the slots" shares={data.bottleneck.slots} words={SLOT_WAITS} />
-        <Shares title="Time of the learner's loop" shares={data.bottleneck.loop} words={LOOP_WAITS} />
         <Ledger shards={shards} />
         <Panel title="Versions that actors act with" aside={`newest ${count(newest)}`}>
           <Table
             label="Versions"
             head={["Actor", "Version", "Lag", "Steps", "Rate"]}
             rows={actors.map(({ name, stats }) => [
-              name,
-              count(stats.policy_version),
+              name, count(stats.policy_version),
               newest === undefined || stats.policy_version === undefined ? "–" : count(newest - stats.policy_version),
-              number(stats.env_steps),
-              `${number(stats.env_steps_per_s)}/s`,
+              number(stats.env_steps), `${number(stats.env_steps_per_s)}/s`,
             ])}
           />
         </Panel>
@@ -152,25 +140,15 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
 }
 
 function Station(props: {
-  kind: string;
-  title: string;
-  roles: Role[];
-  limiting: string | undefined;
-  facts: (string | null)[];
+  kind: string; title: string; roles: Role[]; limiting: string | undefined; facts: (string | null)[];
 }): JSX.Element {
   const isLimit = props.limiting === props.kind;
   const absent = props.roles.filter(({ state }) => !(state in STATE_SIGNS));
   return (
     <a class={`station ${isLimit ? "limit" : ""} ${absent.length ? "absent" : ""}`} href={href("logs", { role: props.kind })}>
-      <b>
-        {props.title} {props.roles.length > 1 && <small>× {props.roles.length}</small>}
-      </b>
+      <b>{props.title} {props.roles.length > 1 && <small>× {props.roles.length}</small>}</b>
       {isLimit && <em>limits</em>}
-      {absent.map(({ name, state }) => (
-        <em key={name}>
-          {name}: {state}
-        </em>
-      ))}
+      {absent.map(({ name, state }) => <em key={name}>{name}: {state}</em>)}
       {!props.roles.length && <span>not running</span>}
       {props.roles.length > 0 && props.facts.map((fact, index) => fact && <span key={index}>{fact}</span>)}
     </a>
@@ -199,8 +177,7 @@ function Shares(props: { title: string; shares?: Record<string, number>; words: 
 function Ledger({ shards }: { shards: Role[] }): JSX.Element {
   const lost = sum(shards, "unaccounted_fragments");
   const facts: [string, string][] = [
-    ["held", bytes(sum(shards, "held_payload_bytes"))],
-    ["on disk", bytes(sum(shards, "payload_disk_bytes"))],
+    ["held", bytes(sum(shards, "held_payload_bytes"))], ["on disk", bytes(sum(shards, "payload_disk_bytes"))],
     ["coming", `${number(sum(shards, "coming_steps"))} steps`],
     ["room for", `${number(sum(shards, "capacity_steps"))} steps`],
     ["oldest lease", duration(Math.max(0, ...shards.map(({ stats }) => stats.oldest_lease_seconds ?? 0)))],
@@ -213,14 +190,7 @@ function Ledger({ shards }: { shards: Role[] }): JSX.Element {
         head={["Bucket", "Fragments", "Steps"]}
         rows={BUCKETS.map((name) => [name, count(sum(shards, `${name}_fragments`)), count(sum(shards, `${name}_steps`))])}
       />
-      <dl class="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <dl class="facts">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
     </Panel>
   );
 }

@@ -2,22 +2,14 @@
 import { useEffect, useState } from "preact/hooks";
 
 export const VIEWS = {
-  runs: "Runs",
-  curves: "Curves",
-  slots: "Slots",
-  live: "Live",
-  failures: "Failures",
-  ring: "Ring",
-  logs: "Roles & logs",
-  config: "Configuration",
-  machine: "Machine",
+  runs: "Runs", curves: "Curves", slots: "Slots", live: "Live", failures: "Failures", ring: "Ring",
+  logs: "Roles & logs", config: "Configuration", machine: "Machine",
 } as const;
 export type View = keyof typeof VIEWS;
 export type Change = Record<string, string | string[] | null>;
 
 export interface Route {
-  view: View;
-  params: URLSearchParams;
+  view: View; params: URLSearchParams;
 }
 
 const kept = new Map<View, URLSearchParams>();

@@ -9,18 +9,15 @@ import { ago, bytes, count, duration, number } from "./units";
 
 /** A state's letter and sign: no state is told by its colour alone. */
 export const STATES: Record<string, [string, string, string]> = {
-  working: ["W", "▶", "steps its environment"],
-  ready: ["Y", "◆", "waits for the policy's action"],
+  working: ["W", "▶", "steps its environment"], ready: ["Y", "◆", "waits for the policy's action"],
   blocked: ["B", "■", "waits for a permit, room, weights or other slots"],
-  bootstrapping: ["V", "◇", "waits for the value of its last observation"],
-  resetting: ["R", "↻", "starts an episode"],
+  bootstrapping: ["V", "◇", "waits for the value of its last observation"], resetting: ["R", "↻", "starts an episode"],
   resting: ["Z", "✕", "rests after failures in a row"],
 };
 const SLOW_S = 1;
 
 export interface Placed extends Slot {
-  actor: string;
-  id: string;
+  actor: string; id: string;
 }
 
 export const placed = (slots: Slots | undefined): Placed[] =>
@@ -69,12 +66,8 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
       <ActorErrors slots={data} />
       <div class="tools">
         <Search label="Search slots, tasks, actions" value={query} />
-        <Choice
-          label="actor"
-          name="actor"
-          value={actor}
-          options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]}
-        />
+        <Choice label="actor" name="actor" value={actor}
+          options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]} />
         <div class="group" role="group" aria-label="States">
           {[...Object.keys(STATES), ...new Set(unknown)].map((state) => (
             <Toggle
@@ -90,11 +83,9 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
               act={() => set({ state: states.includes(state) ? states.filter((one) => one !== state) : [...states, state] })}
             />
           ))}
-          <Toggle
-            on={params.get("failed") === "yes"}
+          <Toggle on={params.get("failed") === "yes"}
             label={`failed ${all.filter((slot) => slot.failures > 0).length}`}
-            act={() => set({ failed: params.get("failed") === "yes" ? null : "yes" })}
-          />
+            act={() => set({ failed: params.get("failed") === "yes" ? null : "yes" })} />
         </div>
         <span class="quiet note">
           {found.length} of {all.length} slots
@@ -108,16 +99,14 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
         </Empty>
       )}
       <div class={open ? "beside" : ""}>
-        <div>
+        <div class="stack">
           {data.actors.map(({ name }) => {
             const tiles = found.filter((slot) => slot.actor === name);
             if (!tiles.length) return null;
             return (
               <Panel key={name} title={name} aside={`${tiles.length} slots`}>
                 <div class="tiles">
-                  {tiles.map((slot) => (
-                    <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />
-                  ))}
+                  {tiles.map((slot) => <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />)}
                 </div>
               </Panel>
             );
@@ -132,22 +121,11 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
 function Tile({ slot, isOpen }: { slot: Placed; isOpen: boolean }): JSX.Element {
   const [letter, sign] = STATES[slot.state] ?? ["?", "?"];
   return (
-    <button
-      type="button"
-      class={`tile ${slot.state}`}
-      aria-pressed={isOpen}
+    <button type="button" class={`tile ${slot.state}`} aria-pressed={isOpen}
       aria-label={`Slot ${slot.slot}, ${slot.state} ${slot.reason}, for ${duration(slot.age_s)}, ${slot.failures} failures`}
-      onClick={() => set({ slot: isOpen ? null : slot.id })}
-    >
-      <span class="top">
-        <i aria-hidden="true">{sign}</i>
-        <b>{letter}</b>
-        <span class="index">{slot.slot}</span>
-      </span>
-      <span class="line">
-        <span>{slot.reason || slot.state}</span>
-        <span>{duration(slot.age_s)}</span>
-      </span>
+      onClick={() => set({ slot: isOpen ? null : slot.id })}>
+      <span class="top"><i aria-hidden="true">{sign}</i><b>{letter}</b><span class="index">{slot.slot}</span></span>
+      <span class="line"><span>{slot.reason || slot.state}</span><span>{duration(slot.age_s)}</span></span>
       <span class="line quiet">
         <span class={(slot.step_s ?? 0) > SLOW_S ? "bad" : ""}>{slot.step_s === null ? "–" : `${duration(slot.step_s)}/step`}</span>
         <span class={slot.failures ? "bad" : ""}>{slot.failures ? `${slot.failures} ✕` : ""}</span>
@@ -162,29 +140,17 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
     ["state", `${slot.state}${slot.reason && `: ${slot.reason}`}, for ${duration(slot.age_s)}`],
     ["task", slot.task || "–"],
     ["episode", `${count(slot.episode_steps)} steps, return ${number(slot.episode_return)}`],
-    ["value", number(slot.value)],
-    ["action", slot.action || "–"],
-    ["version", count(slot.version)],
-    ["step time", duration(slot.step_s)],
-    ["failures", count(slot.failures)],
+    ["value", number(slot.value)], ["action", slot.action || "–"], ["version", count(slot.version)],
+    ["step time", duration(slot.step_s)], ["failures", count(slot.failures)],
   ];
   return (
     <aside class="panel details" aria-label={`Slot ${slot.id}`}>
       <header>
         <h2>{slot.id}</h2>
-        <button type="button" class="toggle" aria-label="Close" onClick={() => set({ slot: null })}>
-          ×
-        </button>
+        <button type="button" class="toggle" aria-label="Close" onClick={() => set({ slot: null })}>×</button>
       </header>
       <Frame run={run} slot={slot} />
-      <dl>
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <dl>{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
       {slot.last_failure && (
         <>
           <h3>
@@ -247,26 +213,17 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
       {all.length > 0 && (
         <div class="tools">
           <Popover label={`Slots (${chosen.length} of ${all.length})`}>
-            <input
-              type="search"
-              class="search"
-              aria-label="Search slots and tasks"
-              placeholder="Search slots and tasks"
-              value={query}
-              onInput={(event) => setQuery(event.currentTarget.value)}
-            />
+            <input type="search" class="search" aria-label="Search slots and tasks"
+              placeholder="Search slots and tasks" value={query}
+              onInput={(event) => setQuery(event.currentTarget.value)} />
             <ul class="picks">
               {all
                 .filter(({ id, task }) => `${id} ${task}`.toLowerCase().includes(query.toLowerCase()))
                 .map(({ id, task }) => (
                   <li key={id}>
                     <label>
-                      <input
-                        type="checkbox"
-                        checked={picks.includes(id)}
-                        disabled={!picks.includes(id) && chosen.length >= MOST}
-                        onChange={() => toggle(id)}
-                      />
+                      <input type="checkbox" checked={picks.includes(id)}
+                        disabled={!picks.includes(id) && chosen.length >= MOST} onChange={() => toggle(id)} />
                       <span>{id}</span>
                       <small>{task}</small>
                     </label>
@@ -286,9 +243,7 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
           <figure key={slot.id} class="panel live">
             <Frame run={run} slot={slot} />
             <figcaption>
-              <a class="name" href={href("slots", { slot: slot.id })}>
-                {slot.id}
-              </a>
+              <a class="name" href={href("slots", { slot: slot.id })}>{slot.id}</a>
               <span class={`state ${slot.state}`}>
                 <i aria-hidden="true">{STATES[slot.state]?.[1] ?? "?"}</i> {slot.state}
               </span>
@@ -297,10 +252,12 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
                 <dd>{number(slot.episode_return)}</dd>
                 <dt>value</dt>
                 <dd>{number(slot.value)}</dd>
-                <dt>action</dt>
-                <dd title={slot.action}>{slot.action || "–"}</dd>
                 <dt>version</dt>
                 <dd>{count(slot.version)}</dd>
+                <dt>steps</dt>
+                <dd>{count(slot.episode_steps)}</dd>
+                <dt>action</dt>
+                <dd class="wide" title={slot.action}>{slot.action || "–"}</dd>
               </dl>
             </figcaption>
           </figure>
@@ -313,9 +270,7 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
             <figure key={video.name} class="live">
               <video class="frame" controls preload="metadata" src={at(run, "videos", video.name)} aria-label={video.name} />
               <figcaption>
-                <span class="name" title={video.name}>
-                  {video.name}
-                </span>
+                <span class="name" title={video.name}>{video.name}</span>
                 <span class="quiet">
                   {video.episode_return !== undefined && `return ${number(video.episode_return)}, `}
                   {video.version !== undefined && `version ${count(video.version)}, `}

@@ -2,10 +2,7 @@
 
 const DASH = "–";
 const PREFIXES: [number, string][] = [
-  [1e12, "T"],
-  [1e9, "G"],
-  [1e6, "M"],
-  [1e3, "k"],
+  [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"],
 ];
 
 const digits = (value: number, count: number): string => {
@@ -26,6 +23,15 @@ export function number(value: number | null | undefined): string {
 function scaled(value: number, unit: string): string {
   const [factor, prefix] = PREFIXES.find(([least]) => Math.abs(value) >= least) ?? [1, ""];
   return `${digits(value / factor, 3)} ${prefix}${unit}`.trimEnd();
+}
+
+/** Labels of an axis: all with as many digits as its steps need, and no more. */
+export function ticks(splits: number[]): string[] {
+  const most = Math.max(...splits.map(Math.abs));
+  const [factor, prefix] = PREFIXES.find(([least]) => most >= 10 * least) ?? [1, ""];
+  const step = Math.abs((splits[1] ?? 0) - (splits[0] ?? 1)) / factor;
+  const places = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return splits.map((split) => (split ? `${(split / factor).toLocaleString("en", { minimumFractionDigits: places })} ${prefix}`.trim() : "0"));
 }
 
 export const count = (value: number | null | undefined): string =>
