@@ -16,9 +16,7 @@ export interface Curves extends Record<Axis, number[]> {
   columns: Record<string, (number | null)[]>; total: number; is_thinned: boolean;
 }
 
-export interface Place {
-  iteration: number; env_steps?: number; wall_s?: number;
-}
+export interface Place { iteration: number; env_steps?: number; wall_s?: number }
 
 export interface Marks {
   evaluations?: (Place & { policy_version: number; return_mean: number | null; episodes: number })[];
@@ -48,9 +46,7 @@ export interface Slot {
   failures: number; last_failure: { kind: string; text: string; age_s: number } | null;
 }
 
-export interface Slots {
-  actors: { name: string; error: string | null; slots: Slot[] }[];
-}
+export interface Slots { actors: { name: string; error: string | null; slots: Slot[] }[] }
 
 export interface Failures {
   by_kind: Record<string, number>;
@@ -69,9 +65,7 @@ export interface Videos {
   videos: { name: string; bytes: number; written_s: number; version?: number; episode_return?: number }[];
 }
 
-export interface Difference {
-  keys: { key: string; this: unknown; other: unknown }[];
-}
+export interface Difference { keys: { key: string; this: unknown; other: unknown }[] }
 
 export interface Machine {
   cores: number; cpu_share: number; memory_bytes: number; memory_used_bytes: number; disk_bytes: number;

@@ -200,23 +200,19 @@ export function Chart(props: ChartProps): JSX.Element {
   }, [shape, props.series, props.marks, props.range?.join(), props.full?.join()]);
 
   const summary = props.series.map((one) => `${one.label}: ${number(last(one.smooth))}`).join("; ");
-  return (
-    <figure class="chart">
-      <figcaption><h3 title={props.title}>{props.title}</h3><span class="where" ref={where} /></figcaption>
-      <ul class="values" ref={values} aria-hidden="true">
-        {props.series.map((one) => (
-          <li key={one.label} title={one.label}>
-            <svg width="18" height="8">
-              <line x1="0" x2="18" y1="4" y2="4" stroke={one.color} stroke-width="2.5" stroke-dasharray={one.dash.join(" ")} />
-            </svg>
-            <span class="label">{one.label}</span>
-            <b />
-          </li>
-        ))}
-      </ul>
-      <div class="plot" ref={box} tabIndex={0} role="img"
-        aria-label={`${props.title}, latest: ${summary}. Arrow keys move, plus and minus zoom, 0 shows all.`}
-        onKeyDown={(event) => steer(event, props)} onDblClick={() => props.zoom(null)} />
-    </figure>
-  );
+  return <figure class="chart">
+    <figcaption><h3 title={props.title}>{props.title}</h3><span class="where" ref={where} /></figcaption>
+    <ul class="values" ref={values} aria-hidden="true">
+      {props.series.map((one) => <li key={one.label} title={one.label}>
+        <svg width="18" height="8">
+          <line x1="0" x2="18" y1="4" y2="4" stroke={one.color} stroke-width="2.5" stroke-dasharray={one.dash.join(" ")} />
+        </svg>
+        <span class="label">{one.label}</span>
+        <b />
+      </li>)}
+    </ul>
+    <div class="plot" ref={box} tabIndex={0} role="img"
+      aria-label={`${props.title}, latest: ${summary}. Arrow keys move, plus and minus zoom, 0 shows all.`}
+      onKeyDown={(event) => steer(event, props)} onDblClick={() => props.zoom(null)} />
+  </figure>;
 }

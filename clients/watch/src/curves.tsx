@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { at, type Axis, type Curves, type Difference, type Marks, type Place, type Run, type RunDetails } from "./api";
 import { Chart, type Mark, position, type Range, type Series, smoothed } from "./chart";
-import { Choice, Empty, Panel, Popover, Table, Toggle, Waiting } from "./parts";
+import { Choice, Empty, Panel, Picker, Table, Toggle, toggled, Waiting } from "./parts";
 import { usePolls } from "./polling";
 import { set } from "./routing";
 import { count, plain } from "./units";
@@ -20,9 +20,7 @@ const RETURNS = /(episode|eval)_return/;
 export const colorOf = (index: number): string => `var(--c${index % COLORS})`;
 const dashOf = (index: number): number[] => DASHES[index % DASHES.length] ?? [];
 
-interface Known {
-  run: Run; index: number; details?: RunDetails; curves?: Curves; marks?: Marks;
-}
+interface Known { run: Run; index: number; details?: RunDetails; curves?: Curves; marks?: Marks }
 
 /** `tasks.*.return_mean` for `tasks.door.return_mean`, where door is a task. */
 function family(key: string, tasks: string[]): string {
@@ -64,32 +62,6 @@ function marksOf({ run, index, marks, curves }: Known, axis: Axis, color: (name:
 /** A colour that a canvas understands. */
 const resolved = (name: string): string =>
   getComputedStyle(document.documentElement).getPropertyValue(name.slice(4, -1)).trim();
-
-function KeyPicker(props: { keys: string[]; chosen: string[] }): JSX.Element {
-  const [query, setQuery] = useState("");
-  const found = props.keys.filter((key) => key.toLowerCase().includes(query.toLowerCase()));
-  const toggle = (key: string) =>
-    set({ key: props.chosen.includes(key) ? props.chosen.filter((one) => one !== key) : [...props.chosen, key] });
-  return (
-    <Popover label={`Charts (${props.chosen.length})`}>
-      <input type="search" class="search" aria-label="Search keys of metrics.jsonl"
-        placeholder="Search keys of metrics.jsonl" value={query}
-        onInput={(event) => setQuery(event.currentTarget.value)} />
-      <ul class="picks">
-        {found.map((key) => (
-          <li key={key}>
-            <label>
-              <input type="checkbox" checked={props.chosen.includes(key)} onChange={() => toggle(key)} />
-              <span>{key}</span>
-              {key.includes("*") && <small>each task</small>}
-            </label>
-          </li>
-        ))}
-      </ul>
-      {found.length === 0 && <p class="quiet">No key has “{query}” in its name.</p>}
-    </Popover>
-  );
-}
 
 export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme: string }): JSX.Element {
   const { runs, params } = props;
@@ -156,62 +128,48 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   const shown = known.reduce((sum, { curves }) => sum + (curves?.iteration.length ?? 0), 0);
   const listed = (charts[0]?.marks ?? []).concat(charts.find(({ key }) => RETURNS.test(key))?.marks ?? []);
   const unique = [...new Map(listed.map((mark) => [mark.text + mark.x, mark])).values()].sort((a, b) => a.x - b.x);
-  return (
-    <>
-      <div class="tools">
-        <KeyPicker keys={[...families, ...all]} chosen={keys} />
-        <Choice label="over" name="axis" value={axis} options={AXES} />
-        <label class="choice">
-          <span>smoothing</span>
-          <input type="range" min="0" max="0.99" step="0.01" value={weight}
-            onInput={(event) => set({ smooth: event.currentTarget.value })} />
-          <output>{weight.toFixed(2)}</output>
-        </label>
-        <Toggle on={withMarks} label="Marks" act={() => set({ marks: withMarks ? "off" : null })} />
-        <button type="button" disabled={!range} onClick={() => zoom(null)} title="0 on a chart, or a double click">
-          Show all
-        </button>
-        <span class="quiet note">
-          {range ? `${position(axis, range[0])} – ${position(axis, range[1])}, ` : ""}
-          {count(shown)} of {count(rows)} rows
-        </span>
-        {withMarks && <span class="quiet note">□ evaluation · ▲ checkpoint · R restart · C change of configuration</span>}
-      </div>
-      {keys.length === 0 && <Empty title="No chart is chosen">Choose keys with “Charts”, or press / to search them.</Empty>}
-      <div class="charts">
-        {charts.map(({ key, series, marks }) => (
-          <div key={key} class="panel">
-            <Chart title={key} axis={axis} series={series} marks={marks} range={range}
-              full={widest.axis === axis ? (widest.full ?? full) : full} isLog={logs.includes(key)}
-              theme={props.theme} zoom={zoom} />
-            <div class="corner">
-              <Toggle on={logs.includes(key)} label="log"
-                title="A logarithmic scale; values of 0 and less are left out"
-                act={() => set({ log: logs.includes(key) ? logs.filter((one) => one !== key) : [...logs, key] })} />
-              <button type="button" class="toggle" aria-label={`Close ${key}`}
-                onClick={() => set({ key: keys.filter((one) => one !== key) })}>
-                ×
-              </button>
-            </div>
-            {curves[runs[0]?.id ?? ""]?.data && series.length === 0 && <p class="over quiet">No row has this key here.</p>}
-          </div>
-        ))}
-      </div>
-      {runs.length > 1 && <Differences runs={runs} differences={differences} />}
-      {withMarks && unique.length > 0 && (
-        <details class="panel fold">
-          <summary>Marks ({unique.length})</summary>
-          <Table label="Marks" head={["At", "Kind", "Of"]} left={[1, 2]}
-            rows={unique.map((mark) => [position(axis, mark.x), mark.kind, mark.text])} />
-        </details>
-      )}
-    </>
-  );
+  return <>
+    <div class="tools">
+      <Picker label={`Charts (${keys.length})`} search="Search keys of metrics.jsonl" name="key" chosen={keys} most={24}
+        items={[...families, ...all].map((key) => [key, key.includes("*") ? "each task" : ""])} />
+      <Choice label="over" name="axis" value={axis} options={AXES} />
+      <label class="choice">
+        <span>smoothing</span>
+        <input type="range" min="0" max="0.99" step="0.01" value={weight}
+          onInput={(event) => set({ smooth: event.currentTarget.value })} />
+        <output>{weight.toFixed(2)}</output>
+      </label>
+      <Toggle on={withMarks} label="Marks" act={() => set({ marks: withMarks ? "off" : null })} />
+      <button type="button" disabled={!range} onClick={() => zoom(null)} title="0 on a chart, or a double click">
+        Show all
+      </button>
+      <span class="quiet note">{count(shown)} of {count(rows)} rows</span>
+      {withMarks && <span class="quiet note">□ evaluation · ▲ checkpoint · R restart · C change of configuration</span>}
+    </div>
+    {keys.length === 0 && <Empty title="No chart is chosen">Choose keys with “Charts”, or press / to search them.</Empty>}
+    <div class="charts">
+      {charts.map(({ key, series, marks }) => <div key={key} class="panel">
+        <Chart title={key} axis={axis} series={series} marks={marks} range={range}
+          full={widest.axis === axis ? (widest.full ?? full) : full} isLog={logs.includes(key)}
+          theme={props.theme} zoom={zoom} />
+        <div class="corner">
+          <Toggle on={logs.includes(key)} label="log" title="A logarithmic scale; values of 0 and less are left out"
+            act={() => set({ log: toggled(logs, key) })} />
+          <button type="button" class="toggle" aria-label={`Close ${key}`} onClick={() => set({ key: toggled(keys, key) })}>×</button>
+        </div>
+        {curves[runs[0]?.id ?? ""]?.data && series.length === 0 && <p class="over quiet">No row has this key here.</p>}
+      </div>)}
+    </div>
+    {runs.length > 1 && <Differences runs={runs} differences={differences} />}
+    {withMarks && unique.length > 0 && <details class="panel fold">
+      <summary>Marks ({unique.length})</summary>
+      <Table label="Marks" head={["At", "Kind", "Of"]} left={[1, 2]}
+        rows={unique.map((mark) => [position(axis, mark.x), mark.kind, mark.text])} />
+    </details>}
+  </>;
 }
 
-export function Differences(props: {
-  runs: Run[]; differences: Record<string, { data?: Difference }>;
-}): JSX.Element {
+export function Differences(props: { runs: Run[]; differences: Record<string, { data?: Difference }> }): JSX.Element {
   const [first, ...others] = props.runs;
   const of = (run: Run) => props.differences[run.id]?.data?.keys ?? [];
   const keys = [...new Set(others.flatMap((run) => of(run).map(({ key }) => key)))].sort();
@@ -224,12 +182,10 @@ export function Differences(props: {
       return found ? <b key={run.id}>{plain(found.other)}</b> : <span class="quiet">the same</span>;
     }),
   ]);
-  return (
-    <Panel title="Differences in configuration" aside={`${keys.length} keys`}>
-      {keys.length ? (
-        <Table label="Differences in configuration" head={["Key", first?.id ?? "", ...others.map((run) => run.id)]}
-          left={props.runs.map((_, index) => index + 1)} rows={rows} />
-      ) : <p class="quiet">These runs have the same configuration.</p>}
-    </Panel>
-  );
+  return <Panel title="Differences in configuration" aside={`${keys.length} keys`}>
+    {keys.length ? (
+      <Table label="Differences in configuration" head={["Key", first?.id ?? "", ...others.map((run) => run.id)]}
+        left={props.runs.map((_, index) => index + 1)} rows={rows} />
+    ) : <p class="quiet">These runs have the same configuration.</p>}
+  </Panel>;
 }

@@ -90,56 +90,47 @@ function App(): JSX.Element {
   }, [run?.id, view]);
   useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [view]);
 
-  return (
-    <>
-      <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.querySelector("main")?.focus())}>
-        Skip to the view
-      </a>
-      <header class="head">
-        <a class="brand" href={href("runs")}>minefleet</a>
-        <label class="choice run">
-          <span class={run?.is_live ? "good" : "quiet"}>{run?.is_live ? "● live" : "○ ended"}</span>
-          <select
-            aria-label="Run"
-            value={run?.id ?? ""}
-            disabled={!run}
-            onChange={(event) => set({ run: [event.currentTarget.value, ...named.slice(1).filter((id) => id !== event.currentTarget.value)] })}
-          >
-            {runs.map(({ id }) => <option key={id} value={id}>{id}</option>)}
-          </select>
-        </label>
-        <nav aria-label="Views">
-          {NAMES.map((name) => (
-            <a key={name} href={href(name)} aria-current={name === view ? "page" : undefined}>
-              {VIEWS[name]}
-              {name === "curves" && chosen.length > 1 && <small> {chosen.length}</small>}
-            </a>
-          ))}
-        </nav>
-        <div class="ends">
-          <button type="button" class="toggle" onClick={turn} title="Light, dark, or as the system (t)" aria-label={`Theme: ${theme}`}>
-            {{ auto: "◐", light: "☀", dark: "☾" }[theme]}
-          </button>
-          <button type="button" class="toggle" onClick={() => help.current?.showModal()} aria-label="Keys (?)">
-            ?
-          </button>
-        </div>
-      </header>
-      <Banner status={status.data} />
-      <main id="main" tabIndex={-1} aria-label={VIEWS[view]} class={`view-${view}`}>
-        {listing.data ? (
-          <Content view={view} runs={runs} chosen={chosen} params={params} theme={shown} status={status} missing={named} />
-        ) : <Waiting />}
-      </main>
-      <dialog ref={help} aria-label="Keys" onClick={(event) => event.target === help.current && help.current?.close()}>
-        <h2>Keys</h2>
-        <dl class="keys">
-          {SHORTCUTS.map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}
-        </dl>
-        <button type="button" onClick={() => help.current?.close()}>Close</button>
-      </dialog>
-    </>
-  );
+  return <>
+    <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.querySelector("main")?.focus())}>
+      Skip to the view
+    </a>
+    <header class="head">
+      <a class="brand" href={href("runs")}>minefleet</a>
+      <label class="choice run">
+        <span class={run?.is_live ? "good" : "quiet"}>{run?.is_live ? "● live" : "○ ended"}</span>
+        <select aria-label="Run" value={run?.id ?? ""} disabled={!run}
+          onChange={(event) => set({ run: [event.currentTarget.value, ...named.slice(1).filter((id) => id !== event.currentTarget.value)] })}
+        >
+          {runs.map(({ id }) => <option key={id} value={id}>{id}</option>)}
+        </select>
+      </label>
+      <nav aria-label="Views">
+        {NAMES.map((name) => <a key={name} href={href(name)} aria-current={name === view ? "page" : undefined}>
+          {VIEWS[name]}
+          {name === "curves" && chosen.length > 1 && <small> {chosen.length}</small>}
+        </a>)}
+      </nav>
+      <div class="ends">
+        <button type="button" class="toggle" onClick={turn} title="Light, dark, or as the system (t)" aria-label={`Theme: ${theme}`}>
+          {{ auto: "◐", light: "☀", dark: "☾" }[theme]}
+        </button>
+        <button type="button" class="toggle" onClick={() => help.current?.showModal()} aria-label="Keys (?)">?</button>
+      </div>
+    </header>
+    <Banner status={status.data} />
+    <main id="main" tabIndex={-1} aria-label={VIEWS[view]} class={`view-${view}`}>
+      {listing.data ? (
+        <Content view={view} runs={runs} chosen={chosen} params={params} theme={shown} status={status} missing={named} />
+      ) : <Waiting />}
+    </main>
+    <dialog ref={help} aria-label="Keys" onClick={(event) => event.target === help.current && help.current?.close()}>
+      <h2>Keys</h2>
+      <dl class="keys">
+        {SHORTCUTS.map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}
+      </dl>
+      <button type="button" onClick={() => help.current?.close()}>Close</button>
+    </dialog>
+  </>;
 }
 
 function Banner({ status }: { status: Status | undefined }): JSX.Element {

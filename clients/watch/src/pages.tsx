@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { at, type Difference, type Failures, type Machine, type Run, type RunDetails, type Status } from "./api";
 import { colorOf } from "./curves";
-import { Choice, Empty, Marked, Meter, Panel, Search, Table, Toggle, Waiting } from "./parts";
+import { Choice, Empty, Facts, has, Marked, Meter, Panel, Search, Table, Toggle, toggled, Waiting } from "./parts";
 import { type Answer, asText, usePoll } from "./polling";
 import { STATE_SIGNS } from "./ring";
 import { go, href, set } from "./routing";
@@ -12,53 +12,45 @@ import { ago, bytes, count, duration, flat, number, percent, plain } from "./uni
 export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSearchParams }): JSX.Element {
   const { runs, chosen } = props;
   const query = props.params.get("q") ?? "";
-  const found = runs.filter(({ id, env }) => `${id} ${env}`.toLowerCase().includes(query.toLowerCase()));
-  const toggle = (id: string) => set({ run: chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id] });
+  const found = runs.filter(({ id, env }) => has(`${id} ${env}`, query));
+  const toggle = (id: string) => set({ run: toggled(chosen, id) });
   if (!runs.length)
-    return (
-      <Empty title="There is no run here yet">
-        Start one with <code>minefleet train CartPole-v1</code>, or name others: <code>minefleet watch DIR …</code>. It appears by itself.
-      </Empty>
-    );
-  return (
-    <>
-      <div class="tools">
-        <Search label="Search runs and environments" value={query} />
-        <button type="button" class="main" disabled={!chosen.length} onClick={() => go("curves")}>
-          {chosen.length > 1 ? `Lay ${chosen.length} runs over each other` : "Show its curves"}
-        </button>
-        <span class="quiet note">
-          {found.length} of {runs.length} runs, {runs.filter((run) => run.is_live).length} live
-        </span>
-      </div>
-      {found.length === 0 && <Empty title="No run matches">Nothing has “{query}” in its name or environment.</Empty>}
-      {found.length > 0 && (
-        <div class="panel">
-          <Table
-            label="Runs"
-            head={["Run", "State", "Environment", "Return", "Steps", "Iteration", "Time", "Written"]}
-            left={[1, 2]}
-            keys={found.map(({ id }) => id)}
-            rows={found.map((run) => [
-              <label class="pick" key={run.id}>
-                <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => toggle(run.id)} />
-                <i class="swatch"
-                  style={{ background: chosen.includes(run.id) ? colorOf(chosen.indexOf(run.id)) : "transparent" }} />
-                <a href={href("curves", { run: run.id })} title={run.directory}>{run.id}</a>
-              </label>,
-              run.is_live ? <b class="good">● live</b> : <span class="quiet">○ ended</span>,
-              run.env,
-              number(run.episode_return_mean),
-              number(run.env_steps),
-              count(run.iteration),
-              duration(run.wall_s),
-              ago(run.updated_s),
-            ])}
-          />
-        </div>
-      )}
-    </>
-  );
+    return <Empty title="There is no run here yet">
+      Start one with <code>minefleet train CartPole-v1</code>, or name others: <code>minefleet watch DIR …</code>. It appears by itself.
+    </Empty>;
+  return <>
+    <div class="tools">
+      <Search label="Search runs and environments" value={query} />
+      <button type="button" class="main" disabled={!chosen.length} onClick={() => go("curves")}>
+        {chosen.length > 1 ? `Lay ${chosen.length} runs over each other` : "Show its curves"}
+      </button>
+      <span class="quiet note">
+        {found.length} of {runs.length} runs, {runs.filter((run) => run.is_live).length} live
+      </span>
+    </div>
+    {found.length === 0 && <Empty title="No run matches">Nothing has “{query}” in its name or environment.</Empty>}
+    {found.length > 0 && <div class="panel">
+      <Table label="Runs" head={["Run", "State", "Environment", "Return", "Steps", "Iteration", "Time", "Written"]}
+        left={[1, 2]}
+        keys={found.map(({ id }) => id)}
+        rows={found.map((run) => [
+          <label class="pick" key={run.id}>
+            <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => toggle(run.id)} />
+            <i class="swatch"
+              style={{ background: chosen.includes(run.id) ? colorOf(chosen.indexOf(run.id)) : "transparent" }} />
+            <a href={href("curves", { run: run.id })} title={run.directory}>{run.id}</a>
+          </label>,
+          run.is_live ? <b class="good">● live</b> : <span class="quiet">○ ended</span>,
+          run.env,
+          number(run.episode_return_mean),
+          number(run.env_steps),
+          count(run.iteration),
+          duration(run.wall_s),
+          ago(run.updated_s),
+        ])}
+      />
+    </div>}
+  </>;
 }
 
 export function FailuresView(props: { run: string; params: URLSearchParams }): JSX.Element {
@@ -71,49 +63,41 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
   const slots = data.slots.filter((slot) => !kind || slot.kind === kind).sort((a, b) => b.failures - a.failures);
   if (!total && !episodes.length && !slots.length)
     return <Empty title="Nothing has failed">No environment of this run has died, hung or raised. It would be listed here.</Empty>;
-  return (
-    <>
-      <Panel title="Kinds" aside={`${count(total)} failures`}>
-        {kinds.map(([name, times]) => (
-          <button type="button" key={name} class="row" aria-pressed={kind === name}
-            onClick={() => set({ kind: kind === name ? null : name })}>
-            <Meter label={name} share={times / Math.max(1, total)} text={`${count(times)}, ${percent(times / Math.max(1, total))}`} />
-          </button>
-        ))}
-      </Panel>
-      <Panel title="Slots that fail" aside={kind ? `only ${kind}` : `${slots.length} slots`}>
-        {slots.length === 0 && <p class="quiet">No running slot has such a failure.</p>}
-        {slots.map((slot) => (
-          <details class="failure" key={`${slot.actor}/${slot.slot}`}>
-            <summary>
-              <b>{slot.actor}/{slot.slot}</b>
-              <span>{slot.kind}</span>
-              <span class="quiet last">{slot.text.trim().split("\n").filter(Boolean).at(-1)}</span>
-              <span class="right">{count(slot.failures)} ✕</span>
-              <span class="right quiet">{duration(slot.age_s)} ago</span>
-            </summary>
-            <pre tabIndex={0}>{slot.text}</pre>
-            <p class="links">
-              <a href={href("slots", { slot: `${slot.actor}/${slot.slot}` })}>The slot now</a>
-              <a href={href("live", { pick: `${slot.actor}/${slot.slot}` })}>Watch it live</a>
-              <a href={href("logs", { log: `${slot.actor}.log`, q: `slot ${slot.slot}` })}>Its lines in the log</a>
-            </p>
-          </details>
-        ))}
-      </Panel>
-      <Panel title="Newest failed episodes" aside={`${episodes.length} episodes`}>
-        <Table
-          label="Failed episodes"
-          head={["Iteration", "Task", "Failure", "Stream", "Length", "Return"]}
-          left={[1, 2, 3]}
-          rows={episodes.map((one) => [
-            count(one.iteration), one.task || "–", one.failure, one.stream, `${count(one.length)} steps`,
-            number(one.episode_return),
-          ])}
-        />
-      </Panel>
-    </>
-  );
+  return <>
+    <Panel title="Kinds" aside={`${count(total)} failures`}>
+      {kinds.map(([name, times]) => <button type="button" key={name} class="row" aria-pressed={kind === name}
+        onClick={() => set({ kind: kind === name ? null : name })}>
+        <Meter label={name} share={times / Math.max(1, total)} text={`${count(times)}, ${percent(times / Math.max(1, total))}`} />
+      </button>)}
+    </Panel>
+    <Panel title="Slots that fail" aside={kind ? `only ${kind}` : `${slots.length} slots`}>
+      {slots.length === 0 && <p class="quiet">No running slot has such a failure.</p>}
+      {slots.map((slot) => <details class="failure" key={`${slot.actor}/${slot.slot}`}>
+        <summary>
+          <b>{slot.actor}/{slot.slot}</b>
+          <span>{slot.kind}</span>
+          <span class="quiet last">{slot.text.trim().split("\n").filter(Boolean).at(-1)}</span>
+          <span class="right">{count(slot.failures)} ✕</span>
+          <span class="right quiet">{duration(slot.age_s)} ago</span>
+        </summary>
+        <pre tabIndex={0}>{slot.text}</pre>
+        <p class="links">
+          <a href={href("slots", { slot: `${slot.actor}/${slot.slot}` })}>The slot now</a>
+          <a href={href("live", { pick: `${slot.actor}/${slot.slot}` })}>Watch it live</a>
+          <a href={href("logs", { log: `${slot.actor}.log`, q: `slot ${slot.slot}` })}>Its lines in the log</a>
+        </p>
+      </details>)}
+    </Panel>
+    <Panel title="Newest failed episodes" aside={`${episodes.length} episodes`}>
+      <Table label="Failed episodes" head={["Iteration", "Task", "Failure", "Stream", "Length", "Return"]}
+        left={[1, 2, 3]}
+        rows={episodes.map((one) => [
+          count(one.iteration), one.task || "–", one.failure, one.stream, `${count(one.length)} steps`,
+          number(one.episode_return),
+        ])}
+      />
+    </Panel>
+  </>;
 }
 
 export function LogsView(props: { run: string; params: URLSearchParams; status: Answer<Status> }): JSX.Element {
@@ -125,38 +109,33 @@ export function LogsView(props: { run: string; params: URLSearchParams; status: 
   const size = params.get("bytes") ?? "65536";
   const tail = usePoll<string>(log && `${at(props.run, "logs", log)}?bytes=${size}`, 2000, asText);
   const roles = props.status.data?.roles ?? [];
-  return (
-    <>
-      <Panel title="Roles" aside={`${roles.filter(({ state }) => state === "running").length} of ${roles.length} running`}>
-        {roles.length === 0 && <p class="quiet">No role of this run is running.</p>}
-        {roles.length > 0 && (
-          <Table
-            label="Roles"
-            head={["Role", "State", "Up for", "Processor time", "Address", "Process"]}
-            left={[1]}
-            keys={roles.map(({ name }) => name)}
-            rows={roles.map((one) => [
-              one.name,
-              <span key="state" class={one.state === "running" ? "good" : one.state in STATE_SIGNS ? "" : "bad"}>
-                {STATE_SIGNS[one.state] ?? "✕"} {one.state}
-                {one.detail && `: ${one.detail}`}
-              </span>,
-              duration(one.uptime_s || null),
-              duration(one.stats.processor_seconds),
-              one.address || "–",
-              one.pid,
-            ])}
-          />
-        )}
-      </Panel>
-      <Panel title="Log" aside={log ? bytes(logs.data?.logs.find(({ name }) => name === log)?.bytes) : ""}>
-        {!names.length && <p class="quiet">{logs.error ?? (logs.data ? "This run has no logs yet." : "Reading…")}</p>}
-        {names.length > 0 && (
-          <LogTail names={names} log={log ?? ""} size={size} query={params.get("q") ?? ""} text={tail.data} error={tail.error} />
-        )}
-      </Panel>
-    </>
-  );
+  return <>
+    <Panel title="Roles" aside={`${roles.filter(({ state }) => state === "running").length} of ${roles.length} running`}>
+      {roles.length === 0 && <p class="quiet">No role of this run is running.</p>}
+      {roles.length > 0 && <Table label="Roles"
+        head={["Role", "State", "Up for", "Processor time", "Address", "Process"]}
+        left={[1]}
+        keys={roles.map(({ name }) => name)}
+        rows={roles.map((one) => [
+          one.name,
+          <span key="state" class={one.state === "running" ? "good" : one.state in STATE_SIGNS ? "" : "bad"}>
+            {STATE_SIGNS[one.state] ?? "✕"} {one.state}
+            {one.detail && `: ${one.detail}`}
+          </span>,
+          duration(one.uptime_s || null),
+          duration(one.stats.processor_seconds),
+          one.address || "–",
+          one.pid,
+        ])}
+      />}
+    </Panel>
+    <Panel title="Log" aside={log ? bytes(logs.data?.logs.find(({ name }) => name === log)?.bytes) : ""}>
+      {!names.length && <p class="quiet">{logs.error ?? (logs.data ? "This run has no logs yet." : "Reading…")}</p>}
+      {names.length > 0 && (
+        <LogTail names={names} log={log ?? ""} size={size} query={params.get("q") ?? ""} text={tail.data} error={tail.error} />
+      )}
+    </Panel>
+  </>;
 }
 
 function LogTail(props: {
@@ -165,36 +144,34 @@ function LogTail(props: {
   const [follows, setFollows] = useState(true);
   const box = useRef<HTMLPreElement>(null);
   const lines = props.text?.split("\n") ?? [];
-  const found = props.query ? lines.filter((line) => line.toLowerCase().includes(props.query.toLowerCase())) : lines;
+  const found = props.query ? lines.filter((line) => has(line, props.query)) : lines;
   useEffect(() => {
     if (follows && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [props.text, follows, props.query, props.log]);
-  return (
-    <>
-      <div class="tools">
-        <Choice label="file" name="log" value={props.log} options={props.names.map((name) => [name, name])} />
-        <Choice label="the last" name="bytes" value={props.size}
-          options={[65_536, 262_144, 1_048_576].map((size) => [String(size), bytes(size)])} />
-        <Search label="Search this tail" value={props.query} />
-        <Toggle on={follows} label="Follow" act={() => setFollows(!follows)} />
-        <span class="quiet note">{props.query ? `${count(found.length)} of ${count(lines.length)} lines` : `${count(lines.length)} lines`}</span>
-      </div>
-      {props.error && <p class="warning">⚠ {props.error}</p>}
-      <pre class="log" ref={box} tabIndex={0} aria-label={`The end of ${props.log}`}>
-        {found.map((line, index) => (
-          <div key={index} class={/\b(ERROR|CRITICAL|Traceback)\b/.test(line) ? "bad" : /\bWARNING\b/.test(line) ? "warn" : ""}>
-            <Marked text={line} query={props.query} />
-          </div>
-        ))}
-        {props.query && props.text !== undefined && !found.length && "No line of this tail has it: take a longer one."}
-      </pre>
-    </>
-  );
+  return <>
+    <div class="tools">
+      <Choice label="file" name="log" value={props.log} options={props.names.map((name) => [name, name])} />
+      <Choice label="the last" name="bytes" value={props.size}
+        options={[65_536, 262_144, 1_048_576].map((size) => [String(size), bytes(size)])} />
+      <Search label="Search this tail" value={props.query} />
+      <Toggle on={follows} label="Follow" act={() => setFollows(!follows)} />
+      <span class="quiet note">{props.query ? `${count(found.length)} of ${count(lines.length)} lines` : `${count(lines.length)} lines`}</span>
+    </div>
+    {props.error && <p class="warning">⚠ {props.error}</p>}
+    <pre class="log" ref={box} tabIndex={0} aria-label={`The end of ${props.log}`}>
+      {found.map((line, index) => (
+        <div key={index} class={/\b(ERROR|CRITICAL|Traceback)\b/.test(line) ? "bad" : /\bWARNING\b/.test(line) ? "warn" : ""}>
+          <Marked text={line} query={props.query} />
+        </div>
+      ))}
+      {props.query && props.text !== undefined && !found.length && "No line of this tail has it: take a longer one."}
+    </pre>
+  </>;
 }
 
 export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchParams }): JSX.Element {
   const { params } = props;
-  const query = (params.get("q") ?? "").toLowerCase();
+  const query = params.get("q") ?? "";
   const others = props.runs.filter(({ id }) => id !== props.run);
   const other = others.find(({ id }) => id === params.get("other"))?.id ?? null;
   const { data, error } = usePoll<RunDetails>(at(props.run), 30_000);
@@ -203,71 +180,56 @@ export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchP
   const all: [string, unknown, unknown?][] = other
     ? (difference.data?.keys ?? []).map((one) => [one.key, one.this, one.other])
     : flat(data.config);
-  const found = all.filter((row) => `${row[0]} ${row.slice(1).map(plain).join(" ")}`.toLowerCase().includes(query));
-  return (
-    <>
-      <div class="tools">
-        <Search label="Search keys and values" value={params.get("q") ?? ""} />
-        <Choice label="differences to" name="other" value={other ?? ""}
-          options={[["", "no run: all keys"], ...others.map(({ id }): [string, string] => [id, id])]} />
-        <span class="quiet note">
-          {found.length} of {all.length} keys
-        </span>
-      </div>
-      <Panel title={other ? "Keys that differ" : "Configuration"} aside={<code>{data.directory}</code>}>
-        {found.length > 0 ? (
-          <Table
-            label="Configuration"
-            head={["Key", ...(other ? [props.run, other] : ["Value"])]}
-            left={[1, 2]}
-            keys={found.map(([key]) => key)}
-            rows={found.map(([key, ...values]) => [
-              <code key={key}><Marked text={key} query={query} /></code>,
-              ...values.map((value, index) => (
-                <code key={index} class="cell"><Marked text={plain(value)} query={query} /></code>
-              )),
-            ])}
-          />
-        ) : (
-          <p class="quiet">{difference.error ?? (all.length ? "No key or value has it." : "These runs have the same configuration.")}</p>
-        )}
-      </Panel>
-      <Panel title="Files">
-        <dl class="facts wide">
-          {Object.entries(data.files).map(([name, path]) => (
-            <div key={name}><dt>{name}</dt><dd><code>{path}</code></dd></div>
-          ))}
-        </dl>
-      </Panel>
-    </>
-  );
+  const found = all.filter((row) => has(`${row[0]} ${row.slice(1).map(plain).join(" ")}`, query));
+  return <>
+    <div class="tools">
+      <Search label="Search keys and values" value={query} />
+      <Choice label="differences to" name="other" value={other ?? ""}
+        options={[["", "no run: all keys"], ...others.map(({ id }): [string, string] => [id, id])]} />
+      <span class="quiet note">{found.length} of {all.length} keys</span>
+    </div>
+    <Panel title={other ? "Keys that differ" : "Configuration"} aside={<code>{data.directory}</code>}>
+      {found.length > 0 ? (
+        <Table label="Configuration" head={["Key", ...(other ? [props.run, other] : ["Value"])]} left={[1, 2]}
+          keys={found.map(([key]) => key)}
+          rows={found.map(([key, ...values]) => [
+            <code key={key}><Marked text={key} query={query} /></code>,
+            ...values.map((value, index) => (
+              <code key={index} class="cell"><Marked text={plain(value)} query={query} /></code>
+            )),
+          ])}
+        />
+      ) : (
+        <p class="quiet">{difference.error ?? (all.length ? "No key or value has it." : "These runs have the same configuration.")}</p>
+      )}
+    </Panel>
+    <Panel title="Files">
+      <Facts look="facts wide" facts={Object.entries(data.files).map(([name, path]) => [name, <code key={name}>{path}</code>])} />
+    </Panel>
+  </>;
 }
+
+const Filled = ({ label, used, of }: { label: string; used: number; of: number }): JSX.Element => (
+  <Meter label={label} share={used / of} text={`${bytes(used)} of ${bytes(of)}, ${percent(used / of)}`} warnAt={0.9} />
+);
 
 export function MachineView(): JSX.Element {
   const { data, error } = usePoll<Machine>("api/machine", 1000);
   if (!data) return <Waiting error={error} />;
-  const disk = data.disk_bytes - data.disk_free_bytes;
-  return (
-    <div class="columns">
-      <Panel title="Processor" aside={`${data.cores} cores`}>
-        <Meter label="busy" share={data.cpu_share} text={`${number(data.cpu_share * data.cores)} cores, ${percent(data.cpu_share)}`} />
-      </Panel>
-      <Panel title="Memory" aside={bytes(data.memory_bytes)}>
-        <Meter label="used" share={data.memory_used_bytes / data.memory_bytes}
-          text={`${bytes(data.memory_used_bytes)}, ${percent(data.memory_used_bytes / data.memory_bytes)}`}
-          warnAt={0.9} />
-      </Panel>
-      <Panel title="Disk of the runs" aside={bytes(data.disk_bytes)}>
-        <Meter label="used" share={disk / data.disk_bytes} text={`${bytes(data.disk_free_bytes)} free`} warnAt={0.9} />
-      </Panel>
-      {data.gpus.map((gpu, index) => (
-        <Panel key={index} title={`GPU ${index}`} aside={gpu.name}>
-          {gpu.use_share !== null && <Meter label="busy" share={gpu.use_share} text={percent(gpu.use_share)} />}
-          <Meter label="memory" share={gpu.memory_used_bytes / gpu.memory_bytes}
-            text={`${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}`} warnAt={0.95} />
-        </Panel>
-      ))}
-      {!data.gpus.length && <Panel title="GPU"><p class="quiet">This machine has none that the server sees.</p></Panel>}
-    </div>
-  );
+  return <div class="columns">
+    <Panel title="Processor" aside={`${data.cores} cores`}>
+      <Meter label="busy" share={data.cpu_share} text={`${number(data.cpu_share * data.cores)} cores, ${percent(data.cpu_share)}`} />
+    </Panel>
+    <Panel title="Memory" aside={bytes(data.memory_bytes)}>
+      <Filled label="used" used={data.memory_used_bytes} of={data.memory_bytes} />
+    </Panel>
+    <Panel title="Disk of the runs" aside={`${bytes(data.disk_free_bytes)} free`}>
+      <Filled label="used" used={data.disk_bytes - data.disk_free_bytes} of={data.disk_bytes} />
+    </Panel>
+    {data.gpus.map((gpu, index) => <Panel key={index} title={`GPU ${index}`} aside={gpu.name}>
+      {gpu.use_share !== null && <Meter label="busy" share={gpu.use_share} text={percent(gpu.use_share)} />}
+      <Filled label="memory" used={gpu.memory_used_bytes} of={gpu.memory_bytes} />
+    </Panel>)}
+    {!data.gpus.length && <Panel title="GPU"><p class="quiet">This machine has none that the server sees.</p></Panel>}
+  </div>;
 }

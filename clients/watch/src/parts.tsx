@@ -1,15 +1,13 @@
 // The small parts that all views are made of.
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { set } from "./routing";
 
 export function Panel(props: { title: string; aside?: ComponentChildren; children: ComponentChildren }): JSX.Element {
-  return (
-    <section class="panel">
-      <header><h2>{props.title}</h2><div class="aside">{props.aside}</div></header>
-      {props.children}
-    </section>
-  );
+  return <section class="panel">
+    <header><h2>{props.title}</h2><div class="aside">{props.aside}</div></header>
+    {props.children}
+  </section>;
 }
 
 /** A place where there is nothing: why, and what to do. */
@@ -30,14 +28,12 @@ export const Search = (props: { label: string; value: string; name?: string }): 
 export function Choice(props: {
   label: string; value: string; options: [string, string][]; name: string;
 }): JSX.Element {
-  return (
-    <label class="choice">
-      <span>{props.label}</span>
-      <select value={props.value} onChange={(event) => set({ [props.name]: event.currentTarget.value || null })}>
-        {props.options.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
-      </select>
-    </label>
-  );
+  return <label class="choice">
+    <span>{props.label}</span>
+    <select value={props.value} onChange={(event) => set({ [props.name]: event.currentTarget.value || null })}>
+      {props.options.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
+    </select>
+  </label>;
 }
 
 export const Toggle = (props: { on: boolean; label: ComponentChildren; act: () => void; title?: string }): JSX.Element => (
@@ -61,12 +57,10 @@ export function Popover(props: { label: ComponentChildren; children: ComponentCh
     document.addEventListener("keydown", close);
     return () => (document.removeEventListener("pointerdown", close), document.removeEventListener("keydown", close));
   }, []);
-  return (
-    <details class="popover" ref={root}>
-      <summary>{props.label}</summary>
-      <div class="sheet">{props.children}</div>
-    </details>
-  );
+  return <details class="popover" ref={root}>
+    <summary>{props.label}</summary>
+    <div class="sheet">{props.children}</div>
+  </details>;
 }
 
 /** A table that scrolls sideways by itself where the window is narrow; cells that begin with a number align right. */
@@ -74,37 +68,29 @@ export function Table(props: {
   label: string; head: string[]; rows: ComponentChildren[][]; left?: number[]; keys?: string[];
 }): JSX.Element {
   const side = (column: number) => (column === 0 || props.left?.includes(column) ? "" : "right");
-  return (
-    <div class="scroll" role="region" aria-label={props.label} tabIndex={0}>
-      <table>
-        <thead>
-          <tr>{props.head.map((text, column) => <th key={text} scope="col" class={side(column)}>{text}</th>)}</tr>
-        </thead>
-        <tbody>
-          {props.rows.map((row, index) => (
-            <tr key={props.keys?.[index] ?? index}>
-              {row.map((cell, column) => (
-                <td key={column} class={side(column)} data-label={props.head[column]}>{cell}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
-  );
+  return <div class="scroll" role="region" aria-label={props.label} tabIndex={0}>
+    <table>
+      <thead>
+        <tr>{props.head.map((text, column) => <th key={text} scope="col" class={side(column)}>{text}</th>)}</tr>
+      </thead>
+      <tbody>
+        {props.rows.map((row, index) => <tr key={props.keys?.[index] ?? index}>
+          {row.map((cell, column) => <td key={column} class={side(column)} data-label={props.head[column]}>{cell}</td>)}
+        </tr>)}
+      </tbody>
+    </table>
+  </div>;
 }
 
 export function Meter(props: { label: string; share: number; text: string; warnAt?: number }): JSX.Element {
   const isFull = props.share >= (props.warnAt ?? 2);
-  return (
-    <div class="meter">
-      <span>{props.label}</span>
-      <span class="value">{isFull && "⚠ "}{props.text}</span>
-      <div class="bar" aria-hidden="true">
-        <i class={isFull ? "full" : ""} style={{ width: `${Math.min(100, Math.max(0, 100 * props.share))}%` }} />
-      </div>
+  return <div class="meter">
+    <span>{props.label}</span>
+    <span class="value">{isFull && "⚠ "}{props.text}</span>
+    <div class="bar" aria-hidden="true">
+      <i class={isFull ? "full" : ""} style={{ width: `${Math.min(100, Math.max(0, 100 * props.share))}%` }} />
     </div>
-  );
+  </div>;
 }
 
 /** Text with its matches marked. */
@@ -118,4 +104,38 @@ export function Marked(props: { text: string; query: string }): JSX.Element {
     from = found + query.length;
   }
   return <>{[...parts, props.text.slice(from)]}</>;
+}
+
+/** The list without the item, or with it. */
+export const toggled = (list: string[], item: string): string[] =>
+  list.includes(item) ? list.filter((one) => one !== item) : [...list, item];
+
+export const has = (text: string, query: string): boolean => text.toLowerCase().includes(query.toLowerCase());
+
+export const Facts = (props: { facts: [string, ComponentChildren][]; look?: string }): JSX.Element => (
+  <dl class={props.look}>{props.facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
+);
+
+/** A searchable list of things to choose, in the address as `name`; each has a name and a note. */
+export function Picker(props: {
+  label: string; search: string; name: string; items: [string, string][]; chosen: string[]; most: number;
+}): JSX.Element {
+  const [query, setQuery] = useState("");
+  const { chosen } = props;
+  const found = props.items.filter((item) => has(item.join(" "), query));
+  return <Popover label={props.label}>
+    <input type="search" class="search" aria-label={props.search} placeholder={props.search} value={query}
+      onInput={(event) => setQuery(event.currentTarget.value)} />
+    <ul class="picks">
+      {found.map(([item, note]) => <li key={item}>
+        <label>
+          <input type="checkbox" checked={chosen.includes(item)}
+            disabled={!chosen.includes(item) && chosen.length >= props.most}
+            onChange={() => set({ [props.name]: toggled(chosen, item) })} />
+          <span>{item}</span><small>{note}</small>
+        </label>
+      </li>)}
+    </ul>
+    {found.length === 0 && <p class="quiet">Nothing has “{query}” in its name.</p>}
+  </Popover>;
 }

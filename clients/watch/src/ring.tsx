@@ -1,7 +1,7 @@
 // The ring: actors act, replay keeps, the learner trains, parameters hand the new weights to the actors.
 import type { ComponentChildren, JSX } from "preact";
 import type { Role, Status } from "./api";
-import { Empty, Meter, Panel, Table } from "./parts";
+import { Empty, Facts, Meter, Panel, Table } from "./parts";
 import type { Answer } from "./polling";
 import { href } from "./routing";
 import { bytes, count, duration, number, percent } from "./units";
@@ -27,10 +27,8 @@ function Sentence({ text }: { text: string }): JSX.Element {
   const parts: ComponentChildren[] = [];
   let from = 0;
   for (const found of text.matchAll(KEY)) {
-    parts.push(text.slice(from, found.index));
-    parts.push(
-      <a key={found.index} href={href("config", { q: found[0] })}><code>{found[0]}</code></a>,
-    );
+    const link = <a key={found.index} href={href("config", { q: found[0] })}><code>{found[0]}</code></a>;
+    parts.push(text.slice(from, found.index), link);
     from = found.index + found[0].length;
   }
   return <>{[...parts, text.slice(from)]}</>;
@@ -44,11 +42,9 @@ export const sum = (roles: Role[], stat: string): number | undefined => {
 export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
   const { data } = status;
   if (!data?.roles.length)
-    return (
-      <Empty title={data ? "No role of this run is running" : "Reading…"}>
-        {status.error ?? "The ring is seen while a run trains: choose one that is live, or start one with minefleet train."}
-      </Empty>
-    );
+    return <Empty title={data ? "No role of this run is running" : "Reading…"}>
+      {status.error ?? "The ring is seen while a run trains: choose one that is live, or start one with minefleet train."}
+    </Empty>;
   const of = (kind: string) => data.roles.filter(({ name }) => name.replace(/-\d+$/, "") === kind);
   const [actors, shards, learners, parameters] = [of("actor"), of("replay"), of("learner"), of("parameters")];
   const versions = actors.flatMap(({ stats }) => stats.policy_version ?? []);
@@ -58,85 +54,60 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
     const value = sum(roles, name);
     return value === undefined ? null : `${number(value)} ${unit}`;
   };
-  const waiting = ["grant", "room", "weights", "pace", "balance"].map((name) => sum(actors, `blocked_for_${name}`) ?? 0);
+  const reasons = ["grant", "room", "weights", "pace", "balance"];
+  const waiting = reasons.reduce((total, name) => total + (sum(actors, `blocked_for_${name}`) ?? 0), 0);
   const span = versions.length ? [...new Set([Math.min(...versions), Math.max(...versions)])].map(count).join(" – ") : "–";
-  return (
-    <>
-      <p class="verdict" role="status">
-        <b>{data.bottleneck.stage ? `Limit: ${data.bottleneck.stage}` : "Limit"}</b>
-        <span>
-          {data.bottleneck.sentence ? <Sentence text={data.bottleneck.sentence} /> : "not known yet: both loops must have worked for a while"}
-        </span>
-      </p>
-      <div class="overview">
-        <div class="ring panel">
-        <Station
-          kind="actor"
-          roles={actors}
-          limiting={limiting}
-          title="Actors"
-          facts={[
-            `${count(sum(actors, "slots"))} slots`,
-            `${count(waiting.reduce((total, value) => total + value, 0))} blocked, ${count(sum(actors, "resetting_slots"))} resetting`,
-            stat(actors, "env_failures", "failures"),
-          ]}
-        />
+  return <>
+    <p class="verdict" role="status">
+      <b>{data.bottleneck.stage ? `Limit: ${data.bottleneck.stage}` : "Limit"}</b>
+      <span>
+        {data.bottleneck.sentence ? <Sentence text={data.bottleneck.sentence} /> : "not known yet: both loops must have worked for a while"}
+      </span>
+    </p>
+    <div class="overview">
+      <div class="ring panel">
+        <Station kind="actor" roles={actors} limiting={limiting} title="Actors" facts={[
+          `${count(sum(actors, "slots"))} slots`, `${count(waiting)} blocked, ${count(sum(actors, "resetting_slots"))} resetting`,
+          stat(actors, "env_failures", "failures"),
+        ]} />
         <Arrow sign="→" rate={`${number(sum(actors, "env_steps_per_s"))} steps/s`} what={stat(actors, "queued_fragments", "queued")} />
-        <Station
-          kind="replay"
-          roles={shards}
-          limiting={limiting}
-          title="Replay"
-          facts={[stat(shards, "ready_steps", "steps ready"), stat(shards, "leased_steps", "leased"), bytes(sum(shards, "payload_disk_bytes"))]}
-        />
+        <Station kind="replay" roles={shards} limiting={limiting} title="Replay" facts={[
+          stat(shards, "ready_steps", "steps ready"), stat(shards, "leased_steps", "leased"),
+          bytes(sum(shards, "payload_disk_bytes")),
+        ]} />
         <Arrow sign="↑" down rate={`version ${span}`} what="weights" />
         <div class="hub quiet">
-          lag {versions.length && newest !== undefined ? count(newest - Math.min(...versions)) : "–"} versions
-          <br />
+          lag {versions.length && newest !== undefined ? count(newest - Math.min(...versions)) : "–"} versions<br />
           staleness {number(data.metrics.staleness_mean as number)}
         </div>
         <Arrow sign="↓" down rate={`${number(sum(learners, "sps"))} steps/s`} what="leased" />
-        <Station
-          kind="parameters"
-          roles={parameters}
-          limiting={limiting}
-          title="Parameters"
-          facts={[`version ${count(newest)}`, stat(parameters, "kept_versions", "kept"), stat(parameters, "watchers", "watchers")]}
-        />
+        <Station kind="parameters" roles={parameters} limiting={limiting} title="Parameters" facts={[
+          `version ${count(newest)}`, stat(parameters, "kept_versions", "kept"), stat(parameters, "watchers", "watchers"),
+        ]} />
         <Arrow sign="←" rate={`version ${count(learners[0]?.stats.policy_version)}`} what="published" />
-        <Station
-          kind="learner"
-          roles={learners}
-          limiting={limiting}
-          title="Learner"
-          facts={[
-            `iteration ${count(learners[0]?.stats.iteration)}`,
-            `${percent(learners[0]?.stats.learner_wait_ratio)} waiting`,
-            `return ${number(learners[0]?.stats.episode_return_mean)}`,
-          ]}
+        <Station kind="learner" roles={learners} limiting={limiting} title="Learner" facts={[
+          `iteration ${count(learners[0]?.stats.iteration)}`, `${percent(learners[0]?.stats.learner_wait_ratio)} waiting`,
+          `return ${number(learners[0]?.stats.episode_return_mean)}`,
+        ]} />
+      </div>
+      <div class="stack">
+        <Shares title="Time of the slots" shares={data.bottleneck.slots} words={SLOT_WAITS} />
+        <Shares title="Time of the learner's loop" shares={data.bottleneck.loop} words={LOOP_WAITS} />
+      </div>
+    </div>
+    <div class="columns">
+      <Ledger shards={shards} />
+      <Panel title="Versions that actors act with" aside={`newest ${count(newest)}`}>
+        <Table label="Versions" head={["Actor", "Version", "Lag", "Steps", "Rate"]}
+          rows={actors.map(({ name, stats }) => [
+            name, count(stats.policy_version),
+            newest === undefined || stats.policy_version === undefined ? "–" : count(newest - stats.policy_version),
+            number(stats.env_steps), `${number(stats.env_steps_per_s)}/s`,
+          ])}
         />
-        </div>
-        <div class="stack">
-          <Shares title="Time of the slots" shares={data.bottleneck.slots} words={SLOT_WAITS} />
-          <Shares title="Time of the learner's loop" shares={data.bottleneck.loop} words={LOOP_WAITS} />
-        </div>
-      </div>
-      <div class="columns">
-        <Ledger shards={shards} />
-        <Panel title="Versions that actors act with" aside={`newest ${count(newest)}`}>
-          <Table
-            label="Versions"
-            head={["Actor", "Version", "Lag", "Steps", "Rate"]}
-            rows={actors.map(({ name, stats }) => [
-              name, count(stats.policy_version),
-              newest === undefined || stats.policy_version === undefined ? "–" : count(newest - stats.policy_version),
-              number(stats.env_steps), `${number(stats.env_steps_per_s)}/s`,
-            ])}
-          />
-        </Panel>
-      </div>
-    </>
-  );
+      </Panel>
+    </div>
+  </>;
 }
 
 function Station(props: {
@@ -164,14 +135,12 @@ const Arrow = (props: { sign: string; rate: string; what: string | null; down?: 
 );
 
 function Shares(props: { title: string; shares?: Record<string, number>; words: Record<string, string> }): JSX.Element {
-  return (
-    <Panel title={props.title}>
-      {!props.shares && <p class="quiet">Not known yet.</p>}
-      {Object.entries(props.shares ?? {}).map(([name, share]) => (
-        <Meter key={name} label={props.words[name] ?? name} share={share} text={percent(share)} />
-      ))}
-    </Panel>
-  );
+  return <Panel title={props.title}>
+    {!props.shares && <p class="quiet">Not known yet.</p>}
+    {Object.entries(props.shares ?? {}).map(([name, share]) => (
+      <Meter key={name} label={props.words[name] ?? name} share={share} text={percent(share)} />
+    ))}
+  </Panel>;
 }
 
 function Ledger({ shards }: { shards: Role[] }): JSX.Element {
@@ -183,14 +152,10 @@ function Ledger({ shards }: { shards: Role[] }): JSX.Element {
     ["oldest lease", duration(Math.max(0, ...shards.map(({ stats }) => stats.oldest_lease_seconds ?? 0)))],
     ["not synced for", duration(Math.max(0, ...shards.map(({ stats }) => stats.unsynced_seconds ?? 0)))],
   ];
-  return (
-    <Panel title="Replay's ledger" aside={lost ? "⚠ it does not add up" : lost === 0 ? "✓ it adds up" : ""}>
-      <Table
-        label="Replay's ledger"
-        head={["Bucket", "Fragments", "Steps"]}
-        rows={BUCKETS.map((name) => [name, count(sum(shards, `${name}_fragments`)), count(sum(shards, `${name}_steps`))])}
-      />
-      <dl class="facts">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
-    </Panel>
-  );
+  return <Panel title="Replay's ledger" aside={lost ? "⚠ it does not add up" : lost === 0 ? "✓ it adds up" : ""}>
+    <Table label="Replay's ledger" head={["Bucket", "Fragments", "Steps"]}
+      rows={BUCKETS.map((name) => [name, count(sum(shards, `${name}_fragments`)), count(sum(shards, `${name}_steps`))])}
+    />
+    <Facts look="facts" facts={facts} />
+  </Panel>;
 }

@@ -8,9 +8,7 @@ export const VIEWS = {
 export type View = keyof typeof VIEWS;
 export type Change = Record<string, string | string[] | null>;
 
-export interface Route {
-  view: View; params: URLSearchParams;
-}
+export interface Route { view: View; params: URLSearchParams }
 
 const kept = new Map<View, URLSearchParams>();
 const listeners = new Set<() => void>();

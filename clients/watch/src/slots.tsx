@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { at, type Slot, type Slots, type Videos } from "./api";
-import { Choice, Empty, Panel, Popover, Search, Toggle, Waiting } from "./parts";
+import { Choice, Empty, Facts, has, Panel, Picker, Search, Toggle, toggled, Waiting } from "./parts";
 import { poll, usePoll } from "./polling";
 import { go, href, set } from "./routing";
 import { ago, bytes, count, duration, number } from "./units";
@@ -16,32 +16,28 @@ export const STATES: Record<string, [string, string, string]> = {
 };
 const SLOW_S = 1;
 
-export interface Placed extends Slot {
-  actor: string; id: string;
-}
+export interface Placed extends Slot { actor: string; id: string }
 
 export const placed = (slots: Slots | undefined): Placed[] =>
   (slots?.actors ?? []).flatMap(({ name, slots }) =>
     slots.map((slot) => ({ ...slot, actor: name, id: `${name}/${slot.slot}` })),
   );
 
-const NoSlots = (): JSX.Element => (
-  <Empty title="No actor of this run is running">
-    Slots are seen while a run trains. Start it with <code>minefleet train</code>, or choose a run that is live.
-  </Empty>
+const State = ({ name }: { name: string }): JSX.Element => (
+  <span class={`state ${name}`}><i aria-hidden="true">{STATES[name]?.[1] ?? "?"}</i> {name}</span>
 );
+
+const NoSlots = (): JSX.Element => <Empty title="No actor of this run is running">
+  Slots are seen while a run trains. Start it with <code>minefleet train</code>, or choose a run that is live.
+</Empty>;
 
 function ActorErrors({ slots }: { slots: Slots }): JSX.Element {
   const silent = slots.actors.filter(({ error }) => error);
-  return (
-    <>
-      {silent.map(({ name, error }) => (
-        <p key={name} class="warning" role="status">
-          ⚠ <b>{name}</b>: {error}
-        </p>
-      ))}
-    </>
-  );
+  return <>
+    {silent.map(({ name, error }) => <p key={name} class="warning" role="status">
+      ⚠ <b>{name}</b>: {error}
+    </p>)}
+  </>;
 }
 
 export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.Element {
@@ -55,84 +51,64 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
     (!states.length || states.includes(slot.state)) &&
     (!actor || slot.actor === actor) &&
     (params.get("failed") !== "yes" || slot.failures > 0) &&
-    `${slot.id} ${slot.task} ${slot.reason} ${slot.action} ${slot.last_failure?.kind ?? ""}`
-      .toLowerCase()
-      .includes(query.toLowerCase());
+    has(`${slot.id} ${slot.task} ${slot.reason} ${slot.action} ${slot.last_failure?.kind ?? ""}`, query);
   const found = all.filter(matches);
   const open = all.find(({ id }) => id === params.get("slot"));
   const unknown = all.map(({ state }) => state).filter((state) => !(state in STATES));
-  return (
-    <>
-      <ActorErrors slots={data} />
-      <div class="tools">
-        <Search label="Search slots, tasks, actions" value={query} />
-        <Choice label="actor" name="actor" value={actor}
-          options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]} />
-        <div class="group" role="group" aria-label="States">
-          {[...Object.keys(STATES), ...new Set(unknown)].map((state) => (
-            <Toggle
-              key={state}
-              on={states.includes(state)}
-              title={STATES[state]?.[2]}
-              label={
-                <span class={`state ${state}`}>
-                  <i aria-hidden="true">{STATES[state]?.[1] ?? "?"}</i> {state}{" "}
-                  <b>{all.filter((slot) => slot.state === state).length}</b>
-                </span>
-              }
-              act={() => set({ state: states.includes(state) ? states.filter((one) => one !== state) : [...states, state] })}
-            />
-          ))}
-          <Toggle on={params.get("failed") === "yes"}
-            label={`failed ${all.filter((slot) => slot.failures > 0).length}`}
-            act={() => set({ failed: params.get("failed") === "yes" ? null : "yes" })} />
-        </div>
-        <span class="quiet note">
-          {found.length} of {all.length} slots
-        </span>
+  return <>
+    <ActorErrors slots={data} />
+    <div class="tools">
+      <Search label="Search slots, tasks, actions" value={query} />
+      <Choice label="actor" name="actor" value={actor}
+        options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]} />
+      <div class="group" role="group" aria-label="States">
+        {[...Object.keys(STATES), ...new Set(unknown)].map((state) => <Toggle key={state} on={states.includes(state)}
+          title={STATES[state]?.[2]}
+          label={
+            <><State name={state} /> <b>{all.filter((slot) => slot.state === state).length}</b></>
+          }
+          act={() => set({ state: toggled(states, state) })}
+        />)}
+        <Toggle on={params.get("failed") === "yes"} label={`failed ${all.filter((slot) => slot.failures > 0).length}`}
+          act={() => set({ failed: params.get("failed") === "yes" ? null : "yes" })} />
       </div>
-      {found.length === 0 && all.length > 0 && (
-        <Empty title="No slot matches">
-          <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null })}>
-            Show all slots
-          </button>
-        </Empty>
-      )}
-      <div class={open ? "beside" : ""}>
-        <div class="stack">
-          {data.actors.map(({ name }) => {
-            const tiles = found.filter((slot) => slot.actor === name);
-            if (!tiles.length) return null;
-            return (
-              <Panel key={name} title={name} aside={`${tiles.length} slots`}>
-                <div class="tiles">
-                  {tiles.map((slot) => <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />)}
-                </div>
-              </Panel>
-            );
-          })}
-        </div>
-        {open && <SlotDetails run={props.run} slot={open} />}
+      <span class="quiet note">{found.length} of {all.length} slots</span>
+    </div>
+    {found.length === 0 && all.length > 0 && <Empty title="No slot matches">
+      <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null })}>
+        Show all slots
+      </button>
+    </Empty>}
+    <div class={open ? "beside" : ""}>
+      <div class="stack">
+        {data.actors.map(({ name }) => {
+          const tiles = found.filter((slot) => slot.actor === name);
+          if (!tiles.length) return null;
+          return <Panel key={name} title={name} aside={`${tiles.length} slots`}>
+            <div class="tiles">
+              {tiles.map((slot) => <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />)}
+            </div>
+          </Panel>;
+        })}
       </div>
-    </>
-  );
+      {open && <SlotDetails run={props.run} slot={open} />}
+    </div>
+  </>;
 }
 
 function Tile({ slot, isOpen }: { slot: Placed; isOpen: boolean }): JSX.Element {
   const [letter, sign] = STATES[slot.state] ?? ["?", "?"];
-  return (
-    <button type="button" class={`tile ${slot.state}`} aria-pressed={isOpen}
-      aria-label={`Slot ${slot.slot}, ${slot.state} ${slot.reason}, for ${duration(slot.age_s)}, ${slot.failures} failures`}
-      onClick={() => set({ slot: isOpen ? null : slot.id })}>
-      <span class="top"><i aria-hidden="true">{sign}</i><b>{letter}</b><span class="index">{slot.slot}</span></span>
-      <span class="line"><span>{slot.reason || slot.state}</span><span>{duration(slot.age_s)}</span></span>
-      <span class="line quiet">
-        <span class={(slot.step_s ?? 0) > SLOW_S ? "bad" : ""}>{slot.step_s === null ? "–" : `${duration(slot.step_s)}/step`}</span>
-        <span class={slot.failures ? "bad" : ""}>{slot.failures ? `${slot.failures} ✕` : ""}</span>
-      </span>
-      <span class="task quiet">{slot.task || " "}</span>
-    </button>
-  );
+  return <button type="button" class={`tile ${slot.state}`} aria-pressed={isOpen}
+    aria-label={`Slot ${slot.slot}, ${slot.state} ${slot.reason}, for ${duration(slot.age_s)}, ${slot.failures} failures`}
+    onClick={() => set({ slot: isOpen ? null : slot.id })}>
+    <span class="top"><i aria-hidden="true">{sign}</i><b>{letter}</b><span class="index">{slot.slot}</span></span>
+    <span class="line"><span>{slot.reason || slot.state}</span><span>{duration(slot.age_s)}</span></span>
+    <span class="line quiet">
+      <span class={(slot.step_s ?? 0) > SLOW_S ? "bad" : ""}>{slot.step_s === null ? "–" : `${duration(slot.step_s)}/step`}</span>
+      <span class={slot.failures ? "bad" : ""}>{slot.failures ? `${slot.failures} ✕` : ""}</span>
+    </span>
+    <span class="task quiet">{slot.task || " "}</span>
+  </button>;
 }
 
 function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element {
@@ -143,28 +119,22 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
     ["value", number(slot.value)], ["action", slot.action || "–"], ["version", count(slot.version)],
     ["step time", duration(slot.step_s)], ["failures", count(slot.failures)],
   ];
-  return (
-    <aside class="panel details" aria-label={`Slot ${slot.id}`}>
-      <header>
-        <h2>{slot.id}</h2>
-        <button type="button" class="toggle" aria-label="Close" onClick={() => set({ slot: null })}>×</button>
-      </header>
-      <Frame run={run} slot={slot} />
-      <dl>{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
-      {slot.last_failure && (
-        <>
-          <h3>
-            Last failure: {slot.last_failure.kind}, {duration(slot.last_failure.age_s)} ago
-          </h3>
-          <pre tabIndex={0}>{slot.last_failure.text}</pre>
-        </>
-      )}
-      <p class="links">
-        <a href={href("live", { pick: slot.id })}>Watch it live</a>
-        <a href={href("logs", { log: `${slot.actor}.log`, q: null })}>Log of {slot.actor}</a>
-      </p>
-    </aside>
-  );
+  return <aside class="panel details" aria-label={`Slot ${slot.id}`}>
+    <header>
+      <h2>{slot.id}</h2>
+      <button type="button" class="toggle" aria-label="Close" onClick={() => set({ slot: null })}>×</button>
+    </header>
+    <Frame run={run} slot={slot} />
+    <Facts facts={facts} />
+    {slot.last_failure && <>
+      <h3>Last failure: {slot.last_failure.kind}, {duration(slot.last_failure.age_s)} ago</h3>
+      <pre tabIndex={0}>{slot.last_failure.text}</pre>
+    </>}
+    <p class="links">
+      <a href={href("live", { pick: slot.id })}>Watch it live</a>
+      <a href={href("logs", { log: `${slot.actor}.log`, q: null })}>Log of {slot.actor}</a>
+    </p>
+  </aside>;
 }
 
 /** A slot's newest picture, about one a second. */
@@ -186,12 +156,10 @@ export function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element
     );
     return () => (stop(), url && URL.revokeObjectURL(url), setShown({}));
   }, [run, slot.id]);
-  return (
-    <div class="frame">
-      {shown.url && <img src={shown.url} alt={`What ${slot.id} sees`} />}
-      {shown.error && <span class="caption">{shown.error}</span>}
-    </div>
-  );
+  return <div class="frame">
+    {shown.url && <img src={shown.url} alt={`What ${slot.id} sees`} />}
+    {shown.error && <span class="caption">{shown.error}</span>}
+  </div>;
 }
 
 const MOST = 16;
@@ -200,98 +168,55 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
   const { run, params } = props;
   const { data, error } = usePoll<Slots>(at(run, "slots"), 1000);
   const videos = usePoll<Videos>(at(run, "videos"), 5000).data?.videos ?? [];
-  const [query, setQuery] = useState("");
   const all = placed(data);
   const picks = params.has("pick") ? params.getAll("pick") : all.slice(0, 8).map(({ id }) => id);
   const chosen = picks.flatMap((id) => all.find((slot) => slot.id === id) ?? []).slice(0, MOST);
-  const toggle = (id: string) => set({ pick: picks.includes(id) ? picks.filter((one) => one !== id) : [...picks, id] });
-  return (
-    <>
-      {data && <ActorErrors slots={data} />}
-      {!data && <Waiting error={error} />}
-      {data && !all.length && <NoSlots />}
-      {all.length > 0 && (
-        <div class="tools">
-          <Popover label={`Slots (${chosen.length} of ${all.length})`}>
-            <input type="search" class="search" aria-label="Search slots and tasks"
-              placeholder="Search slots and tasks" value={query}
-              onInput={(event) => setQuery(event.currentTarget.value)} />
-            <ul class="picks">
-              {all
-                .filter(({ id, task }) => `${id} ${task}`.toLowerCase().includes(query.toLowerCase()))
-                .map(({ id, task }) => (
-                  <li key={id}>
-                    <label>
-                      <input type="checkbox" checked={picks.includes(id)}
-                        disabled={!picks.includes(id) && chosen.length >= MOST} onChange={() => toggle(id)} />
-                      <span>{id}</span>
-                      <small>{task}</small>
-                    </label>
-                  </li>
-                ))}
-            </ul>
-          </Popover>
-          <button type="button" onClick={() => set({ pick: shuffled(all).slice(0, 8).map(({ id }) => id) })}>
-            Any 8
-          </button>
-          <span class="quiet note">one picture a second; at most {MOST} slots</span>
-        </div>
-      )}
-      {all.length > 0 && !chosen.length && <Empty title="No slot is chosen">Choose some with “Slots”.</Empty>}
+  return <>
+    {data && <ActorErrors slots={data} />}
+    {!data && <Waiting error={error} />}
+    {data && !all.length && <NoSlots />}
+    {all.length > 0 && <div class="tools">
+      <Picker label={`Slots (${chosen.length} of ${all.length})`} search="Search slots and tasks" name="pick"
+        items={all.map(({ id, task }) => [id, task])} chosen={chosen.map(({ id }) => id)} most={MOST} />
+      <button type="button" onClick={() => set({ pick: all.map(({ id }) => id).sort(() => Math.random() - 0.5).slice(0, 8) })}>
+        Any 8
+      </button>
+      <span class="quiet note">one picture a second; at most {MOST} slots</span>
+    </div>}
+    {all.length > 0 && !chosen.length && <Empty title="No slot is chosen">Choose some with “Slots”.</Empty>}
+    <div class="lives">
+      {chosen.map((slot) => <figure key={slot.id} class="panel live">
+        <Frame run={run} slot={slot} />
+        <figcaption>
+          <a class="name" href={href("slots", { slot: slot.id })}>{slot.id}</a>
+          <State name={slot.state} />
+          <Facts facts={[
+            ["return", number(slot.episode_return)], ["value", number(slot.value)], ["version", count(slot.version)],
+            ["steps", count(slot.episode_steps)], ["action", slot.action || "–"],
+          ]} />
+        </figcaption>
+      </figure>)}
+    </div>
+    <Panel title="Newest videos" aside={videos.length ? `${videos.length} files` : ""}>
+      {videos.length === 0 && <p class="quiet">There is none yet. train_config.record_video_interval records episodes, where it is set.</p>}
       <div class="lives">
-        {chosen.map((slot) => (
-          <figure key={slot.id} class="panel live">
-            <Frame run={run} slot={slot} />
-            <figcaption>
-              <a class="name" href={href("slots", { slot: slot.id })}>{slot.id}</a>
-              <span class={`state ${slot.state}`}>
-                <i aria-hidden="true">{STATES[slot.state]?.[1] ?? "?"}</i> {slot.state}
-              </span>
-              <dl>
-                <dt>return</dt>
-                <dd>{number(slot.episode_return)}</dd>
-                <dt>value</dt>
-                <dd>{number(slot.value)}</dd>
-                <dt>version</dt>
-                <dd>{count(slot.version)}</dd>
-                <dt>steps</dt>
-                <dd>{count(slot.episode_steps)}</dd>
-                <dt>action</dt>
-                <dd class="wide" title={slot.action}>{slot.action || "–"}</dd>
-              </dl>
-            </figcaption>
-          </figure>
-        ))}
+        {videos.slice(0, Number(params.get("videos") ?? 4)).map((video) => <figure key={video.name} class="live">
+          <video class="frame" controls preload="metadata" src={at(run, "videos", video.name)} aria-label={video.name} />
+          <figcaption>
+            <span class="name" title={video.name}>{video.name}</span>
+            <span class="quiet">
+              {video.episode_return !== undefined && `return ${number(video.episode_return)}, `}
+              {video.version !== undefined && `version ${count(video.version)}, `}
+              {bytes(video.bytes)}, {ago(video.written_s)}
+            </span>
+          </figcaption>
+        </figure>)}
       </div>
-      <Panel title="Newest videos" aside={videos.length ? `${videos.length} files` : ""}>
-        {videos.length === 0 && <p class="quiet">There is none yet. train_config.record_video_interval records episodes, where it is set.</p>}
-        <div class="lives">
-          {videos.slice(0, Number(params.get("videos") ?? 4)).map((video) => (
-            <figure key={video.name} class="live">
-              <video class="frame" controls preload="metadata" src={at(run, "videos", video.name)} aria-label={video.name} />
-              <figcaption>
-                <span class="name" title={video.name}>{video.name}</span>
-                <span class="quiet">
-                  {video.episode_return !== undefined && `return ${number(video.episode_return)}, `}
-                  {video.version !== undefined && `version ${count(video.version)}, `}
-                  {bytes(video.bytes)}, {ago(video.written_s)}
-                </span>
-              </figcaption>
-            </figure>
-          ))}
-        </div>
-        {videos.length > Number(params.get("videos") ?? 4) && (
-          <button type="button" onClick={() => go("live", { videos: String(videos.length) })}>
-            Show all {videos.length}
-          </button>
-        )}
-      </Panel>
-    </>
-  );
+      {videos.length > Number(params.get("videos") ?? 4) && (
+        <button type="button" onClick={() => go("live", { videos: String(videos.length) })}>
+          Show all {videos.length}
+        </button>
+      )}
+    </Panel>
+  </>;
 }
-
-const shuffled = <T,>(items: T[]): T[] =>
-  items
-    .map((item): [number, T] => [Math.random(), item])
-    .sort(([a], [b]) => a - b)
-    .map(([, item]) => item);
