@@ -9,13 +9,12 @@ export interface Series {
   label: string; color: string; dash: number[]; x: number[]; y: (number | null)[]; smooth: (number | null)[];
 }
 
-export interface Mark {
-  kind: "restart" | "change" | "checkpoint" | "evaluation"; color: string; x: number; y?: number; text: string;
-}
+export interface Mark { kind: keyof typeof SIGNS; color: string; x: number; y?: number; text: string }
 
 export type Range = [number, number] | null;
 
 const HEIGHT = 232;
+export const SIGNS = { restart: "R", change: "C", checkpoint: "▲", evaluation: "□" };
 const sync = uPlot.sync("watch");
 const WALL_INCREMENTS = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -52,40 +51,24 @@ export const position = (axis: Axis, x: number): string =>
 
 const last = (values: (number | null)[]): number | null => values.findLast((value) => value !== null) ?? null;
 
-function drawMarks(u: uPlot, marks: Mark[]): void {
-  const { ctx, bbox } = u;
+function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
   const ratio = devicePixelRatio;
+  const bottom = bbox.top + bbox.height;
   ctx.save();
   ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height + 6 * ratio);
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
   ctx.lineWidth = ratio;
+  ctx.textAlign = "center";
   ctx.font = `600 ${10 * ratio}px system-ui`;
-  for (const mark of marks) {
-    const x = Math.round(u.valToPos(mark.x, "x", true));
-    ctx.strokeStyle = ctx.fillStyle = mark.color;
-    ctx.beginPath();
-    if (mark.kind === "checkpoint") {
-      const y = bbox.top + bbox.height;
-      ctx.moveTo(x, y - 5 * ratio);
-      ctx.lineTo(x + 3 * ratio, y);
-      ctx.lineTo(x - 3 * ratio, y);
-      ctx.fill();
-    } else if (mark.kind === "evaluation") {
-      if (mark.y === undefined) continue;
-      const y = u.valToPos(mark.y, "y", true);
-      ctx.rect(x - 2.5 * ratio, y - 2.5 * ratio, 5 * ratio, 5 * ratio);
-      ctx.fillStyle = css("--panel");
-      ctx.fill();
-      ctx.stroke();
-    } else {
-      ctx.setLineDash(mark.kind === "restart" ? [] : [2 * ratio, 3 * ratio]);
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.fillText(mark.kind === "restart" ? "R" : "C", x + 3 * ratio, bbox.top + 10 * ratio);
-      ctx.setLineDash([]);
-    }
+  for (const { kind, color, x: value, y } of marks) {
+    const x = Math.round(valToPos(value, "x", true));
+    const hasLine = kind === "restart" || kind === "change";
+    ctx.strokeStyle = ctx.fillStyle = color;
+    ctx.setLineDash(kind === "restart" ? [] : [2 * ratio, 3 * ratio]);
+    if (hasLine) ctx.stroke(new Path2D(`M${x} ${bbox.top}V${bottom}`));
+    const height = hasLine ? bbox.top + 10 * ratio : kind === "checkpoint" ? bottom : valToPos(y ?? NaN, "y", true) + 4 * ratio;
+    ctx.fillText(SIGNS[kind], hasLine ? x + 7 * ratio : x, height);
   }
   ctx.restore();
 }
@@ -96,19 +79,15 @@ export interface ChartProps {
 }
 
 function options(props: ChartProps, width: number, current: { props: ChartProps }, hover: (u: uPlot) => void): uPlot.Options {
-  const ink = css("--quiet");
-  const grid = { stroke: css("--grid"), width: 1 };
-  const axis: uPlot.Axis = { stroke: ink, grid, ticks: { show: false }, font: "11px system-ui", gap: 4 };
+  const look = { stroke: css("--quiet"), grid: { stroke: css("--grid"), width: 1 } };
+  const axis: uPlot.Axis = { ...look, ticks: { show: false }, font: "11px system-ui", gap: 4 };
   const isWall = props.axis === "wall_s";
   const lines = props.series.flatMap(({ color, dash }): uPlot.Series[] => [
     { stroke: `color-mix(in srgb, ${color} 26%, transparent)`, width: 1, spanGaps: true, points: { show: false } },
     { stroke: color, width: 1.6, dash, spanGaps: true, points: { show: false } },
   ]);
   return {
-    width,
-    height: HEIGHT,
-    padding: [8, 12, 0, 0],
-    legend: { show: false },
+    width, height: HEIGHT, padding: [8, 12, 0, 0], legend: { show: false },
     cursor: {
       sync: { key: sync.key, scales: ["x", null] }, drag: { x: true, y: false, setScale: false },
       points: { show: false }, y: false,
@@ -126,16 +105,13 @@ function options(props: ChartProps, width: number, current: { props: ChartProps 
     ],
     series: [{}, ...lines],
     hooks: {
-      setCursor: [hover],
-      setSelect: [
-        (u) => {
-          if (u.select.width < 4) return;
-          const ends = [u.select.left, u.select.left + u.select.width].map((left) => u.posToVal(left, "x"));
-          u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-          current.props.zoom([ends[0] as number, ends[1] as number]);
-        },
-      ],
-      draw: [(u) => drawMarks(u, current.props.marks)],
+      setCursor: [hover], draw: [(u) => drawMarks(u, current.props.marks)],
+      setSelect: [(u) => {
+        if (u.select.width < 4) return;
+        const [from, to] = [u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")];
+        u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        current.props.zoom([from, to]);
+      }],
     },
   };
 }
@@ -152,14 +128,14 @@ function steer(event: KeyboardEvent, { range, full, zoom }: ChartProps): void {
   if (move === undefined) return;
   event.preventDefault();
   event.stopPropagation();
-  const clipped: Range = move && full && [Math.max(full[0], move[0]), Math.min(full[1], move[1])];
-  zoom(clipped && full && (clipped[1] - clipped[0] >= full[1] - full[0] || clipped[0] >= clipped[1]) ? null : clipped);
+  if (!move || !full) return zoom(move);
+  const [from, to] = [Math.max(full[0], move[0]), Math.min(full[1], move[1])];
+  zoom(from >= to || to - from >= full[1] - full[0] ? null : [from, to]);
 }
 
 export function Chart(props: ChartProps): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
-  const values = useRef<HTMLUListElement>(null);
-  const where = useRef<HTMLSpanElement>(null);
+  const [values, where] = [useRef<HTMLUListElement>(null), useRef<HTMLSpanElement>(null)];
   const plot = useRef<uPlot | null>(null);
   const current = useRef({ props });
   current.current.props = props;
@@ -190,9 +166,7 @@ export function Chart(props: ChartProps): JSX.Element {
     const tables = props.series.flatMap((one): uPlot.AlignedData[] => {
       const positive = (ys: (number | null)[]) => (props.isLog ? ys.map((y) => (y !== null && y > 0 ? y : null)) : ys);
       const isSmooth = one.smooth !== one.y;
-      return [
-        [one.x, positive(isSmooth ? one.y : one.y.map(() => null))], [one.x, positive(one.smooth)],
-      ];
+      return [[one.x, positive(isSmooth ? one.y : one.y.map(() => null))], [one.x, positive(one.smooth)]];
     });
     const gapless = tables.map((table) => table.map(() => 0 as const));
     plot.current?.setData(tables.length ? uPlot.join(tables, gapless) : [[]]);
@@ -207,8 +181,7 @@ export function Chart(props: ChartProps): JSX.Element {
         <svg width="18" height="8">
           <line x1="0" x2="18" y1="4" y2="4" stroke={one.color} stroke-width="2.5" stroke-dasharray={one.dash.join(" ")} />
         </svg>
-        <span class="label">{one.label}</span>
-        <b />
+        <span class="label">{one.label}</span><b />
       </li>)}
     </ul>
     <div class="plot" ref={box} tabIndex={0} role="img"

@@ -2,19 +2,17 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { at, type Axis, type Curves, type Difference, type Marks, type Place, type Run, type RunDetails } from "./api";
-import { Chart, type Mark, position, type Range, type Series, smoothed } from "./chart";
+import { Chart, type Mark, position, type Range, type Series, SIGNS, smoothed } from "./chart";
 import { Choice, Empty, Panel, Picker, Table, Toggle, toggled, Waiting } from "./parts";
 import { usePolls } from "./polling";
 import { set } from "./routing";
 import { count, plain } from "./units";
 
 const FIRST = ["episode_return_mean", "episode_length_mean", "sps", "entropy", "approx_kl", "explained_variance"];
-const AXES: [Axis, string][] = [
-  ["env_steps", "environment steps"], ["wall_s", "wall time"], ["iteration", "iterations"],
-];
-const POINTS = 1000;
-const COLORS = 6;
+const AXES: [Axis, string][] = [["env_steps", "environment steps"], ["wall_s", "wall time"], ["iteration", "iterations"]];
+const [POINTS, COLORS] = [1000, 6];
 const DASHES = [[], [6, 3], [2, 2], [9, 3, 2, 3]];
+const LEGEND = Object.entries(SIGNS).map(([kind, sign]) => `${sign} ${kind}`).join(" · ");
 const RETURNS = /(episode|eval)_return/;
 
 export const colorOf = (index: number): string => `var(--c${index % COLORS})`;
@@ -29,7 +27,7 @@ function family(key: string, tasks: string[]): string {
 }
 
 const members = (key: string, { details }: Known): string[] =>
-  key.includes("*") ? (details?.tasks ?? []).map((task) => key.replace("*", task)) : [key];
+  key.includes("*") ? (details?.tasks ?? []).map((task) => key.replace("*", () => task)) : [key];
 
 /** Where a mark stands on the axis; between rows where the file has only its iteration. */
 function along(place: Place, axis: Axis, curves: Curves): number | null {
@@ -100,23 +98,19 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   const charts = useMemo(() => {
     const drawn = withMarks ? known.flatMap((one) => marksOf(one, axis, resolved)) : [];
     return keys.map((key) => {
-      const series = known.flatMap((one) =>
-        members(key, one).flatMap((member, nth): Series[] => {
+      const series = known.flatMap((one) => members(key, one).flatMap((member, nth): Series[] => {
           const y = one.curves?.columns[member];
           if (!one.curves || !y?.some((value) => value !== null)) return [];
           const isFamily = key.includes("*");
           const task = one.details?.tasks[nth] ?? "";
           const byTask = isFamily && runs.length === 1;
-          return [
-            {
-              label: byTask ? task : isFamily ? `${one.run.id} ${task}` : one.run.id,
-              color: resolved(colorOf(byTask ? nth : one.index)),
-              dash: dashOf(byTask ? Math.floor(nth / COLORS) : isFamily ? nth : Math.floor(one.index / COLORS)),
-              x: one.curves[axis], y, smooth: smoothed(y, weight),
-            },
-          ];
-        }),
-      );
+          return [{
+            label: byTask ? task : isFamily ? `${one.run.id} ${task}` : one.run.id,
+            color: resolved(colorOf(byTask ? nth : one.index)),
+            dash: dashOf(byTask ? Math.floor(nth / COLORS) : isFamily ? nth : Math.floor(one.index / COLORS)),
+            x: one.curves[axis], y, smooth: smoothed(y, weight),
+          }];
+        }));
       return { key, series, marks: drawn.filter((mark) => mark.kind !== "evaluation" || RETURNS.test(key)) };
     });
   }, [curves, marks, details, keys.join("\n"), weight, withMarks, props.theme, axis, runs.map((run) => run.id).join("\n")]);
@@ -140,11 +134,9 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
         <output>{weight.toFixed(2)}</output>
       </label>
       <Toggle on={withMarks} label="Marks" act={() => set({ marks: withMarks ? "off" : null })} />
-      <button type="button" disabled={!range} onClick={() => zoom(null)} title="0 on a chart, or a double click">
-        Show all
-      </button>
+      <button type="button" disabled={!range} onClick={() => zoom(null)} title="0, or a double click">Show all</button>
       <span class="quiet note">{count(shown)} of {count(rows)} rows</span>
-      {withMarks && <span class="quiet note">□ evaluation · ▲ checkpoint · R restart · C change of configuration</span>}
+      {withMarks && <span class="quiet note">{LEGEND}</span>}
     </div>
     {keys.length === 0 && <Empty title="No chart is chosen">Choose keys with “Charts”, or press / to search them.</Empty>}
     <div class="charts">
@@ -175,17 +167,15 @@ export function Differences(props: { runs: Run[]; differences: Record<string, { 
   const keys = [...new Set(others.flatMap((run) => of(run).map(({ key }) => key)))].sort();
   const base = (key: string) => others.flatMap(of).find((one) => one.key === key)?.this;
   const rows = keys.map((key) => [
-    <code key={key}>{key}</code>,
-    plain(base(key)),
+    <code key={key}>{key}</code>, plain(base(key)),
     ...others.map((run) => {
       const found = of(run).find((one) => one.key === key);
       return found ? <b key={run.id}>{plain(found.other)}</b> : <span class="quiet">the same</span>;
     }),
   ]);
   return <Panel title="Differences in configuration" aside={`${keys.length} keys`}>
-    {keys.length ? (
-      <Table label="Differences in configuration" head={["Key", first?.id ?? "", ...others.map((run) => run.id)]}
-        left={props.runs.map((_, index) => index + 1)} rows={rows} />
-    ) : <p class="quiet">These runs have the same configuration.</p>}
+    {!keys.length && <p class="quiet">These runs have the same configuration.</p>}
+    {keys.length > 0 && <Table label="Differences in configuration" rows={rows}
+      head={["Key", first?.id ?? "", ...others.map((run) => run.id)]} left={props.runs.map((_, index) => index + 1)} />}
   </Panel>;
 }

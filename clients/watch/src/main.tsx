@@ -62,6 +62,8 @@ function App(): JSX.Element {
   const run = chosen[0];
   const status = usePoll<Status>(run ? at(run.id, "status") : null, view === "ring" || view === "logs" ? 1000 : 5000);
 
+  const choose = (id: string) => set({ run: [id, ...named.slice(1).filter((one) => one !== id)] });
+
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
       const node = event.target as HTMLElement;
@@ -72,7 +74,7 @@ function App(): JSX.Element {
       const step = { "[": -1, "]": 1 }[event.key];
       if (step && run) {
         const next = runs[(runs.indexOf(run) + step + runs.length) % runs.length];
-        if (next) set({ run: next.id });
+        if (next) choose(next.id);
       } else if (/^[1-9]$/.test(event.key)) {
         const to = NAMES[Number(event.key) - 1];
         if (to) go(to);
@@ -98,9 +100,7 @@ function App(): JSX.Element {
       <a class="brand" href={href("runs")}>minefleet</a>
       <label class="choice run">
         <span class={run?.is_live ? "good" : "quiet"}>{run?.is_live ? "● live" : "○ ended"}</span>
-        <select aria-label="Run" value={run?.id ?? ""} disabled={!run}
-          onChange={(event) => set({ run: [event.currentTarget.value, ...named.slice(1).filter((id) => id !== event.currentTarget.value)] })}
-        >
+        <select aria-label="Run" value={run?.id ?? ""} disabled={!run} onChange={(event) => choose(event.currentTarget.value)}>
           {runs.map(({ id }) => <option key={id} value={id}>{id}</option>)}
         </select>
       </label>

@@ -13,7 +13,9 @@ export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSear
   const { runs, chosen } = props;
   const query = props.params.get("q") ?? "";
   const found = runs.filter(({ id, env }) => has(`${id} ${env}`, query));
-  const toggle = (id: string) => set({ run: toggled(chosen, id) });
+  const choose = (id: string) => set({ run: toggled(chosen, id) });
+  const act = chosen.length > 1 ? `Lay ${chosen.length} runs over each other` : "Show its curves";
+  const color = (id: string) => (chosen.includes(id) ? colorOf(chosen.indexOf(id)) : "transparent");
   if (!runs.length)
     return <Empty title="There is no run here yet">
       Start one with <code>minefleet train CartPole-v1</code>, or name others: <code>minefleet watch DIR …</code>. It appears by itself.
@@ -21,34 +23,21 @@ export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSear
   return <>
     <div class="tools">
       <Search label="Search runs and environments" value={query} />
-      <button type="button" class="main" disabled={!chosen.length} onClick={() => go("curves")}>
-        {chosen.length > 1 ? `Lay ${chosen.length} runs over each other` : "Show its curves"}
-      </button>
-      <span class="quiet note">
-        {found.length} of {runs.length} runs, {runs.filter((run) => run.is_live).length} live
-      </span>
+      <button type="button" class="main" disabled={!chosen.length} onClick={() => go("curves")}>{act}</button>
+      <span class="quiet note">{found.length} of {runs.length} runs, {runs.filter((run) => run.is_live).length} live</span>
     </div>
     {found.length === 0 && <Empty title="No run matches">Nothing has “{query}” in its name or environment.</Empty>}
     {found.length > 0 && <div class="panel">
       <Table label="Runs" head={["Run", "State", "Environment", "Return", "Steps", "Iteration", "Time", "Written"]}
-        left={[1, 2]}
-        keys={found.map(({ id }) => id)}
-        rows={found.map((run) => [
+        left={[1, 2]} keys={found.map(({ id }) => id)} rows={found.map((run) => [
           <label class="pick" key={run.id}>
-            <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => toggle(run.id)} />
-            <i class="swatch"
-              style={{ background: chosen.includes(run.id) ? colorOf(chosen.indexOf(run.id)) : "transparent" }} />
+            <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => choose(run.id)} />
+            <i class="swatch" style={{ background: color(run.id) }} />
             <a href={href("curves", { run: run.id })} title={run.directory}>{run.id}</a>
-          </label>,
-          run.is_live ? <b class="good">● live</b> : <span class="quiet">○ ended</span>,
-          run.env,
-          number(run.episode_return_mean),
-          number(run.env_steps),
-          count(run.iteration),
-          duration(run.wall_s),
+          </label>, run.is_live ? <b class="good">● live</b> : <span class="quiet">○ ended</span>, run.env,
+          number(run.episode_return_mean), number(run.env_steps), count(run.iteration), duration(run.wall_s),
           ago(run.updated_s),
-        ])}
-      />
+        ])} />
     </div>}
   </>;
 }
@@ -90,12 +79,10 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
     </Panel>
     <Panel title="Newest failed episodes" aside={`${episodes.length} episodes`}>
       <Table label="Failed episodes" head={["Iteration", "Task", "Failure", "Stream", "Length", "Return"]}
-        left={[1, 2, 3]}
-        rows={episodes.map((one) => [
+        left={[1, 2, 3]} rows={episodes.map((one) => [
           count(one.iteration), one.task || "–", one.failure, one.stream, `${count(one.length)} steps`,
           number(one.episode_return),
-        ])}
-      />
+        ])} />
     </Panel>
   </>;
 }
@@ -113,19 +100,13 @@ export function LogsView(props: { run: string; params: URLSearchParams; status: 
     <Panel title="Roles" aside={`${roles.filter(({ state }) => state === "running").length} of ${roles.length} running`}>
       {roles.length === 0 && <p class="quiet">No role of this run is running.</p>}
       {roles.length > 0 && <Table label="Roles"
-        head={["Role", "State", "Up for", "Processor time", "Address", "Process"]}
-        left={[1]}
-        keys={roles.map(({ name }) => name)}
-        rows={roles.map((one) => [
+        head={["Role", "State", "Up for", "Processor time", "Address", "Process"]} left={[1]}
+        keys={roles.map(({ name }) => name)} rows={roles.map((one) => [
           one.name,
           <span key="state" class={one.state === "running" ? "good" : one.state in STATE_SIGNS ? "" : "bad"}>
             {STATE_SIGNS[one.state] ?? "✕"} {one.state}
             {one.detail && `: ${one.detail}`}
-          </span>,
-          duration(one.uptime_s || null),
-          duration(one.stats.processor_seconds),
-          one.address || "–",
-          one.pid,
+          </span>, duration(one.uptime_s || null), duration(one.stats.processor_seconds), one.address || "–", one.pid,
         ])}
       />}
     </Panel>
@@ -191,14 +172,12 @@ export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchP
     <Panel title={other ? "Keys that differ" : "Configuration"} aside={<code>{data.directory}</code>}>
       {found.length > 0 ? (
         <Table label="Configuration" head={["Key", ...(other ? [props.run, other] : ["Value"])]} left={[1, 2]}
-          keys={found.map(([key]) => key)}
-          rows={found.map(([key, ...values]) => [
+          keys={found.map(([key]) => key)} rows={found.map(([key, ...values]) => [
             <code key={key}><Marked text={key} query={query} /></code>,
             ...values.map((value, index) => (
               <code key={index} class="cell"><Marked text={plain(value)} query={query} /></code>
             )),
-          ])}
-        />
+          ])} />
       ) : (
         <p class="quiet">{difference.error ?? (all.length ? "No key or value has it." : "These runs have the same configuration.")}</p>
       )}

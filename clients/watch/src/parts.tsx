@@ -19,10 +19,10 @@ export const Empty = (props: { title: string; children?: ComponentChildren }): J
 export const Waiting = (props: { error?: string }): JSX.Element =>
   props.error ? <Empty title="This cannot be shown now">{props.error}</Empty> : <div class="waiting">Reading…</div>;
 
-/** The search of a view, in the address as `name`; `/` focuses it. */
-export const Search = (props: { label: string; value: string; name?: string }): JSX.Element => (
+/** The search of a view, in the address as `q`; `/` focuses it. */
+export const Search = (props: { label: string; value: string }): JSX.Element => (
   <input type="search" class="search" aria-label={props.label} placeholder={props.label} value={props.value}
-    onInput={(event) => set({ [props.name ?? "q"]: event.currentTarget.value || null })} />
+    onInput={(event) => set({ q: event.currentTarget.value || null })} />
 );
 
 export function Choice(props: {
@@ -37,31 +37,8 @@ export function Choice(props: {
 }
 
 export const Toggle = (props: { on: boolean; label: ComponentChildren; act: () => void; title?: string }): JSX.Element => (
-  <button type="button" class="toggle" aria-pressed={props.on} title={props.title} onClick={props.act}>
-    {props.label}
-  </button>
+  <button type="button" class="toggle" aria-pressed={props.on} title={props.title} onClick={props.act}>{props.label}</button>
 );
-
-/** A list that opens below its button, and closes by Escape or a click elsewhere. */
-export function Popover(props: { label: ComponentChildren; children: ComponentChildren }): JSX.Element {
-  const root = useRef<HTMLDetailsElement>(null);
-  useEffect(() => {
-    const close = (event: Event) => {
-      const node = root.current;
-      if (!node?.open) return;
-      if (event instanceof KeyboardEvent ? event.key !== "Escape" : node.contains(event.target as Node)) return;
-      node.open = false;
-      if (event instanceof KeyboardEvent) node.querySelector("summary")?.focus();
-    };
-    document.addEventListener("pointerdown", close);
-    document.addEventListener("keydown", close);
-    return () => (document.removeEventListener("pointerdown", close), document.removeEventListener("keydown", close));
-  }, []);
-  return <details class="popover" ref={root}>
-    <summary>{props.label}</summary>
-    <div class="sheet">{props.children}</div>
-  </details>;
-}
 
 /** A table that scrolls sideways by itself where the window is narrow; cells that begin with a number align right. */
 export function Table(props: {
@@ -116,26 +93,45 @@ export const Facts = (props: { facts: [string, ComponentChildren][]; look?: stri
   <dl class={props.look}>{props.facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
 );
 
-/** A searchable list of things to choose, in the address as `name`; each has a name and a note. */
+/**
+ * A searchable list of things to choose, in the address as `name`; each has a name and a note. It opens below its button,
+ * and closes by Escape or a click elsewhere.
+ */
 export function Picker(props: {
   label: string; search: string; name: string; items: [string, string][]; chosen: string[]; most: number;
 }): JSX.Element {
   const [query, setQuery] = useState("");
+  const root = useRef<HTMLDetailsElement>(null);
+  useEffect(() => {
+    const close = (event: Event) => {
+      const node = root.current;
+      if (!node?.open) return;
+      if (event instanceof KeyboardEvent ? event.key !== "Escape" : node.contains(event.target as Node)) return;
+      node.open = false;
+      if (event instanceof KeyboardEvent) node.querySelector("summary")?.focus();
+    };
+    document.addEventListener("pointerdown", close);
+    document.addEventListener("keydown", close);
+    return () => (document.removeEventListener("pointerdown", close), document.removeEventListener("keydown", close));
+  }, []);
   const { chosen } = props;
   const found = props.items.filter((item) => has(item.join(" "), query));
-  return <Popover label={props.label}>
-    <input type="search" class="search" aria-label={props.search} placeholder={props.search} value={query}
-      onInput={(event) => setQuery(event.currentTarget.value)} />
-    <ul class="picks">
-      {found.map(([item, note]) => <li key={item}>
-        <label>
-          <input type="checkbox" checked={chosen.includes(item)}
-            disabled={!chosen.includes(item) && chosen.length >= props.most}
-            onChange={() => set({ [props.name]: toggled(chosen, item) })} />
-          <span>{item}</span><small>{note}</small>
-        </label>
-      </li>)}
-    </ul>
-    {found.length === 0 && <p class="quiet">Nothing has “{query}” in its name.</p>}
-  </Popover>;
+  return <details class="popover" ref={root}>
+    <summary>{props.label}</summary>
+    <div class="sheet">
+      <input type="search" class="search" aria-label={props.search} placeholder={props.search} value={query}
+        onInput={(event) => setQuery(event.currentTarget.value)} />
+      <ul class="picks">
+        {found.map(([item, note]) => <li key={item}>
+          <label>
+            <input type="checkbox" checked={chosen.includes(item)}
+              disabled={!chosen.includes(item) && chosen.length >= props.most}
+              onChange={() => set({ [props.name]: toggled(chosen, item) })} />
+            <span>{item}</span><small>{note}</small>
+          </label>
+        </li>)}
+      </ul>
+      {found.length === 0 && <p class="quiet">Nothing has “{query}” in its name.</p>}
+    </div>
+  </details>;
 }

@@ -2,11 +2,8 @@
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, get } from "./api";
 
-export interface Answer<T> {
-  data?: T;
-  /** Why the newest question got no answer; `data` is then the last one that came. */
-  error?: string;
-}
+/** The last answer that came, and why the newest question got none. */
+export interface Answer<T> { data?: T; error?: string }
 
 const failing = new Map<string, string>();
 const listeners = new Set<() => void>();
@@ -70,10 +67,7 @@ export function poll<T>(
     }
   };
   void loop();
-  return () => {
-    stopped.abort();
-    report(url, null);
-  };
+  return () => (stopped.abort(), report(url, null));
 }
 
 export const asJson = <T>(response: Response): Promise<T> => response.json() as Promise<T>;

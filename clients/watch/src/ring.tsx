@@ -103,8 +103,7 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
             name, count(stats.policy_version),
             newest === undefined || stats.policy_version === undefined ? "–" : count(newest - stats.policy_version),
             number(stats.env_steps), `${number(stats.env_steps_per_s)}/s`,
-          ])}
-        />
+          ])} />
       </Panel>
     </div>
   </>;

@@ -15,7 +15,7 @@ const listeners = new Set<() => void>();
 
 export function read(): Route {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
-  return { view: path in VIEWS ? (path as View) : "runs", params: new URLSearchParams(query) };
+  return { view: Object.hasOwn(VIEWS, path) ? (path as View) : "runs", params: new URLSearchParams(query) };
 }
 
 function changed(params: URLSearchParams, change: Change): URLSearchParams {
@@ -35,9 +35,7 @@ export function href(view: View, change: Change = {}): string {
   return `#/${view}${query && `?${query}`}`;
 }
 
-export const go = (view: View, change: Change = {}): void => {
-  location.hash = href(view, change);
-};
+export const go = (view: View, change: Change = {}): void => void (location.hash = href(view, change));
 
 /** Changes this view's parameters in place: no entry in the history, since sliders and searches make many. */
 export function set(change: Change): void {

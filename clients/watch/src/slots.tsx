@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { at, type Slot, type Slots, type Videos } from "./api";
 import { Choice, Empty, Facts, has, Panel, Picker, Search, Toggle, toggled, Waiting } from "./parts";
 import { poll, usePoll } from "./polling";
-import { go, href, set } from "./routing";
+import { href, set } from "./routing";
 import { ago, bytes, count, duration, number } from "./units";
 
 /** A state's letter and sign: no state is told by its colour alone. */
@@ -63,8 +63,7 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
         options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]} />
       <div class="group" role="group" aria-label="States">
         {[...Object.keys(STATES), ...new Set(unknown)].map((state) => <Toggle key={state} on={states.includes(state)}
-          title={STATES[state]?.[2]}
-          label={
+          title={STATES[state]?.[2]} label={
             <><State name={state} /> <b>{all.filter((slot) => slot.state === state).length}</b></>
           }
           act={() => set({ state: toggled(states, state) })}
@@ -143,9 +142,7 @@ export function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element
   useEffect(() => {
     let url: string | undefined;
     const stop = poll(
-      at(run, "slots", slot.actor, slot.slot, "frame"),
-      1000,
-      (response) => response.blob(),
+      at(run, "slots", slot.actor, slot.slot, "frame"), 1000, (response) => response.blob(),
       ({ data, error }) => {
         if (!data) return setShown({ url, error });
         const old = url;
@@ -163,6 +160,7 @@ export function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element
 }
 
 const MOST = 16;
+const anyOf = (slots: Placed[], most: number) => slots.map(({ id }) => id).sort(() => Math.random() - 0.5).slice(0, most);
 
 export function LiveView(props: { run: string; params: URLSearchParams }): JSX.Element {
   const { run, params } = props;
@@ -178,9 +176,7 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
     {all.length > 0 && <div class="tools">
       <Picker label={`Slots (${chosen.length} of ${all.length})`} search="Search slots and tasks" name="pick"
         items={all.map(({ id, task }) => [id, task])} chosen={chosen.map(({ id }) => id)} most={MOST} />
-      <button type="button" onClick={() => set({ pick: all.map(({ id }) => id).sort(() => Math.random() - 0.5).slice(0, 8) })}>
-        Any 8
-      </button>
+      <button type="button" onClick={() => set({ pick: anyOf(all, 8) })}>Any 8</button>
       <span class="quiet note">one picture a second; at most {MOST} slots</span>
     </div>}
     {all.length > 0 && !chosen.length && <Empty title="No slot is chosen">Choose some with “Slots”.</Empty>}
@@ -200,7 +196,7 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
     <Panel title="Newest videos" aside={videos.length ? `${videos.length} files` : ""}>
       {videos.length === 0 && <p class="quiet">There is none yet. train_config.record_video_interval records episodes, where it is set.</p>}
       <div class="lives">
-        {videos.slice(0, Number(params.get("videos") ?? 4)).map((video) => <figure key={video.name} class="live">
+        {videos.slice(0, 8).map((video) => <figure key={video.name} class="live">
           <video class="frame" controls preload="metadata" src={at(run, "videos", video.name)} aria-label={video.name} />
           <figcaption>
             <span class="name" title={video.name}>{video.name}</span>
@@ -212,11 +208,6 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
           </figcaption>
         </figure>)}
       </div>
-      {videos.length > Number(params.get("videos") ?? 4) && (
-        <button type="button" onClick={() => go("live", { videos: String(videos.length) })}>
-          Show all {videos.length}
-        </button>
-      )}
     </Panel>
   </>;
 }

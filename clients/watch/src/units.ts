@@ -1,9 +1,8 @@
 // Numbers as people read them. Every one has its unit.
 
+type Maybe = number | null | undefined;
 const DASH = "–";
-const PREFIXES: [number, string][] = [
-  [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"],
-];
+const PREFIXES: [number, string][] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 const digits = (value: number, count: number): string => {
   const whole = Math.floor(Math.log10(Math.abs(value) || 1)) + 1;
@@ -11,7 +10,7 @@ const digits = (value: number, count: number): string => {
 };
 
 /** At most about four digits: 0.0123, 21.04, 2,011, 52.4 M, 1.2e-7. */
-export function number(value: number | null | undefined): string {
+export function number(value: Maybe): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return DASH;
   const size = Math.abs(value);
   if (size >= 1e5) return scaled(value, "");
@@ -34,21 +33,21 @@ export function ticks(splits: number[]): string[] {
   return splits.map((split) => (split ? `${(split / factor).toLocaleString("en", { minimumFractionDigits: places })} ${prefix}`.trim() : "0"));
 }
 
-export const count = (value: number | null | undefined): string =>
+export const count = (value: Maybe): string =>
   value === null || value === undefined ? DASH : Math.round(value).toLocaleString("en");
 
 /** Binary units, as the terminal has them: 84.3 MiB. */
-export function bytes(value: number | null | undefined): string {
+export function bytes(value: Maybe): string {
   if (value === null || value === undefined) return DASH;
   const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
   return `${power ? digits(value / 1024 ** power, 3) : value} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
-export const percent = (share: number | null | undefined): string =>
+export const percent = (share: Maybe): string =>
   share === null || share === undefined ? DASH : `${(100 * share).toFixed(share < 0.1 && share > 0 ? 1 : 0)} %`;
 
 /** 4 ms, 1.2 s, 4 min 10 s, 7 h 54 min, 2 d 3 h. */
-export function duration(seconds: number | null | undefined): string {
+export function duration(seconds: Maybe): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return DASH;
   if (seconds < 0.0995) return `${digits(seconds * 1000, 2)} ms`;
   if (seconds < 59.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
