@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
 export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
 
-.PHONY: help install minestudio demo test test-fleet check site compose soak bench protos clean
+.PHONY: help install minestudio demo test test-fleet check site compose soak bench protos page clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,7 @@ check: $(INSTALLED) ## Run the gates: format, lint, types, arrows, protos, gener
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python docs/generate_config.py --check
 	$(BIN)/python docs/check_style.py
+	$(BIN)/python docs/check_page.py
 	@if command -v kubectl >/dev/null; then echo "$(BIN)/python deploy/kubernetes/validate.py"; $(BIN)/python deploy/kubernetes/validate.py; else echo "deploy/kubernetes is not validated: there is no kubectl"; fi
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -77,5 +78,8 @@ bench: $(INSTALLED) ## Run all benchmarks.
 protos: $(INSTALLED) ## Generate clients/minefleet/v1 from protos/.
 	$(BIN)/python protos/generate.py
 
+page: ## Build the page of `minefleet watch` from clients/watch; needs Node.js and npm.
+	cd clients/watch && npm ci --no-audit --no-fund && npm run build
+
 clean: ## Remove the virtual environments and caches.
-	rm -rf $(VENV) $(MINESTUDIO) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(MINESTUDIO) clients/watch/node_modules site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

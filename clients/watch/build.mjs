@@ -1,10 +1,10 @@
-// Bundles the page, and writes the digest of its sources into the first line of page.js, which check_fresh.py compares.
+// Bundles the page, and writes the digest of its sources into the first line of page.js, which docs/check_page.py compares.
 import { execFileSync } from "node:child_process";
 import { copyFileSync } from "node:fs";
 import { build } from "esbuild";
 
 const page = "../minefleet/watch/page";
-const digest = execFileSync("python3", ["check_fresh.py", "--print"], { encoding: "utf8" }).trim();
+const digest = execFileSync("python3", ["../../docs/check_page.py", "--print"], { encoding: "utf8" }).trim();
 await build({
   entryPoints: { page: "src/main.tsx" },
   outdir: page,

@@ -17,7 +17,8 @@ const HEIGHT = 232;
 export const SIGNS = { restart: "R", change: "C", checkpoint: "▲", evaluation: "□" };
 const sync = uPlot.sync("watch");
 const WALL_INCREMENTS = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
-const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** The value of a colour: a canvas understands no variables. */
+export const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** An exponential moving average, without the pull of its start. */
 export function smoothed(values: (number | null)[], weight: number): (number | null)[] {
@@ -39,11 +40,9 @@ function nearest(xs: number[], ys: (number | null)[], x: number): number | null 
     if ((xs[middle] as number) < x) low = middle + 1;
     else high = middle;
   }
-  for (let reach = 0; reach < xs.length; reach++) {
-    const found = ys[low - reach] ?? ys[low + reach];
-    if (found !== null && found !== undefined) return found;
-  }
-  return null;
+  let reach = 0;
+  while (reach < xs.length && (ys[low - reach] ?? ys[low + reach] ?? null) === null) reach++;
+  return ys[low - reach] ?? ys[low + reach] ?? null;
 }
 
 export const position = (axis: Axis, x: number): string =>
@@ -55,9 +54,7 @@ function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
   const ratio = devicePixelRatio;
   const bottom = bbox.top + bbox.height;
   ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
+  ctx.clip(new Path2D(`M${bbox.left} ${bbox.top}h${bbox.width}v${bbox.height}h${-bbox.width}Z`));
   ctx.lineWidth = ratio;
   ctx.textAlign = "center";
   ctx.font = `600 ${10 * ratio}px system-ui`;

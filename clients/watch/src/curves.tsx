@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { at, type Axis, type Curves, type Difference, type Marks, type Place, type Run, type RunDetails } from "./api";
-import { Chart, type Mark, position, type Range, type Series, SIGNS, smoothed } from "./chart";
+import { Chart, css, type Mark, position, type Range, type Series, SIGNS, smoothed } from "./chart";
 import { Choice, Empty, Panel, Picker, Table, Toggle, toggled, Waiting } from "./parts";
 import { usePolls } from "./polling";
 import { set } from "./routing";
@@ -15,7 +15,8 @@ const DASHES = [[], [6, 3], [2, 2], [9, 3, 2, 3]];
 const LEGEND = Object.entries(SIGNS).map(([kind, sign]) => `${sign} ${kind}`).join(" · ");
 const RETURNS = /(episode|eval)_return/;
 
-export const colorOf = (index: number): string => `var(--c${index % COLORS})`;
+const nameOf = (index: number): string => `--c${index % COLORS}`;
+export const colorOf = (index: number): string => `var(${nameOf(index)})`;
 const dashOf = (index: number): number[] => DASHES[index % DASHES.length] ?? [];
 
 interface Known { run: Run; index: number; details?: RunDetails; curves?: Curves; marks?: Marks }
@@ -41,12 +42,12 @@ function along(place: Place, axis: Axis, curves: Curves): number | null {
   return (curves[axis][i] ?? 0) + share * ((curves[axis][j] ?? 0) - (curves[axis][i] ?? 0));
 }
 
-function marksOf({ run, index, marks, curves }: Known, axis: Axis, color: (name: string) => string): Mark[] {
+function marksOf({ run, index, marks, curves }: Known, axis: Axis): Mark[] {
   if (!marks || !curves) return [];
   const made: Mark[] = [];
   const add = (kind: Mark["kind"], place: Place, text: string, y?: number | null) => {
     const x = along(place, axis, curves);
-    if (x !== null) made.push({ kind, x, color: color(colorOf(index)), text: `${run.id}: ${text}`, y: y ?? undefined });
+    if (x !== null) made.push({ kind, x, color: css(nameOf(index)), text: `${run.id}: ${text}`, y: y ?? undefined });
   };
   for (const one of marks.restarts ?? []) add("restart", one, one.what);
   for (const one of marks.config_changes ?? [])
@@ -56,10 +57,6 @@ function marksOf({ run, index, marks, curves }: Known, axis: Axis, color: (name:
     add("evaluation", one, `evaluation of version ${one.policy_version} over ${one.episodes} episodes`, one.return_mean);
   return made;
 }
-
-/** A colour that a canvas understands. */
-const resolved = (name: string): string =>
-  getComputedStyle(document.documentElement).getPropertyValue(name.slice(4, -1)).trim();
 
 export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme: string }): JSX.Element {
   const { runs, params } = props;
@@ -81,10 +78,10 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   const tasks = [...new Set(partly.flatMap(({ details }) => details?.tasks ?? []))];
   const families = [...new Set(all.map((key) => family(key, tasks)).filter((key) => key.includes("*")))].sort();
   const keys = params.has("key") ? params.getAll("key") : FIRST.filter((key) => all.includes(key));
-  const window_ = range ? `&from=${range[0]}&to=${range[1]}` : "";
+  const part = range ? `&from=${range[0]}&to=${range[1]}` : "";
   const curveUrl = (one: Known) => {
     const wanted = keys.flatMap((key) => members(key, one)).map(encodeURIComponent);
-    return `${at(one.run.id, "curves")}?keys=${wanted.join(",")}&axis=${axis}&points=${POINTS}${window_}`;
+    return `${at(one.run.id, "curves")}?keys=${wanted.join(",")}&axis=${axis}&points=${POINTS}${part}`;
   };
   const asked = all.length ? Object.fromEntries(partly.map((one) => [one.run.id, curveUrl(one)])) : {};
   const curves = usePolls<Curves>(asked, isLive ? 5000 : 60_000);
@@ -96,7 +93,7 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   if (full && (widest.axis !== axis || widest.full?.join() !== full.join())) setWidest({ axis, full });
 
   const charts = useMemo(() => {
-    const drawn = withMarks ? known.flatMap((one) => marksOf(one, axis, resolved)) : [];
+    const drawn = withMarks ? known.flatMap((one) => marksOf(one, axis)) : [];
     return keys.map((key) => {
       const series = known.flatMap((one) => members(key, one).flatMap((member, nth): Series[] => {
           const y = one.curves?.columns[member];
@@ -106,7 +103,7 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
           const byTask = isFamily && runs.length === 1;
           return [{
             label: byTask ? task : isFamily ? `${one.run.id} ${task}` : one.run.id,
-            color: resolved(colorOf(byTask ? nth : one.index)),
+            color: css(nameOf(byTask ? nth : one.index)),
             dash: dashOf(byTask ? Math.floor(nth / COLORS) : isFamily ? nth : Math.floor(one.index / COLORS)),
             x: one.curves[axis], y, smooth: smoothed(y, weight),
           }];

@@ -6,7 +6,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { at, type Run, type Status } from "./api";
 import { CurvesView } from "./curves";
 import { ConfigView, FailuresView, LogsView, MachineView, RunsView } from "./pages";
-import { Empty, Waiting } from "./parts";
+import { Empty, Facts, Waiting } from "./parts";
 import { useFailures, usePoll } from "./polling";
 import { RingView, STATE_SIGNS } from "./ring";
 import { go, href, set, useRoute, type View, VIEWS } from "./routing";
@@ -21,23 +21,13 @@ const SHORTCUTS: [string, string][] = [
   ["← → + − 0", "on a chart: move, zoom, show all"], ["?", "these keys"],
 ];
 
+/** The theme that is chosen, the one that is shown, and the turn to the next choice. */
 function useTheme(): [string, string, () => void] {
   const [theme, setTheme] = useState(localStorage.getItem(THEME_KEY) ?? "auto");
-  const [isDark, setDark] = useState(matchMedia("(prefers-color-scheme: dark)").matches);
-  const shown = theme === "auto" ? (isDark ? "dark" : "light") : theme;
-  document.documentElement.dataset.theme = shown;
-  useEffect(() => {
-    const query = matchMedia("(prefers-color-scheme: dark)");
-    const listener = () => setDark(query.matches);
-    query.addEventListener("change", listener);
-    return () => query.removeEventListener("change", listener);
-  }, []);
-  const turn = () => {
-    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto";
-    localStorage.setItem(THEME_KEY, next);
-    setTheme(next);
-  };
-  return [theme, shown, turn];
+  const isDark = theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+  const shown = (document.documentElement.dataset.theme = isDark ? "dark" : "light");
+  const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto";
+  return [theme, shown, () => (localStorage.setItem(THEME_KEY, next), setTheme(next))];
 }
 
 /** Focuses the view's search, and opens the list that it is in. */
@@ -73,11 +63,9 @@ function App(): JSX.Element {
       if (node.matches("input:not([type=checkbox]):not([type=range]), select, textarea")) return;
       const step = { "[": -1, "]": 1 }[event.key];
       if (step && run) {
-        const next = runs[(runs.indexOf(run) + step + runs.length) % runs.length];
-        if (next) choose(next.id);
+        choose(runs.at((runs.indexOf(run) + step) % runs.length)?.id ?? run.id);
       } else if (/^[1-9]$/.test(event.key)) {
-        const to = NAMES[Number(event.key) - 1];
-        if (to) go(to);
+        go(NAMES[Number(event.key) - 1] ?? "runs");
       } else if (event.key === "/") search();
       else if (event.key === "?") help.current?.showModal();
       else if (event.key === "t") turn();
@@ -87,9 +75,7 @@ function App(): JSX.Element {
     document.addEventListener("keydown", press);
     return () => document.removeEventListener("keydown", press);
   });
-  useEffect(() => {
-    document.title = `${run ? `${run.id} · ` : ""}${VIEWS[view]} · minefleet watch`;
-  }, [run?.id, view]);
+  document.title = `${run ? `${run.id} · ` : ""}${VIEWS[view]} · minefleet watch`;
   useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [view]);
 
   return <>
@@ -125,9 +111,7 @@ function App(): JSX.Element {
     </main>
     <dialog ref={help} aria-label="Keys" onClick={(event) => event.target === help.current && help.current?.close()}>
       <h2>Keys</h2>
-      <dl class="keys">
-        {SHORTCUTS.map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}
-      </dl>
+      <Facts look="keys" facts={SHORTCUTS} />
       <button type="button" onClick={() => help.current?.close()}>Close</button>
     </dialog>
   </>;
@@ -140,9 +124,7 @@ function Banner({ status }: { status: Status | undefined }): JSX.Element {
     ...outages,
     ...roles.map(({ name, state, detail }) => `${name} is ${state}${detail && `: ${detail}`}. Its numbers come back when it does.`),
   ];
-  return (
-    <div class="banner" role="alert" hidden={!texts.length}>{texts.map((text) => <p key={text}>⚠ {text}</p>)}</div>
-  );
+  return <div class="banner" role="alert" hidden={!texts.length}>{texts.map((text) => <p key={text}>⚠ {text}</p>)}</div>;
 }
 
 function Content(props: {
@@ -152,8 +134,7 @@ function Content(props: {
   const { view, runs, chosen, params, status } = props;
   const run = chosen[0]?.id;
   if (view === "machine") return <MachineView />;
-  if (view === "runs" || (run === undefined && !runs.length))
-    return <RunsView runs={runs} chosen={chosen.map(({ id }) => id)} params={params} />;
+  if (view === "runs" || !runs.length) return <RunsView runs={runs} chosen={chosen.map(({ id }) => id)} params={params} />;
   if (run === undefined)
     return <Empty title="This run is not here">There is no run “{props.missing[0]}”. Choose one under Runs (key 1).</Empty>;
   if (view === "curves") return <CurvesView runs={chosen} params={params} theme={props.theme} />;

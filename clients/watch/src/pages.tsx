@@ -63,11 +63,9 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
       {slots.length === 0 && <p class="quiet">No running slot has such a failure.</p>}
       {slots.map((slot) => <details class="failure" key={`${slot.actor}/${slot.slot}`}>
         <summary>
-          <b>{slot.actor}/{slot.slot}</b>
-          <span>{slot.kind}</span>
+          <b>{slot.actor}/{slot.slot}</b><span>{slot.kind}</span>
           <span class="quiet last">{slot.text.trim().split("\n").filter(Boolean).at(-1)}</span>
-          <span class="right">{count(slot.failures)} ✕</span>
-          <span class="right quiet">{duration(slot.age_s)} ago</span>
+          <span class="right">{count(slot.failures)} ✕</span><span class="right quiet">{duration(slot.age_s)} ago</span>
         </summary>
         <pre tabIndex={0}>{slot.text}</pre>
         <p class="links">
@@ -88,64 +86,55 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
 }
 
 export function LogsView(props: { run: string; params: URLSearchParams; status: Answer<Status> }): JSX.Element {
-  const { params } = props;
-  const logs = usePoll<{ logs: { name: string; bytes: number }[] }>(at(props.run, "logs"), 10_000);
+  const { run, params, status } = props;
+  const logs = usePoll<{ logs: { name: string; bytes: number }[] }>(at(run, "logs"), 10_000);
   const names = logs.data?.logs.map(({ name }) => name) ?? [];
   const role = params.get("role");
-  const log = params.get("log") ?? names.find((name) => role && name.startsWith(role)) ?? names[0] ?? null;
-  const size = params.get("bytes") ?? "65536";
-  const tail = usePoll<string>(log && `${at(props.run, "logs", log)}?bytes=${size}`, 2000, asText);
-  const roles = props.status.data?.roles ?? [];
+  const log = params.get("log") ?? names.find((name) => role && name.startsWith(role)) ?? names[0];
+  const roles = status.data?.roles ?? [];
+  const look = (state: string) => (state === "running" ? "good" : state in STATE_SIGNS ? "" : "bad");
   return <>
     <Panel title="Roles" aside={`${roles.filter(({ state }) => state === "running").length} of ${roles.length} running`}>
       {roles.length === 0 && <p class="quiet">No role of this run is running.</p>}
-      {roles.length > 0 && <Table label="Roles"
-        head={["Role", "State", "Up for", "Processor time", "Address", "Process"]} left={[1]}
-        keys={roles.map(({ name }) => name)} rows={roles.map((one) => [
+      {roles.length > 0 && <Table label="Roles" left={[1]} keys={roles.map(({ name }) => name)}
+        head={["Role", "State", "Up for", "Processor time", "Address", "Process"]} rows={roles.map((one) => [
           one.name,
-          <span key="state" class={one.state === "running" ? "good" : one.state in STATE_SIGNS ? "" : "bad"}>
-            {STATE_SIGNS[one.state] ?? "✕"} {one.state}
-            {one.detail && `: ${one.detail}`}
+          <span key="state" class={look(one.state)}>
+            {STATE_SIGNS[one.state] ?? "✕"} {one.state}{one.detail && `: ${one.detail}`}
           </span>, duration(one.uptime_s || null), duration(one.stats.processor_seconds), one.address || "–", one.pid,
-        ])}
-      />}
+        ])} />}
     </Panel>
-    <Panel title="Log" aside={log ? bytes(logs.data?.logs.find(({ name }) => name === log)?.bytes) : ""}>
+    <Panel title="Log" aside={log && bytes(logs.data?.logs.find(({ name }) => name === log)?.bytes)}>
       {!names.length && <p class="quiet">{logs.error ?? (logs.data ? "This run has no logs yet." : "Reading…")}</p>}
-      {names.length > 0 && (
-        <LogTail names={names} log={log ?? ""} size={size} query={params.get("q") ?? ""} text={tail.data} error={tail.error} />
-      )}
+      {log !== undefined && <LogTail run={run} log={log} names={names} params={params} />}
     </Panel>
   </>;
 }
 
-function LogTail(props: {
-  names: string[]; log: string; size: string; query: string; text: string | undefined; error: string | undefined;
-}): JSX.Element {
+function LogTail(props: { run: string; log: string; names: string[]; params: URLSearchParams }): JSX.Element {
+  const [query, size] = [props.params.get("q") ?? "", props.params.get("bytes") ?? "65536"];
+  const { data, error } = usePoll<string>(`${at(props.run, "logs", props.log)}?bytes=${size}`, 2000, asText);
   const [follows, setFollows] = useState(true);
   const box = useRef<HTMLPreElement>(null);
-  const lines = props.text?.split("\n") ?? [];
-  const found = props.query ? lines.filter((line) => has(line, props.query)) : lines;
+  const lines = data?.split("\n") ?? [];
+  const found = lines.filter((line) => has(line, query));
+  const look = (line: string) => (/\b(ERROR|CRITICAL|Traceback)\b/.test(line) ? "bad" : /\bWARNING\b/.test(line) ? "warn" : "");
   useEffect(() => {
     if (follows && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [props.text, follows, props.query, props.log]);
+  }, [data, follows, query, props.log]);
   return <>
     <div class="tools">
       <Choice label="file" name="log" value={props.log} options={props.names.map((name) => [name, name])} />
-      <Choice label="the last" name="bytes" value={props.size}
+      <Choice label="the last" name="bytes" value={size}
         options={[65_536, 262_144, 1_048_576].map((size) => [String(size), bytes(size)])} />
-      <Search label="Search this tail" value={props.query} />
+      <Search label="Search this tail" value={query} />
       <Toggle on={follows} label="Follow" act={() => setFollows(!follows)} />
-      <span class="quiet note">{props.query ? `${count(found.length)} of ${count(lines.length)} lines` : `${count(lines.length)} lines`}</span>
+      <span class="quiet note">{count(found.length)} of {count(lines.length)} lines</span>
     </div>
-    {props.error && <p class="warning">⚠ {props.error}</p>}
+    {error && <p class="warning">⚠ {error}</p>}
     <pre class="log" ref={box} tabIndex={0} aria-label={`The end of ${props.log}`}>
-      {found.map((line, index) => (
-        <div key={index} class={/\b(ERROR|CRITICAL|Traceback)\b/.test(line) ? "bad" : /\bWARNING\b/.test(line) ? "warn" : ""}>
-          <Marked text={line} query={props.query} />
-        </div>
-      ))}
-      {props.query && props.text !== undefined && !found.length && "No line of this tail has it: take a longer one."}
+      {found.map((line, index) => <div key={index} class={look(line)}><Marked text={line} query={query} /></div>)}
+      {data !== undefined && !found.length && "No line of this tail has it: take a longer one."}
     </pre>
   </>;
 }
@@ -170,17 +159,11 @@ export function ConfigView(props: { run: string; runs: Run[]; params: URLSearchP
       <span class="quiet note">{found.length} of {all.length} keys</span>
     </div>
     <Panel title={other ? "Keys that differ" : "Configuration"} aside={<code>{data.directory}</code>}>
-      {found.length > 0 ? (
-        <Table label="Configuration" head={["Key", ...(other ? [props.run, other] : ["Value"])]} left={[1, 2]}
-          keys={found.map(([key]) => key)} rows={found.map(([key, ...values]) => [
-            <code key={key}><Marked text={key} query={query} /></code>,
-            ...values.map((value, index) => (
-              <code key={index} class="cell"><Marked text={plain(value)} query={query} /></code>
-            )),
-          ])} />
-      ) : (
-        <p class="quiet">{difference.error ?? (all.length ? "No key or value has it." : "These runs have the same configuration.")}</p>
-      )}
+      {found.length > 0 && <Table label="Configuration" head={["Key", ...(other ? [props.run, other] : ["Value"])]}
+        left={[1, 2]} keys={found.map(([key]) => key)} rows={found.map((row) => row.map((value, index) => (
+          <code key={index} class="cell"><Marked text={index ? plain(value) : String(value)} query={query} /></code>
+        )))} />}
+      {found.length === 0 && <p class="quiet">{difference.error ?? (all.length ? "No key or value has it." : "None differs.")}</p>}
     </Panel>
     <Panel title="Files">
       <Facts look="facts wide" facts={Object.entries(data.files).map(([name, path]) => [name, <code key={name}>{path}</code>])} />

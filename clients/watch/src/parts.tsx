@@ -71,16 +71,10 @@ export function Meter(props: { label: string; share: number; text: string; warnA
 }
 
 /** Text with its matches marked. */
-export function Marked(props: { text: string; query: string }): JSX.Element {
-  if (!props.query) return <>{props.text}</>;
-  const parts: ComponentChildren[] = [];
-  const [text, query] = [props.text.toLowerCase(), props.query.toLowerCase()];
-  let from = 0;
-  for (let found = text.indexOf(query); found >= 0; found = text.indexOf(query, from)) {
-    parts.push(props.text.slice(from, found), <mark key={found}>{props.text.slice(found, found + query.length)}</mark>);
-    from = found + query.length;
-  }
-  return <>{[...parts, props.text.slice(from)]}</>;
+export function Marked({ text, query }: { text: string; query: string }): JSX.Element {
+  if (!query) return <>{text}</>;
+  const parts = text.split(new RegExp(`(${query.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")})`, "gi"));
+  return <>{parts.map((part, index) => (index % 2 ? <mark key={index}>{part}</mark> : part))}</>;
 }
 
 /** The list without the item, or with it. */

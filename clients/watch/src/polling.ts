@@ -31,16 +31,10 @@ const pause = (ms: number, signal: AbortSignal): Promise<void> =>
     signal.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
   });
 
-const visible = (): Promise<void> =>
-  new Promise((done) => {
-    const look = () => {
-      if (document.hidden) return;
-      document.removeEventListener("visibilitychange", look);
-      done();
-    };
-    document.addEventListener("visibilitychange", look);
-    look();
-  });
+async function visible(): Promise<void> {
+  while (document.hidden)
+    await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+}
 
 /** Reads `url` every `everyMs` until the returned function is called. */
 export function poll<T>(

@@ -1,12 +1,12 @@
 // The ring: actors act, replay keeps, the learner trains, parameters hand the new weights to the actors.
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import type { Role, Status } from "./api";
 import { Empty, Facts, Meter, Panel, Table } from "./parts";
 import type { Answer } from "./polling";
 import { href } from "./routing";
 import { bytes, count, duration, number, percent } from "./units";
 
-const KEY = /\b[a-z_]+(?:\.[a-z_]+)+\b/g;
+const KEY = /\b([a-z_]+(?:\.[a-z_]+)+)\b/;
 const STAGES: Record<string, string> = {
   environment: "actor", inference: "actor", balance: "actor", replay: "replay", learner: "learner",
   weights: "parameters",
@@ -24,14 +24,8 @@ const BUCKETS = ["live", "leased", "trained", "expired", "evicted", "corrupt", "
 
 /** A bottleneck's sentence, each key a link to its value. */
 function Sentence({ text }: { text: string }): JSX.Element {
-  const parts: ComponentChildren[] = [];
-  let from = 0;
-  for (const found of text.matchAll(KEY)) {
-    const link = <a key={found.index} href={href("config", { q: found[0] })}><code>{found[0]}</code></a>;
-    parts.push(text.slice(from, found.index), link);
-    from = found.index + found[0].length;
-  }
-  return <>{[...parts, text.slice(from)]}</>;
+  const link = (key: string) => <a key={key} href={href("config", { q: key })}><code>{key}</code></a>;
+  return <>{text.split(KEY).map((part, index) => (index % 2 ? link(part) : part))}</>;
 }
 
 export const sum = (roles: Role[], stat: string): number | undefined => {

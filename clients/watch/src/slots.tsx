@@ -8,7 +8,7 @@ import { href, set } from "./routing";
 import { ago, bytes, count, duration, number } from "./units";
 
 /** A state's letter and sign: no state is told by its colour alone. */
-export const STATES: Record<string, [string, string, string]> = {
+const STATES: Record<string, [string, string, string]> = {
   working: ["W", "▶", "steps its environment"], ready: ["Y", "◆", "waits for the policy's action"],
   blocked: ["B", "■", "waits for a permit, room, weights or other slots"],
   bootstrapping: ["V", "◇", "waits for the value of its last observation"], resetting: ["R", "↻", "starts an episode"],
@@ -16,12 +16,11 @@ export const STATES: Record<string, [string, string, string]> = {
 };
 const SLOW_S = 1;
 
-export interface Placed extends Slot { actor: string; id: string }
+interface Placed extends Slot { actor: string; id: string }
 
-export const placed = (slots: Slots | undefined): Placed[] =>
+const placed = (slots: Slots | undefined): Placed[] =>
   (slots?.actors ?? []).flatMap(({ name, slots }) =>
-    slots.map((slot) => ({ ...slot, actor: name, id: `${name}/${slot.slot}` })),
-  );
+    slots.map((slot) => ({ ...slot, actor: name, id: `${name}/${slot.slot}` })));
 
 const State = ({ name }: { name: string }): JSX.Element => (
   <span class={`state ${name}`}><i aria-hidden="true">{STATES[name]?.[1] ?? "?"}</i> {name}</span>
@@ -33,11 +32,7 @@ const NoSlots = (): JSX.Element => <Empty title="No actor of this run is running
 
 function ActorErrors({ slots }: { slots: Slots }): JSX.Element {
   const silent = slots.actors.filter(({ error }) => error);
-  return <>
-    {silent.map(({ name, error }) => <p key={name} class="warning" role="status">
-      ⚠ <b>{name}</b>: {error}
-    </p>)}
-  </>;
+  return <>{silent.map(({ name, error }) => <p key={name} class="warning">⚠ <b>{name}</b>: {error}</p>)}</>;
 }
 
 export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.Element {
@@ -63,31 +58,23 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
         options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]} />
       <div class="group" role="group" aria-label="States">
         {[...Object.keys(STATES), ...new Set(unknown)].map((state) => <Toggle key={state} on={states.includes(state)}
-          title={STATES[state]?.[2]} label={
-            <><State name={state} /> <b>{all.filter((slot) => slot.state === state).length}</b></>
-          }
-          act={() => set({ state: toggled(states, state) })}
-        />)}
+          title={STATES[state]?.[2]} act={() => set({ state: toggled(states, state) })}
+          label={<><State name={state} /> <b>{all.filter((slot) => slot.state === state).length}</b></>} />)}
         <Toggle on={params.get("failed") === "yes"} label={`failed ${all.filter((slot) => slot.failures > 0).length}`}
           act={() => set({ failed: params.get("failed") === "yes" ? null : "yes" })} />
       </div>
       <span class="quiet note">{found.length} of {all.length} slots</span>
     </div>
     {found.length === 0 && all.length > 0 && <Empty title="No slot matches">
-      <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null })}>
-        Show all slots
-      </button>
+      <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null })}>Show all</button>
     </Empty>}
     <div class={open ? "beside" : ""}>
       <div class="stack">
         {data.actors.map(({ name }) => {
           const tiles = found.filter((slot) => slot.actor === name);
           if (!tiles.length) return null;
-          return <Panel key={name} title={name} aside={`${tiles.length} slots`}>
-            <div class="tiles">
-              {tiles.map((slot) => <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />)}
-            </div>
-          </Panel>;
+          const drawn = tiles.map((slot) => <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />);
+          return <Panel key={name} title={name} aside={`${tiles.length} slots`}><div class="tiles">{drawn}</div></Panel>;
         })}
       </div>
       {open && <SlotDetails run={props.run} slot={open} />}
@@ -137,7 +124,7 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
 }
 
 /** A slot's newest picture, about one a second. */
-export function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element {
+function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element {
   const [shown, setShown] = useState<{ url?: string; error?: string }>({});
   useEffect(() => {
     let url: string | undefined;
