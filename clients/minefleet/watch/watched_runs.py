@@ -33,7 +33,8 @@ MAX_CALLS = 64
 PROGRESS_S = 120.0
 """A run on other machines that has written nothing for so long is taken for one that is over."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-ACTORS = "ROLE_ACTOR"
+ACTOR, EVALUATOR = "ROLE_ACTOR", "evaluator"
+"""The role of actors, and the name of the one that only evaluates: it shows no slots."""
 VIDEO_VERSION = re.compile(r"version-(\d{1,15})-")
 
 
@@ -166,9 +167,13 @@ def _credentials(directory: Path) -> Credentials:
 def slots(directory: Path) -> dict[str, Any]:
     """The slots of each actor, or the reason why they are not known."""
     ask = partial(_slots_of, credentials=_credentials(directory))
-    cards = [card for card in read_cards(directory) if card["role"] == ACTORS]
+    cards = _actors(directory)
     with ThreadPoolExecutor(max(1, min(len(cards), MAX_CALLS))) as pool:
         return {"actors": list(pool.map(ask, cards))}
+
+
+def _actors(directory: Path) -> list[Row]:
+    return [card for card in read_cards(directory) if card["role"] == ACTOR and card["name"] != EVALUATOR]
 
 
 def _slots_of(card: Row, credentials: Credentials) -> Row:
@@ -186,8 +191,8 @@ def frame(directory: Path, actor: str, slot: int) -> Any:
     Raises:
         FleetError: If there is no such actor or slot, or it shows nothing.
     """
-    for card in read_cards(directory):
-        if card["name"] == actor and card["role"] == ACTORS:
+    for card in _actors(directory):
+        if card["name"] == actor:
             return get_frame(card, _credentials(directory), slot)
     raise NotFoundError(f"there is no actor {actor}")
 
@@ -205,7 +210,7 @@ def failures(directory: Path, actors: list[Row]) -> dict[str, Any]:
     episodes = [episode for episode in read_last_episodes(open_run(directory).episodes) if episode["failure"]]
     return {
         "by_kind": row.get("episode_failures_by_kind", {}),
-        "episodes": [{key: episode[key] for key in shown} for episode in episodes[-FAILED_EPISODES:]],
+        "episodes": [{key: episode[key] for key in shown} for episode in episodes[: -FAILED_EPISODES - 1 : -1]],
         "slots": sorted(failed, key=lambda slot: slot["age_s"]),
     }
 

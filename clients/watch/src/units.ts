@@ -51,8 +51,8 @@ export function duration(seconds: Maybe): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return DASH;
   if (seconds < 0.0995) return `${digits(seconds * 1000, 2)} ms`;
   if (seconds < 59.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
-  const minutes = Math.round(seconds / 60);
-  if (minutes < 10) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  const [whole, minutes] = [Math.round(seconds), Math.round(seconds / 60)];
+  if (minutes < 10) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   if (minutes < 60) return `${minutes} min`;
   if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
