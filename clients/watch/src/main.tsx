@@ -146,5 +146,4 @@ function Content(props: {
   return <ConfigView run={run} runs={runs} params={params} />;
 }
 
-const root = document.getElementById("page");
-if (root) render(<App />, root);
+render(<App />, document.getElementById("page") as HTMLElement);

@@ -81,7 +81,7 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
         <Arrow sign="←" rate={`version ${count(learners[0]?.stats.policy_version)}`} what="published" />
         <Station kind="learner" roles={learners} limiting={limiting} title="Learner" facts={[
           `iteration ${count(learners[0]?.stats.iteration)}`, `${percent(learners[0]?.stats.learner_wait_ratio)} waiting`,
-          `return ${number(learners[0]?.stats.episode_return_mean)}`,
+          `return ${number(data.metrics.episode_return_mean as number)}`,
         ]} />
       </div>
       <div class="stack">

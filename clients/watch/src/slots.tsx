@@ -1,7 +1,7 @@
 // The pool, slot by slot, and the pictures that the agents see.
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { at, type Slot, type Slots, type Videos } from "./api";
+import { at, type RunDetails, type Slot, type Slots, type Videos } from "./api";
 import { Choice, Empty, Facts, has, Panel, Picker, Search, Toggle, toggled, Waiting } from "./parts";
 import { poll, usePoll } from "./polling";
 import { href, set } from "./routing";
@@ -14,7 +14,7 @@ const STATES: Record<string, [string, string, string]> = {
   bootstrapping: ["V", "◇", "waits for the value of its last observation"], resetting: ["R", "↻", "starts an episode"],
   resting: ["Z", "✕", "rests after failures in a row"],
 };
-const SLOW_S = 1;
+const [SLOW_S, VIDEO_KEY] = [1, "train_config.record_video_interval"];
 
 interface Placed extends Slot { actor: string; id: string }
 
@@ -110,8 +110,7 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
       <h2>{slot.id}</h2>
       <button type="button" class="toggle" aria-label="Close" onClick={() => set({ slot: null })}>×</button>
     </header>
-    <Frame run={run} slot={slot} />
-    <Facts facts={facts} />
+    <Frame run={run} slot={slot} /><Facts facts={facts} />
     {slot.last_failure && <>
       <h3>Last failure: {slot.last_failure.kind}, {duration(slot.last_failure.age_s)} ago</h3>
       <pre tabIndex={0}>{slot.last_failure.text}</pre>
@@ -123,26 +122,28 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
   </aside>;
 }
 
-/** A slot's newest picture, about one a second. */
+/** A slot's newest picture, about one a second; a run without pictures is not asked for any. */
 function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element {
   const [shown, setShown] = useState<{ url?: string; error?: string }>({});
+  const hasPictures = usePoll<RunDetails>(at(run), 60_000).data?.has_pictures;
   useEffect(() => {
     let url: string | undefined;
+    if (!hasPictures) return;
     const stop = poll(
       at(run, "slots", slot.actor, slot.slot, "frame"), 1000, (response) => response.blob(),
       ({ data, error }) => {
         if (!data) return setShown({ url, error });
-        const old = url;
+        if (url) setTimeout(URL.revokeObjectURL, 1000, url);
         url = URL.createObjectURL(data);
         setShown({ url });
-        if (old) setTimeout(() => URL.revokeObjectURL(old), 1000);
       },
     );
     return () => (stop(), url && URL.revokeObjectURL(url), setShown({}));
-  }, [run, slot.id]);
+  }, [run, slot.id, hasPictures]);
   return <div class="frame">
     {shown.url && <img src={shown.url} alt={`What ${slot.id} sees`} />}
     {shown.error && <span class="caption">{shown.error}</span>}
+    {hasPictures === false && <span class="caption">The environment shows no pixels: {VIDEO_KEY} above 0 renders it.</span>}
   </div>;
 }
 
@@ -181,7 +182,7 @@ export function LiveView(props: { run: string; params: URLSearchParams }): JSX.E
       </figure>)}
     </div>
     <Panel title="Newest videos" aside={videos.length ? `${videos.length} files` : ""}>
-      {videos.length === 0 && <p class="quiet">There is none yet. train_config.record_video_interval records episodes, where it is set.</p>}
+      {videos.length === 0 && <p class="quiet">There is none yet. {VIDEO_KEY} above 0 records episodes.</p>}
       <div class="lives">
         {videos.slice(0, 8).map((video) => <figure key={video.name} class="live">
           <video class="frame" controls preload="metadata" src={at(run, "videos", video.name)} aria-label={video.name} />
