@@ -77,7 +77,6 @@ function App(): JSX.Element {
   });
   document.title = `${run ? `${run.id} · ` : ""}${VIEWS[view]} · minefleet watch`;
   useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [view]);
-
   return <>
     <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.querySelector("main")?.focus())}>
       Skip to the view

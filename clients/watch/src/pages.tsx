@@ -132,7 +132,8 @@ function LogTail(props: { run: string; log: string; names: string[]; params: URL
       <span class="quiet note">{count(found.length)} of {count(lines.length)} lines</span>
     </div>
     {error && <p class="warning">⚠ {error}</p>}
-    <pre class="log" ref={box} tabIndex={0} aria-label={`The end of ${props.log}`}>
+    <pre class="log" ref={box} tabIndex={0} aria-label={`The end of ${props.log}`}
+      onScroll={({ currentTarget: it }) => setFollows(it.scrollHeight - it.scrollTop - it.clientHeight < 24)}>
       {found.map((line, index) => <div key={index} class={look(line)}><Marked text={line} query={query} /></div>)}
       {data !== undefined && !found.length && "No line of this tail has it: take a longer one."}
     </pre>
