@@ -1,6 +1,6 @@
 // Bundles the page, and writes the digest of its sources into the first line of page.js, which docs/check_page.py compares.
 import { execFileSync } from "node:child_process";
-import { copyFileSync } from "node:fs";
+import { copyFileSync, readFileSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
 const page = "../minefleet/watch/page";
@@ -15,3 +15,6 @@ await build({
   banner: { js: `// sources sha256 ${digest}` },
 });
 copyFileSync("src/index.html", `${page}/index.html`);
+// Their licences ask to go where their code goes.
+const licenses = ["preact", "uplot"].map((name) => `${name}\n\n${readFileSync(`node_modules/${name}/LICENSE`, "utf8")}`);
+writeFileSync(`${page}/licenses.txt`, licenses.join("\n"));
