@@ -14,7 +14,7 @@ export interface Curves extends Record<Axis, number[]> {
 }
 export interface Place { iteration: number; env_steps?: number; wall_s?: number }
 export interface Marks {
-  evaluations?: (Place & { policy_version: number; return_mean: number | null; episodes: number })[];
+  evaluations?: (Place & { policy_version: number; return_mean: number | null })[];
   checkpoints?: (Place & { name: string; bytes: number })[]; restarts?: (Place & { what: string })[];
   config_changes?: (Place & { keys: { key: string; old: unknown; new: unknown }[] })[];
 }

@@ -6,7 +6,7 @@ import { Chart, css, type Mark, position, type Range, type Series, SIGNS, smooth
 import { Choice, Empty, Panel, Picker, Table, Toggle, toggled, Waiting } from "./parts";
 import { usePolls } from "./polling";
 import { set } from "./routing";
-import { count, plain } from "./units";
+import { count, number, plain } from "./units";
 
 const FIRST = ["episode_return_mean", "episode_length_mean", "sps", "entropy", "approx_kl", "explained_variance"];
 const AXES: [Axis, string][] = [["env_steps", "environment steps"], ["wall_s", "wall time"], ["iteration", "iterations"]];
@@ -54,7 +54,7 @@ function marksOf({ run, index, marks, curves }: Known, axis: Axis): Mark[] {
     add("change", one, one.keys.map(({ key, old, new: now }) => `${key} ${plain(old)} → ${plain(now)}`).join(", "));
   for (const one of marks.checkpoints ?? []) add("checkpoint", one, `checkpoint ${one.name}`);
   for (const one of marks.evaluations ?? [])
-    add("evaluation", one, `evaluation of version ${one.policy_version} over ${one.episodes} episodes`, one.return_mean);
+    add("evaluation", one, `evaluation of version ${one.policy_version}: ${number(one.return_mean)}`, one.return_mean);
   return made;
 }
 
