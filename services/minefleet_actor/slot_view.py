@@ -103,7 +103,7 @@ class SlotView:
             state=self._state(slot, is_resetting=is_resetting),
             reason="".join(self._actor.blocked(np.array([slot]))),
             age=duration(max(0.0, self._cuts.command_age_s(slot))),
-            task=self._recorder.plays(slot),
+            task=_valid(self._recorder.plays(slot)),
             episode_steps=steps,
             episode_return=episode_return,
         )
@@ -130,8 +130,13 @@ class SlotView:
         if failures is not None:
             shown.failures = failures.count
             age = duration(time.monotonic() - failures.last_s)
-            last = slots_service_pb2.SlotFailure(kind=failures.last.kind, text=failures.last.text, age=age)
+            last = slots_service_pb2.SlotFailure(kind=failures.last.kind, text=_valid(failures.last.text), age=age)
             shown.last_failure.CopyFrom(last)
+
+
+def _valid(text: str) -> str:
+    """A text as UTF-8 can say it: errors that name files may hold what is none."""
+    return text.encode(errors="replace").decode()
 
 
 def action_text(action: Tree) -> str:
