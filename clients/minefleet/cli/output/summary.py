@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from minefleet.cli.output.units import duration, from_here, program
@@ -60,7 +61,7 @@ def describe_end(run: Run, summary: dict[str, Any]) -> str:
     if returns := [
         (row["episode_return_mean"], row["iteration"]) for row in rows if row["episode_return_mean"] is not None
     ]:
-        (best, at), (last, _) = max(returns), returns[-1]
+        (best, at), (last, _) = max(returns, key=itemgetter(0)), returns[-1]
         lines.append(f"return        {last:.2f} at the end, {best:.2f} at best (iteration {at:,})")
     files = {"checkpoint": checkpoint, "curve": run.directory / CURVE_FILE, "metrics": run.metrics, "logs": run.logs}
     lines += [f"{name:13} {from_here(path)}" for name, path in files.items() if path is not None and path.exists()]
