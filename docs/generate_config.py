@@ -1,7 +1,7 @@
 """Writes `docs/config.md` from the config's dataclasses and `docs/config.yaml`; `--check` compares instead.
 
-Type, default and meaning are those in the code. `config.yaml` adds, by key, the test that proves it and where it
-differs from MineStudio, and the text above the tables.
+Type, default and meaning are those in the code (`clients/minefleet/config`). `config.yaml` adds the text above and
+below the tables, and by key the test that proves it and where it differs from MineStudio, each a table at the end.
 """
 
 import sys
@@ -33,15 +33,32 @@ def page(described: list[KeyDoc], notes: dict[str, Any]) -> str:
     parts = [notes["preface"].rstrip()]
     for section in dict.fromkeys(key.section for key in described):
         parts += ["", f"## `{section}`" if section else "## At the top", ""]
-        parts += ["| key | type | default | meaning | proved by | MineStudio |", "|---|---|---|---|---|---|"]
-        parts += [row(key, notes["keys"].get(key.path, {})) for key in described if key.section == section]
+        parts += table("key", "type", "default", "meaning")
+        parts += [
+            row(f"`{key.name}`", f"`{key.type}`", f"`{key.default}`", key.meaning)
+            for key in described
+            if key.section == section
+        ]
+    parts += ["", notes["explanations"].rstrip()]
+    for title, heads, note in (("Differences from MineStudio", "there", "differs"), ("Proofs", "test", "test")):
+        noted = {key.path: notes["keys"].get(key.path, {}).get(note, "") for key in described}
+        parts += ["", f"## {title}", "", *table("key", heads)]
+        parts += [row(f"`{path}`", shown(text, note)) for path, text in noted.items() if text]
     return "\n".join(parts) + "\n"
 
 
-def row(key: KeyDoc, note: dict[str, str]) -> str:
+def table(*heads: str) -> list[str]:
+    """The first two lines of a table."""
+    return [row(*heads), "|" + "---|" * len(heads)]
+
+
+def shown(text: str, note: str) -> str:
+    """A cell of a note: of a test its path below `tests/`, as code."""
+    return f"`{text.removeprefix('tests/')}`" if note == "test" else text
+
+
+def row(*cells: str) -> str:
     """One line of a table."""
-    test = f"`{note['test'].removeprefix('tests/')}`" if "test" in note else ""
-    cells = [f"`{key.name}`", f"`{key.type}`", f"`{key.default}`", key.meaning, test, note.get("differs", "")]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
