@@ -115,7 +115,9 @@ def test_the_demo_compares_and_says_what_to_try_next(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_run_names_the_best_return_the_files_that_there_are_and_the_bound_to_move(run: Run) -> None:
-    rows = [{**ROW, "iteration": at, "episode_return_mean": mean} for at, mean in ((1, None), (2, 9.0), (3, 9.0), (4, 7.5))]
+    rows = [
+        {**ROW, "iteration": at, "episode_return_mean": mean} for at, mean in ((1, None), (2, 9.0), (3, 9.0), (4, 7.5))
+    ]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     checkpoint = give_checkpoint(run)
     (run.directory / "result.json").write_text(json.dumps(RESULT))
