@@ -1,4 +1,4 @@
-"""Turns errors that a servicer raises into gRPC status: the way back of `minefleet.core.errors.from_rpc_error`."""
+"""Turns errors that a servicer raises into gRPC status: the way back of `minefleet.rpc.rpc_errors.from_rpc_error`."""
 
 import errno
 import logging

@@ -24,9 +24,9 @@ from minefleet.core.errors import (
     RejectedError,
     RunMismatchError,
     UnavailableError,
-    translated,
 )
 from minefleet.rpc.channel import connect, shake_hands
+from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.interceptors import MAX_PROBES
 from minefleet_runtime.role_context import RoleContext

@@ -2,8 +2,10 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, get_type_hints
 
 from minefleet.config.fleet import FleetConfig
@@ -41,14 +43,20 @@ def key_docs(cls: Any = FleetConfig, section: str = "") -> Iterator[KeyDoc]:
 
 def docstrings(cls: type) -> dict[str, tuple[str, str]]:
     """The docstring under each field, on one line, and its type as it is written."""
-    (tree,) = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(tree, ast.ClassDef)
+    tree = _classes(cls.__module__)[cls.__name__]
     found = {}
     for node, below in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
             found[node.target.id] = " ".join(str(text).split()), ast.unparse(node.annotation)
     return found
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module by name, as they are written; parsed once, since `--help` waits for it."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def default_of(field: Field[Any]) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.core.errors import UnavailableError, translated
+from minefleet.core.errors import UnavailableError
 from minefleet.monitoring.status import TIMEOUT_S
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import Credentials
 from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import slot_state_word
+from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import slots_service_pb2, slots_service_pb2_grpc
 
 

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minefleet.core.errors import DeadlineError, FleetError, UnavailableError, translated
+from minefleet.core.errors import DeadlineError, FleetError, UnavailableError
 from minefleet.monitoring.bottleneck import Bottleneck, find_in
 from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import role_word, state_word
+from minefleet.rpc.rpc_errors import translated
 from minefleet.runs.run import METRICS_FILE, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 

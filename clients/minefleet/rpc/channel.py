@@ -14,8 +14,9 @@ from typing import TypeVar
 
 import grpc
 
-from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, UnavailableError, translated
+from minefleet.core.errors import DeadlineError, FleetError, OverloadedError, UnavailableError
 from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from minefleet.core.errors import DeadlineError, UnavailableError, translated
+from minefleet.core.errors import DeadlineError, UnavailableError
 from minefleet.rpc.channel import Retrier, connect, shake_hands
 from minefleet.rpc.credentials import NOTHING, Credentials
+from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import status_service_pb2
 
 Result = TypeVar("Result")

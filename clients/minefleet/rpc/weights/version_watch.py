@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from minefleet.core.errors import DeadlineError, FleetError, UnavailableError, translated
+from minefleet.core.errors import DeadlineError, FleetError, UnavailableError
 from minefleet.rpc.channel import StoppedError
+from minefleet.rpc.rpc_errors import translated
 from minefleet.v1 import parameters_service_pb2
 
 
