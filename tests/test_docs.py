@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minefleet.cli import COMMANDS, MODULES, arguments
+from minefleet.cli import COMMANDS, make_parser
+from minefleet.cli.command_parser import CommandParser
 from minefleet.config.key_docs import key_docs
 
 ROOT = Path(__file__).parent.parent
@@ -48,9 +49,14 @@ def spans(text: str) -> Iterator[str]:
     return (span.replace("\\|", "|") for span in SPAN.findall(BLOCK.sub("", text)))
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=command, exit_on_error=False)
-    getattr(arguments, MODULES.get(command, command))(parser)
+def parser_of(*words: str) -> CommandParser:
+    """The parser of a command, and of its action where that is the next word."""
+    parser = make_parser()
+    for word in words:
+        choices = [each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+        if not choices or word not in choices[0]:
+            break
+        parser = choices[0][word]
     return parser
 
 
@@ -76,7 +82,7 @@ def test_every_command_in_a_block_parses(page: str) -> None:
     for command in commands(PAGES[page].read_text()):
         assert command[0] in COMMANDS, command
         try:
-            parsed = parser_of(command[0]).parse_intermixed_args(words_of(command[1:]))
+            parsed = make_parser().parse_args(words_of(command))
         except (argparse.ArgumentError, SystemExit) as error:
             pytest.fail(f"minefleet {shlex.join(command)}: {error}")
         overrides = [OVERRIDE.match(word) for word in getattr(parsed, "settings", [])]
@@ -90,7 +96,7 @@ def test_every_command_in_a_sentence_exists(page: str) -> None:
             command, *words = span.split()[1:]
             assert command in COMMANDS, span
             flags = {word.strip("[]") for word in words if word.strip("[").startswith("--")}
-            assert flags <= parser_of(command)._option_string_actions.keys(), span
+            assert flags <= parser_of(command, *words)._option_string_actions.keys(), span
 
 
 @pytest.mark.parametrize("page", PAGES)

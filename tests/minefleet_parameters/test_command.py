@@ -125,16 +125,16 @@ def test_running_parameters_are_asked_and_a_stopped_store_is_read(run: Run, comm
 def test_a_pin_holds_through_kills_until_it_is_unpinned(run: Run, command: Command) -> None:
     with serving(run) as learner:
         publish(learner, 2)
-        assert command("pin", "1").report["pinned"]
+        assert command("pin", "--version", "1").report["pinned"]
         assert command("pin").report["version"] == 2
-    assert command("unpin", "2").report["pinned"] is False
+    assert command("unpin", "--version", "2").report["pinned"] is False
     with serving(run) as learner:
         publish(learner, KEPT + 1)
         assert [version["version"] for version in command("list").report["versions"]] == [1, *range(4, 4 + KEPT)]
-    assert command("pin", "4").report["pinned"]
+    assert command("pin", "--version", "4").report["pinned"]
     with serving(run) as learner:
         publish(learner, 1)
-        assert command("unpin", "1").report["tensors"] == 0
+        assert command("unpin", "--version", "1").report["tensors"] == 0
         kept = command("list").report["versions"]
     assert [(one["version"], one["pinned"]) for one in kept] == [(n, n == 4) for n in range(4, 5 + KEPT)]
 
@@ -158,7 +158,7 @@ def test_any_kept_version_is_exported_live_and_stopped_alike(run: Run, command: 
 def test_a_version_that_is_not_there_is_refused_with_the_oldest_that_is(
     run: Run, command: Command, tmp_path: Path
 ) -> None:
-    asked = [(("pin", "1"), ()), (("export", str(tmp_path / "out")), ("--version", "1"))]
+    asked = [(("pin", "--version", "1"), ()), (("export", str(tmp_path / "out")), ("--version", "1"))]
     message = f"minefleet: version 1 is not there; the oldest available is 2, the newest {KEPT + 1}\n"
     with serving(run) as learner:
         for words in (("export", str(tmp_path / "out")), ("pin",)):
@@ -189,7 +189,7 @@ def test_a_damaged_tensor_is_never_exported(run: Run, command: Command, tmp_path
 
 
 def test_a_run_without_a_store_and_one_that_another_process_serves_are_refused(run: Run, command: Command) -> None:
-    for words in (("list",), ("pin",), ("unpin", "3"), ("export", "out")):
+    for words in (("list",), ("pin",), ("unpin", "--version", "3"), ("export", "out")):
         assert f"there is no store of parameters in {run.parameters}" in command(*words).refusal(2)
     assert not run.parameters.exists()
     with serving(run):
@@ -214,11 +214,11 @@ def test_what_is_found_is_shown(run: Run, command: Command, tmp_path: Path) -> N
     with serving(run) as learner:
         assert "no version has been published yet" in command("list", options=()).stdout
         publish(learner, 2)
-        assert "version 1 is kept until it is unpinned" in command("pin", "1", options=()).stdout
+        assert "version 1 is kept until it is unpinned" in command("pin", "--version", "1", options=()).stdout
         shown = command("list", options=()).stdout
         assert "asked parameters" in shown and "pinned" in shown and "newest version 2" in shown
-    assert "version 1 is not pinned and expires with its age" in command("unpin", "1", options=()).stdout
-    assert "version 9 is not pinned and is not there any more" in command("unpin", "9", options=()).stdout
+    assert "version 1 is not pinned and expires with its age" in command("unpin", "--version", "1", options=()).stdout
+    assert "version 9 is not pinned and is not there any more" in command("unpin", "--version", "9", options=()).stdout
     shown = command("list", options=()).stdout
     assert "read its store" in shown and "newest" in shown and "pinned" not in shown
     out = command("export", str(tmp_path / "out"), options=()).stdout

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from minefleet.cli import arguments
+from minefleet.cli.command_parser import CommandParser
 
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
@@ -25,11 +26,11 @@ COMMANDS = {
     "watch": "serve a page that shows runs, their environments and pictures while they train",
     "eval": "play whole episodes with a checkpoint",
     "env": "play an environment alone with random actions, and report its speed and failures",
-    "replay": "look into replay: stats, why-dropped, fsck, repair, export",
+    "replay": "look into replay: stats, why-dropped, fsck, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "certs": "make certificates by which the roles of a fleet know each other: init, issue",
     "vpt": "convert files of OpenAI's or MineStudio's VPT into ones from which no code can run",
-    "config": "show a configuration, or resolve it as a run would",
+    "config": "show a configuration, resolve it as a run would, or explain its keys",
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
@@ -44,15 +45,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _open_standard_streams()
         _use_utf8()
-    chosen = _parser().parse_args(argv)
-    module = MODULES.get(chosen.command, chosen.command)
-    name, purpose = f"minefleet {chosen.command}", COMMANDS[chosen.command]
-    parser = argparse.ArgumentParser(prog=name, description=purpose, allow_abbrev=False)
-    getattr(arguments, module)(parser)
-    given, unknown = parser.parse_known_intermixed_args(chosen.arguments)
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = make_parser()
+    given, unknown = parser.parse_known_args(words)
     if unknown and "settings" not in given:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return _run(importlib.import_module(f"minefleet.cli.commands.{module}").run, given, unknown, chosen.arguments)
+    return _run(
+        importlib.import_module(f"minefleet.cli.commands.{_module_of(given.command)}").run, given, unknown, words
+    )
+
+
+def make_parser() -> CommandParser:
+    """The parser of the whole command line."""
+    parser = CommandParser(
+        prog="minefleet",
+        description="Distributed PPO for game agents whose environments are slow and crash-prone.",
+        epilog="`minefleet COMMAND --help` says more.",
+    )
+    parser.add_argument("--version", action="version", version=f"minefleet {metadata.version('minefleet')}")
+    choice = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    for name, purpose in COMMANDS.items():
+        getattr(arguments, _module_of(name))(choice.add_parser(name, help=purpose, description=purpose))
+    return parser
+
+
+def _module_of(command: str) -> str:
+    return MODULES.get(command, command)
 
 
 def _open_standard_streams() -> None:
@@ -69,20 +87,6 @@ def _use_utf8() -> None:
     if not sys.flags.utf8_mode and locale.getpreferredencoding(do_setlocale=False).lower() not in ("utf-8", "utf8"):
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _parser() -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:12} {purpose}" for name, purpose in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="minefleet",
-        description="Distributed PPO for game agents whose environments are slow and crash-prone.",
-        epilog=f"commands:\n{listing}\n\n`minefleet COMMAND --help` says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"minefleet {metadata.version('minefleet')}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-    return parser
 
 
 def _run(

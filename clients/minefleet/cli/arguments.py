@@ -4,6 +4,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
+from minefleet.cli.command_parser import CommandParser
 from minefleet.core.role_index import HELP, read_index
 from minefleet.presets import presets
 
@@ -20,18 +21,25 @@ CONFIG is one of:
 
 Keys are written as in seed=3 stop.env_steps=1e6 train_config.learning_rate=1e-4.
 `minefleet config explain` lists all of them, `minefleet config explain KEY` says what one means."""
-COMMON_KEYS = (
-    *("seed", "stop.env_steps", "stop.minutes", "stop.episode_return"),
-    *("rollout_config.num_rollout_workers", "rollout_config.worker_config.num_envs", "rollout_config.fragment_length"),
-    *("train_config.learning_rate", "train_config.batch_size_per_gpu", "train_config.batches_per_iteration"),
-    *("train_config.epochs_per_iteration", "train_config.discount", "train_config.gae_lambda"),
-    *("train_config.ppo_clip", "train_config.ppo_vf_coef", "train_config.entropy_bonus_coef"),
-    *("policy.hidden_size", "policy.gru_size", "env.wrappers.frame_stack", "eval_interval"),
-)
-"""Keys that people turn most."""
+COMMON_KEYS = {
+    "run": "seed stop.env_steps stop.minutes stop.episode_return eval_interval",
+    "environment": "env.id env.kwargs env.wrappers.frame_stack",
+    "actors": "rollout_config.num_rollout_workers rollout_config.worker_config.num_envs",
+    "batches": (
+        "rollout_config.fragment_length train_config.batch_size_per_gpu train_config.batches_per_iteration "
+        "train_config.epochs_per_iteration"
+    ),
+    "PPO": (
+        "train_config.learning_rate train_config.discount train_config.gae_lambda train_config.ppo_clip "
+        "train_config.ppo_vf_coef train_config.entropy_bonus_coef"
+    ),
+    "policy": "policy.hidden_size policy.gru_size",
+}
+"""Keys that people turn most, by what they are of."""
+KEY_WIDTH, MEANING_WIDTH = 42, 60
 
 
-def train(parser: argparse.ArgumentParser) -> None:
+def train(parser: CommandParser) -> None:
     """Of `minefleet train`."""
     _add_settings(parser, shows_keys=True)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/CONFIG-TIME)")
@@ -46,13 +54,13 @@ def train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare(parser: CommandParser) -> None:
     """Of `minefleet prepare`."""
     _add_settings(parser)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory (default: runs/CONFIG)")
 
 
-def serve(parser: argparse.ArgumentParser) -> None:
+def serve(parser: CommandParser) -> None:
     """Of `minefleet serve`."""
     parser.add_argument("role", choices=TRAINED_ROLES)
     _add_settings(parser)
@@ -61,22 +69,22 @@ def serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=read_index, default="0", help=HELP)
 
 
-def status(parser: argparse.ArgumentParser) -> None:
+def status(parser: CommandParser) -> None:
     """Of `minefleet status`."""
-    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run (default: the newest)")
+    _add_run(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object")
     how.add_argument("--watch", action="store_true", help="show it anew every second, until Ctrl-C")
 
 
-def monitor(parser: argparse.ArgumentParser) -> None:
+def monitor(parser: CommandParser) -> None:
     """Of `minefleet monitor`."""
-    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run (default: the newest)")
+    _add_run(parser)
     listen = "where Prometheus serves (default: 127.0.0.1:9090)"
     parser.add_argument("--listen", default="127.0.0.1:9090", metavar="HOST:PORT", help=listen)
 
 
-def watch(parser: argparse.ArgumentParser) -> None:
+def watch(parser: CommandParser) -> None:
     """Of `minefleet watch`."""
     what = "run directories, or folders of them (default: runs)"
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=what)
@@ -86,7 +94,7 @@ def watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="leave the browser alone")
 
 
-def evaluate(parser: argparse.ArgumentParser) -> None:
+def evaluate(parser: CommandParser) -> None:
     """Of `minefleet eval`."""
     parser.add_argument(
         "checkpoint",
@@ -94,7 +102,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)",
     )
-    parser.add_argument("--episodes", type=positive, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument("--episodes", type=_positive, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=_seed, help="seed of environments and sampling")
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
@@ -102,115 +110,123 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--video", type=Path, metavar="DIR", help="also film one of the episodes, there")
 
 
-def env(parser: argparse.ArgumentParser) -> None:
+def env(parser: CommandParser) -> None:
     """Of `minefleet env`."""
     _add_settings(parser, or_run=True)
-    parser.add_argument("--steps", type=positive, default=1000, metavar="N", help="how many (default: 1000)")
+    parser.add_argument("--steps", type=_positive, default=1000, metavar="N", help="how many (default: 1000)")
     parser.add_argument("--seed", type=_seed, help="seed of the environment and of the actions (default: the run's)")
     parser.add_argument("--noop-actions", action="store_true", help="take the action of zeros instead of random ones")
     parser.add_argument("--inline", action="store_true", help="play in one process, for a debugger: a hang is a hang")
 
 
-def replay(parser: argparse.ArgumentParser) -> None:
+def replay(parser: CommandParser) -> None:
     """Of `minefleet replay`."""
-    _add_action(
+    parser.set_defaults(stream="", limit=None)
+    actions = _add_actions(
         parser,
         stats="the ledger, what is held, and how large it is",
         why_dropped="why fragments left, the latest first",
         fsck="verify every row and every byte of a stopped run; changes nothing",
         export="write fragments as NumPy files into DIR",
     )
-    paths = "for export the directory to write; the run (default: the newest)"
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=paths)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--stream", default="", metavar="S", help="only of this stream (why-dropped, export)")
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="at most so many (why-dropped: departures, 100; export: fragments)"
-    )
+    actions["export"].add_argument("target", type=Path, metavar="DIR", help="where to write them")
+    for action in actions.values():
+        _add_run(action)
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+    for name, default in (("why-dropped", 100), ("export", None)):
+        actions[name].add_argument("--stream", default="", metavar="S", help="only of this stream")
+        most = f"at most so many (default: {default or 'all'})"
+        actions[name].add_argument("--limit", type=_positive, default=default, metavar="N", help=most)
 
 
-def parameters(parser: argparse.ArgumentParser) -> None:
+def parameters(parser: CommandParser) -> None:
     """Of `minefleet parameters`."""
-    _add_action(
+    parser.set_defaults(version=0, target=None)
+    actions = _add_actions(
         parser,
         list="the versions that can be fetched",
         pin="keep a version whatever its age",
         unpin="let a version expire again",
         export="write a version into DIR: model.safetensors, version.json and config.yaml",
     )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="WORD",
-        help="for pin and unpin the version (default: the newest); for export the directory to write; "
-        "then the run (default: the newest)",
-    )
-    parser.add_argument("--version", type=positive, metavar="N", help="the version to export (default: the newest)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    actions["export"].add_argument("target", type=Path, metavar="DIR", help="where to write it")
+    for name, action in actions.items():
+        _add_run(action)
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+        if name != "list":
+            which = "the version (default: the newest)"
+            action.add_argument("--version", type=_positive, default=0, metavar="N", help=which)
 
 
-def certs(parser: argparse.ArgumentParser) -> None:
+def certs(parser: CommandParser) -> None:
     """Of `minefleet certs`."""
-    _add_action(
+    actions = _add_actions(
         parser,
         init="make an authority, and a certificate for each role",
         issue="make a new certificate for a role",
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where the authority lies")
-    role = "for `issue`: actor, learner, operator, ..."
-    parser.add_argument("role", nargs="?", default="", metavar="ROLE", help=role)
-    parser.add_argument("--days", type=int, default=365, help="how long certificates are valid (default: 365)")
-    keep = "for `init`: take the authority that is there, and make new certificates of it"
-    parser.add_argument("--keep-authority", action="store_true", help=keep)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where `issue` writes (default: DIR/ROLE)")
+    for action in actions.values():
+        action.add_argument("directory", type=Path, metavar="DIR", help="where the authority lies")
+        action.add_argument("--days", type=int, default=365, help="how long certificates are valid (default: 365)")
+    keep = "take the authority that is there, and make new certificates of it"
+    actions["init"].add_argument("--keep-authority", action="store_true", help=keep)
+    actions["issue"].add_argument("role", metavar="ROLE", help="actor, learner, operator, parameters or replay")
+    out = "where to write (default: DIR/ROLE)"
+    actions["issue"].add_argument("--out", type=Path, metavar="FOLDER", help=out)
 
 
-def vpt(parser: argparse.ArgumentParser) -> None:
+def vpt(parser: CommandParser) -> None:
     """Of `minefleet vpt`."""
     into = "write MODEL and WEIGHTS into OUT: architecture.json and model.safetensors, from which no code can run"
-    _add_action(parser, convert=into)
-    parser.add_argument("model", metavar="MODEL", help="a `.model` file, or 1x, 2x or 3x")
-    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="a `.weights`, `.ckpt` or `.safetensors` file")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the directory to write")
+    convert = _add_actions(parser, convert=into)["convert"]
+    convert.add_argument("model", metavar="MODEL", help="a `.model` file, or 1x, 2x or 3x")
+    convert.add_argument("weights", type=Path, metavar="WEIGHTS", help="a `.weights`, `.ckpt` or `.safetensors` file")
+    convert.add_argument("out", type=Path, metavar="OUT", help="the directory to write")
 
 
-def config(parser: argparse.ArgumentParser) -> None:
+def config(parser: CommandParser) -> None:
     """Of `minefleet config`."""
-    _add_action(
+    parser.set_defaults(diff=False)
+    actions = _add_actions(
         parser,
         show="every key of CONFIG with its value",
         resolve="what run.yaml would hold",
-        explain="what a key means, as in `config explain train_config.discount [CONFIG]`; without a key, lists all",
+        explain="what a key means; without one, all",
     )
     differing = "show only what differs from the defaults or the preset, and who says so"
-    parser.add_argument("--diff", action="store_true", help=differing)
-    _add_settings(parser)
+    actions["show"].add_argument("--diff", action="store_true", help=differing)
+    key = "a key, as train_config.discount, a section, or the name that others have for it"
+    actions["explain"].add_argument("key", nargs="?", default="", metavar="KEY", help=key)
+    for action in actions.values():
+        _add_settings(action)
 
 
-def doctor(parser: argparse.ArgumentParser) -> None:
+def doctor(parser: CommandParser) -> None:
     """Of `minefleet doctor`."""
     _add_settings(parser)
 
 
-def demo(parser: argparse.ArgumentParser) -> None:
+def demo(parser: CommandParser) -> None:
     """Of `minefleet demo`."""
     parser.add_argument("--minutes", type=float, default=2.5, help="how long to train (default: 2.5)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run goes (default: runs/demo-TIME)")
 
 
-def _add_action(parser: argparse.ArgumentParser, **actions: str) -> None:
-    """Adds the word that says what to do, with what each choice means."""
+def _add_actions(parser: CommandParser, **actions: str) -> dict[str, CommandParser]:
+    """Adds the word that says what to do, with what each choice means; returns the parser of each."""
+    choice = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
     named = {name.replace("_", "-"): purpose for name, purpose in actions.items()}
-    text = "; ".join(f"{name}: {purpose}" for name, purpose in named.items())
-    parser.add_argument("action", choices=tuple(named), help=text)
+    return {name: choice.add_parser(name, help=purpose, description=purpose) for name, purpose in named.items()}
 
 
-def _add_settings(parser: argparse.ArgumentParser, *, or_run: bool = False, shows_keys: bool = False) -> None:
+def _add_run(parser: CommandParser) -> None:
+    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run (default: the newest)")
+
+
+def _add_settings(parser: CommandParser, *, or_run: bool = False, shows_keys: bool = False) -> None:
     """Adds `CONFIG [key=value ...]`; CONFIG may be a run directory where the command looks for one."""
     run = ", or a run directory" if or_run else ""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    names = textwrap.fill(", ".join(presets()), 100, initial_indent=" " * 22, subsequent_indent=" " * 22).strip()
-    parser.epilog = EPILOG.format(presets=names) + (_common_keys() if shows_keys else "")
+    parser.make_epilog = lambda: _describe_configs() + (_describe_common_keys() if shows_keys else "")
     parser.add_argument(
         "settings", nargs="*", metavar="CONFIG key=value", help=f"see below{run}; then any keys to override"
     )
@@ -224,16 +240,23 @@ def _add_settings(parser: argparse.ArgumentParser, *, or_run: bool = False, show
     )
 
 
-def _common_keys() -> str:
-    """The keys that people turn most, with their defaults and the beginnings of their meanings."""
+def _describe_configs() -> str:
+    names = textwrap.fill(", ".join(presets()), 100, initial_indent=" " * 22, subsequent_indent=" " * 22).strip()
+    return EPILOG.format(presets=names)
+
+
+def _describe_common_keys() -> str:
+    """The keys that people turn most, one a line, with their defaults and the beginnings of their meanings."""
     from minefleet.config.key_docs import key_docs
 
-    found = {key.path: key for key in key_docs() if key.path in COMMON_KEYS}
-    lines = (
-        f"  {path}={found[path].default}\n      {textwrap.shorten(found[path].meaning, 100, placeholder=' …')}"
-        for path in COMMON_KEYS
-    )
-    return "\n".join(("\n\nKeys that people turn most, with the defaults where no preset has others:", *lines))
+    docs = {key.path: key for key in key_docs()}
+    lines = ["\n\nKeys that people turn most, with the defaults where no preset has others:"]
+    for group, paths in COMMON_KEYS.items():
+        lines.append(f"  {group}")
+        for key in (docs[path] for path in paths.split()):
+            meaning = textwrap.shorten(key.meaning, MEANING_WIDTH, placeholder=" …")
+            lines.append(f"    {f'{key.path}={key.default}':{KEY_WIDTH}}  {meaning}")
+    return "\n".join(lines)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -244,7 +267,7 @@ def _pair(text: str) -> tuple[str, str]:
     return old, str(Path(new).expanduser().absolute())
 
 
-def positive(text: str) -> int:
+def _positive(text: str) -> int:
     """Parses an integer >= 1."""
     number = int(text)
     if number < 1:

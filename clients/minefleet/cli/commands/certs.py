@@ -15,8 +15,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.days <= MAX_DAYS:
         raise ConfigError(f"--days must be from 1 to {MAX_DAYS}, got {arguments.days}")
     if arguments.action == "init":
-        if arguments.role or arguments.out:
-            raise ConfigError("init makes the certificates of all roles in DIR; give neither ROLE nor --out")
         folders = certificates.init(arguments.directory, days=arguments.days, keep_authority=arguments.keep_authority)
     elif arguments.role not in ROLES:
         raise ConfigError(f"ROLE must be one of {', '.join(ROLES)}, got {arguments.role!r}")

@@ -16,7 +16,6 @@ from minefleet.config.keys import unknown_key
 from minefleet.config.load import COMMAND_LINE, Settings, layers_of, read_settings
 from minefleet.config.other_names import OUR_KEYS
 from minefleet.config.shards import spread
-from minefleet.core.errors import ConfigError
 from minefleet.core.repro_command import reproducible
 from minefleet.launch.fork_server import ForkServer
 from minefleet.launch.preflight import preflight
@@ -29,15 +28,11 @@ UNSET = object()
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints YAML, or what keys mean."""
-    words = list(arguments.settings)
-    if arguments.diff and arguments.action != "show":
-        raise ConfigError(f"--diff is of `config show`, not of `config {arguments.action}`")
+    config, overrides = split(arguments.settings, arguments.map_path)
     if arguments.action == "explain":
-        found = find_keys(words.pop(0) if words else "")
-        config, overrides = split(words, arguments.map_path)
-        print("\n".join(explanation(found, read_settings(config, overrides) if words else None)))
+        settings = read_settings(config, overrides) if arguments.settings else None
+        print("\n".join(explanation(find_keys(arguments.key), settings)))
         return 0
-    config, overrides = split(words, arguments.map_path)
     required(config, overrides)
     settings = read_settings(config, overrides)
     loaded = settings.of()

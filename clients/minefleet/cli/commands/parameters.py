@@ -11,11 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minefleet.cli.arguments import positive
 from minefleet.cli.output.parameters_reports import RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
-from minefleet.core.errors import ConfigError, DeadlineError, UnavailableError
+from minefleet.core.errors import DeadlineError, UnavailableError
 from minefleet.core.files import disk_bytes
 from minefleet.launch.run_checks import stored_run
 from minefleet.monitoring.stores import parameters_place
@@ -43,7 +42,12 @@ class Asked:
 
 def run(arguments: argparse.Namespace) -> int:
     """Does what is asked, prints the outcome, and returns the exit code."""
-    asked = read(arguments)
+    asked = Asked(
+        action=arguments.action,
+        run=read_run(arguments.run_dir or newest_run()),
+        version=arguments.version,
+        target=arguments.target,
+    )
     report, code = _ask(asked) or _start_tool(asked)
     if asked.action == "list":
         report["disk_bytes"] = disk_bytes(asked.run.parameters)
@@ -52,33 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         Console(soft_wrap=True).print(RENDER[asked.action](report))
     return code
-
-
-def read(arguments: argparse.Namespace) -> Asked:
-    """Splits the words into versions and options.
-
-    Raises:
-        ConfigError: If they are not what the action takes.
-    """
-    action, words, version, target = arguments.action, list(arguments.words), arguments.version or 0, None
-    if action == "export":
-        if not words:
-            raise ConfigError("give export a directory to write into")
-        target = Path(words.pop(0))
-    elif version:
-        raise ConfigError(f"--version is for export; {action} takes its version as in `pin {version}`")
-    if action in ("pin", "unpin") and words and words[0].isdecimal():
-        version = _version(words.pop(0))
-    if len(words) > 1:
-        raise ConfigError(f"give one RUN_DIR, got {' and '.join(words)}")
-    return Asked(action=action, run=read_run(Path(words[0]) if words else newest_run()), version=version, target=target)
-
-
-def _version(word: str) -> int:
-    try:
-        return positive(word)
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"a version {error}") from error
 
 
 def _ask(asked: Asked) -> tuple[Report, int] | None:

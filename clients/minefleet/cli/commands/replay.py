@@ -3,14 +3,13 @@
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
 from minefleet.cli.output.replay_reports import BUCKETS, RENDER
 from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
-from minefleet.core.errors import ConfigError, DeadlineError, NotFoundError, UnavailableError
+from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
 from minefleet.core.files import disk_bytes
 from minefleet.launch.run_checks import stored_run
 from minefleet.monitoring.stores import StoreLocation, places
@@ -21,16 +20,13 @@ from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_replay.tools"
 ONLINE = ("stats", "why-dropped")
-DEPARTURES = 100
-"""Default number of departures that are shown."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Looks, prints what it found, and returns the tool's exit code."""
-    target, directory = _paths(arguments)
-    run_ = read_run(directory or newest_run())
+    run_ = read_run(arguments.run_dir or newest_run())
     if arguments.action == "export":
-        report, code = _export(run_, target, arguments)
+        report, code = _start_tool(run_, arguments, ["--out", str(arguments.target)])
     else:
         report, code = _inspect(run_, arguments)
     if arguments.json:
@@ -38,19 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         Console(soft_wrap=True).print(RENDER[arguments.action](report))
     return code
-
-
-def _paths(arguments: argparse.Namespace) -> tuple[Path | None, Path | None]:
-    """The directory of an export, and the run's."""
-    paths: list[Path | None] = [*arguments.paths]
-    target = None
-    if arguments.action == "export":
-        if not paths:
-            raise ConfigError("give export a directory to write into")
-        target = paths.pop(0)
-    if len(paths) > 1:
-        raise ConfigError(f"give one RUN_DIR, got {' and '.join(map(str, paths))}")
-    return target, paths[0] if paths else None
 
 
 def _inspect(run_: Run, arguments: argparse.Namespace) -> tuple[Report, int]:
@@ -93,20 +76,15 @@ def _ask(place: StoreLocation, arguments: argparse.Namespace, credentials: Crede
             head = {"name": place.name, "store": str(place.store), "online": True}
             if arguments.action == "stats":
                 return head | {name: int(value) for name, value in answer.stats.items()}
-            departures = client.why_dropped(arguments.stream, arguments.limit or DEPARTURES)
+            departures = client.why_dropped(arguments.stream, arguments.limit)
         except (UnavailableError, DeadlineError):
             return None
     return head | {"departures": [departure.to_dict() for departure in departures]}
-
-
-def _export(run_: Run, target: Path | None, arguments: argparse.Namespace) -> tuple[Report, int]:
-    return _start_tool(run_, arguments, ["--out", str(target)])
 
 
 def _start_tool(run_: Run, arguments: argparse.Namespace, more: Sequence[str]) -> tuple[Report, int]:
     """Runs the tool, which reads the store."""
     options = [*more]
     options += ["--stream", arguments.stream] if arguments.stream else []
-    limit = arguments.limit or (DEPARTURES if arguments.action == "why-dropped" else None)
-    options += ["--limit", str(limit)] if limit is not None else []
+    options += ["--limit", str(arguments.limit)] if arguments.limit is not None else []
     return start_tool(MODULE, run_, arguments.action, options)

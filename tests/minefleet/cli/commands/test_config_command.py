@@ -61,7 +61,7 @@ def test_a_section_and_no_key_at_all_are_explained_by_their_keys(capsys: pytest.
     [
         (("explain", "train_config.discont"), "the nearest is train_config.discount"),
         (("explain", "num_workers_"), "num_workers"),
-        (("explain", "seed", "--diff"), "--diff is of `config show`"),
+        (("explain", "seed", "--diff"), "there is no option --diff"),
         (("show",), "give a CONFIG"),
     ],
 )

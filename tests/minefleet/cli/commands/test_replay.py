@@ -33,8 +33,8 @@ def shown(action: str, **shard: Any) -> str:
     [
         (["stats", "nowhere"], "there is no run in nowhere"),
         (["stats"], "there is no run in"),
-        (["fsck", "a", "b"], "give one RUN_DIR, got a and b"),
-        (["export"], "give export a directory"),
+        (["fsck", "a", "b"], "unrecognized arguments: b"),
+        (["export"], "the following arguments are required: DIR"),
         (["mend"], "invalid choice: 'mend'"),
         (["why-dropped", "--limit", "0"], "must be >= 1"),
     ],
