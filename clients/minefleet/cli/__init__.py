@@ -22,7 +22,7 @@ COMMANDS = {
     "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
     "status": "show how all roles of a run fare",
-    "monitor": "start a Prometheus that scrapes the roles of a run",
+    "monitor": "start a Prometheus that scrapes the roles of a run, and a Grafana that shows them",
     "watch": "serve a page that shows runs, their environments and pictures while they train",
     "eval": "play whole episodes with a checkpoint",
     "env": "play an environment alone with random actions, and report its speed and failures",

@@ -82,6 +82,8 @@ def monitor(parser: CommandParser) -> None:
     _add_run(parser)
     listen = "where Prometheus serves (default: 127.0.0.1:9090)"
     parser.add_argument("--listen", default="127.0.0.1:9090", metavar="HOST:PORT", help=listen)
+    listen = "where Grafana serves (default: 127.0.0.1:3000)"
+    parser.add_argument("--grafana-listen", default="127.0.0.1:3000", metavar="HOST:PORT", help=listen)
 
 
 def watch(parser: CommandParser) -> None:

@@ -37,6 +37,7 @@ from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
 from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, quoted, role_command
+from minefleet.monitoring.scrape_targets import keep_targets
 from minefleet.runs.run import Run
 
 LEARNER = "learner"
@@ -72,7 +73,8 @@ class RoleSupervisor:
     report: Callable[[str], None]
     """Called with every death and every decision, as text for people."""
     tick: Callable[[], None] = lambda: None
-    """Called every `TICK_S`."""
+    """Called every `TICK_S`. So is `write_targets`, and once more when all children have ended."""
+    write_targets: Callable[[], None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     _selector: selectors.BaseSelector = field(init=False, default_factory=selectors.DefaultSelector)
     _asked: int = field(init=False, default=0)
@@ -98,7 +100,8 @@ class RoleSupervisor:
                 self._drain()
             finally:
                 self._kill()
-        return ending
+                self.write_targets()
+            return ending
 
     def _watch(self) -> LaunchEnd:
         while True:
@@ -202,6 +205,7 @@ class RoleSupervisor:
                     self._asked_s = self.clock()
         if self.clock() >= self._next_tick_s:
             self._next_tick_s = self.clock() + TICK_S
+            self.write_targets()
             self.tick()
         return deaths
 
@@ -269,6 +273,7 @@ def supervisor(
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
         report=report,
         tick=tick,
+        write_targets=lambda: keep_targets(run.directory),
     )
 
 

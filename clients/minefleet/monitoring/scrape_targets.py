@@ -1,6 +1,7 @@
 """Tells Prometheus where the roles of a run are, from the files that they leave below the run directory."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,9 @@ from minefleet.core.files import write_whole
 from minefleet.monitoring.status import read_cards
 from minefleet.v1 import status_service_pb2
 
+TARGETS_FILE = "targets.json"
+"""In the run directory, as Prometheus' `file_sd` and `http_sd` have it."""
 ROLE_PREFIX = "ROLE_"
-SCRAPE_CONFIG = """\
-global: {{scrape_interval: {interval_s}s}}
-scrape_configs:
-  - job_name: minefleet
-    file_sd_configs: [{{files: [{targets}], refresh_interval: {interval_s}s}}]
-"""
 
 
 def scrape_targets(run_dir: Path) -> list[dict[str, Any]]:
@@ -30,15 +27,16 @@ def scrape_targets(run_dir: Path) -> list[dict[str, Any]]:
     ]
 
 
-def write_targets(run_dir: Path, path: Path) -> list[str]:
+def write_targets(run_dir: Path) -> list[str]:
     """Writes the targets whole, if they have changed; returns the roles' names."""
-    found = scrape_targets(run_dir)
+    found, path = scrape_targets(run_dir), run_dir / TARGETS_FILE
     text = json.dumps(found, indent=1) + "\n"
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or path.read_bytes() != text.encode():
         write_whole(path, text)
     return [target["labels"]["name"] for target in found]
 
 
-def write_scrape_config(path: Path, targets: Path, interval_s: int) -> None:
-    """Writes the configuration of a Prometheus that scrapes these targets."""
-    write_whole(path, SCRAPE_CONFIG.format(targets=json.dumps(str(targets)), interval_s=interval_s))
+def keep_targets(run_dir: Path) -> None:
+    """Writes the targets if they can be written: a run must not end because its disk is full."""
+    with suppress(OSError):
+        write_targets(run_dir)

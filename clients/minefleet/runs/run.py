@@ -10,6 +10,9 @@ RUN_DIR/
 ├── checkpoints/      latest/ and numbered ones
 ├── replay/           replay's store; with several shards, theirs: 0/, 1/, ...
 ├── parameters/       the versions
+├── roles/            where each role serves, and with which pid: one file per role
+├── targets.json      where Prometheus finds their metrics, written by the launcher
+├── monitor/          of `minefleet monitor`
 ├── videos/           of whole episodes
 └── logs/             one per role
 """

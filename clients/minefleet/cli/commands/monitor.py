@@ -1,68 +1,69 @@
-"""`minefleet monitor`: a Prometheus for one run on this machine, until Ctrl-C."""
+"""`minefleet monitor`: a Prometheus for one run on this machine, and a Grafana, until Ctrl-C."""
 
 import argparse
 import os
-import shutil
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import EXIT_FAILED, ConfigError
-from minefleet.core.parent_death import tied
-from minefleet.monitoring.scrape_targets import write_scrape_config, write_targets
+from minefleet.monitoring.monitor_programs import DEPLOY, MONITOR_DIRECTORY, MonitorProgram, grafana, prometheus
+from minefleet.monitoring.scrape_targets import TARGETS_FILE, write_targets
 from minefleet.runs.run import read_run
 
-INTERVAL_S = 5
-"""Between two scrapes, and two looks for roles that have come or gone."""
-LINES = 5
-"""Of what Prometheus said before it ended, so many are shown."""
-INSTALL = """\
+POLL_INTERVAL_S = 0.5
+LAST_LINES = 5
+"""Of what a program said before it ended, so many are shown."""
+NO_PROMETHEUS = """\
 there is no program `prometheus`: install it (on Debian and Ubuntu: apt-get install prometheus), then try again.
-One of your own needs these targets, kept current while this runs: file_sd_configs: [{{files: [{targets}]}}]"""
-GRAFANA = "in Grafana: a data source with the uid `prometheus` at this address, and the dashboards of deploy/grafana"
+One of your own finds the roles by file_sd_configs: [{{files: [{targets}]}}]"""
+NO_GRAFANA = f"""\
+No Grafana is started: that needs {DEPLOY} and the program `grafana` (https://grafana.com/grafana/download).
+In one of your own: a data source with the uid `prometheus` at this address, and the dashboards of deploy/grafana."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Starts Prometheus and keeps its targets current."""
+    """Starts the programs, and keeps the targets current until Ctrl-C or until one of them ends."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.default_int_handler)  # All end as Ctrl-C does, so that no program is left behind.
     directory = read_run(arguments.run_dir or newest_run()).directory
-    folder = directory / "monitor"
-    folder.mkdir(exist_ok=True)
-    targets, settings = folder / "targets.json", folder / "prometheus.yaml"
-    names = write_targets(directory, targets)
-    write_scrape_config(settings, targets, INTERVAL_S)
-    program = shutil.which("prometheus")
-    if program is None:
-        raise ConfigError(INSTALL.format(targets=targets))
-    command = [
-        *(program, f"--config.file={settings}", f"--storage.tsdb.path={folder / 'data'}"),
-        *(f"--web.listen-address={arguments.listen}", "--log.level=warn"),
-    ]
-    print(
-        f"Prometheus at http://{arguments.listen} scrapes {', '.join(names) or 'no role: none is up'}\n{GRAFANA}",
-        flush=True,
-    )
-    with (folder / "prometheus.log").open("w+") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | tied())
-        try:
-            return _keep(child, directory, targets, names, Path(log.name))
-        finally:
-            child.terminate()
-            child.wait()
+    names = write_targets(directory)
+    scraper = prometheus(directory, arguments.listen)
+    if scraper is None:
+        raise ConfigError(NO_PROMETHEUS.format(targets=directory / TARGETS_FILE))
+    shower = grafana(directory, arguments.grafana_listen, arguments.listen)
+    print(f"Prometheus at http://{arguments.listen} {_scraping(names)}", flush=True)
+    print(NO_GRAFANA if shower is None else f"Grafana at http://{arguments.grafana_listen}", flush=True)
+    with ExitStack() as started:
+        children = {
+            program.name: _start(program, directory / MONITOR_DIRECTORY, started)
+            for program in (scraper, shower)
+            if program is not None
+        }
+        while True:
+            for name, child in children.items():
+                if child.poll() is not None:
+                    lines = (directory / MONITOR_DIRECTORY / f"{name}.log").read_text(errors="replace").splitlines()
+                    said = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
+                    print(f"minefleet: {name} has ended with {child.returncode}:{said}", file=sys.stderr)
+                    return EXIT_FAILED
+            if (found := write_targets(directory)) != names:
+                names = found
+                print(_scraping(names), flush=True)
+            time.sleep(POLL_INTERVAL_S)
 
 
-def _keep(child: "subprocess.Popen[bytes]", directory: Path, targets: Path, names: list[str], log: Path) -> int:
-    """Keeps the targets current until Ctrl-C, or until Prometheus ends."""
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(INTERVAL_S)
-            said = "".join(f"\n    {line}" for line in log.read_text().splitlines()[-LINES:])
-            print(f"minefleet: Prometheus has ended with {child.returncode}:{said}", file=sys.stderr)
-            return EXIT_FAILED
-        if (found := write_targets(directory, targets)) != names:
-            names = found
-            print(_scraping(names), flush=True)
+def _start(program: MonitorProgram, folder: Path, started: ExitStack) -> "subprocess.Popen[bytes]":
+    """Starts a program, which ends with `started`."""
+    with (folder / f"{program.name}.log").open("w") as log:
+        variables = os.environ | program.variables
+        child = started.enter_context(subprocess.Popen(program.command, stdout=log, stderr=log, env=variables))
+    started.callback(child.terminate)
+    return child
 
 
 def _scraping(names: list[str]) -> str:

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -8,10 +9,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from tests.deploy.committed import dashboards
 from tests.deploy.programs import program
 
-from minefleet.core.errors import EXIT_CONFIG
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED
+from minefleet.monitoring.monitor_programs import grafana
 from minefleet.monitoring.scrape_targets import scrape_targets
 from minefleet.runs.run import Run
 
@@ -42,7 +47,7 @@ def test_without_prometheus_monitor_says_how_to_get_it_and_leaves_the_targets(ru
     environment = os.environ | {"PATH": ""}
     done = subprocess.run([*MONITOR, str(run.directory)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == EXIT_CONFIG and "apt-get install prometheus" in done.stderr
-    assert "127.0.0.1:7" in (run.directory / "monitor/targets.json").read_text()
+    assert "127.0.0.1:7" in (run.directory / "targets.json").read_text()
 
 
 def test_prometheus_scrapes_roles_that_are_up_and_those_that_come(run: Run) -> None:
@@ -62,6 +67,33 @@ def test_prometheus_scrapes_roles_that_are_up_and_those_that_come(run: Run) -> N
     thread.join()
     server.server_close()
     assert (found["metric"]["job"], found["value"][1]) == ("replay", "42")
+
+
+def test_a_grafana_would_show_the_dashboards_with_this_prometheus_as_their_source(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is installed where the tests run: only what it would be started with is looked at."""
+    (tmp_path / "grafana").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = grafana(run.directory, "127.0.0.1:8", "127.0.0.1:7")
+    assert found is not None and found.command[:2] == [str(tmp_path / "grafana"), "server"]
+    assert (found.variables["GF_SERVER_HTTP_ADDR"], found.variables["GF_SERVER_HTTP_PORT"]) == ("127.0.0.1", "8")
+    assert run.directory in Path(found.variables["GF_PATHS_DATA"]).parents
+    provisioning = Path(found.variables["GF_PATHS_PROVISIONING"])
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert (source["uid"], source["url"]) == ("prometheus", "http://127.0.0.1:7")
+    (provider,) = yaml.safe_load((provisioning / "dashboards/minefleet.yaml").read_text())["providers"]
+    assert sorted(path.name for path in Path(provider["options"]["path"]).iterdir()) == sorted(dashboards())
+
+
+def test_a_port_in_use_ends_monitor_with_the_last_words_of_prometheus(run: Run) -> None:
+    program("prometheus")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [*MONITOR, str(run.directory), "--listen", listen]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_FAILED
+    assert "prometheus has ended with 1" in done.stderr and "address already in use" in done.stderr
 
 
 def until_answered(query: str) -> Any:
