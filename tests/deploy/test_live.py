@@ -4,6 +4,7 @@ There is no Grafana here. What it would do, choosing jobs and instances and fill
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -19,27 +20,31 @@ from typing import Any
 import pytest
 import yaml
 from tests.conftest import COMMAND
-from tests.deploy.committed import PROMETHEUS, SELECTOR, alerts, dashboards, queries, variables
+from tests.deploy.committed import PROMETHEUS, ROOT, SELECTOR, alerts, dashboards, queries, variables
 from tests.deploy.programs import program
 from tests.role_process import TIMEOUT_S, free_address, wait_for
 
+from minefleet.monitoring.scrape_targets import TARGETS_FILE
+
 pytestmark = pytest.mark.fleet
 
-ROLES = ("replay", "parameters", "learner", "actor")
+ROLES = {"replay": 1, "parameters": 1, "learner": 1, "actor": 5}
+"""Processes of each job: four actors, and the evaluator, which is one of them."""
+FLEET = (
+    *("rollout_config.num_rollout_workers=4", "rollout_config.worker_config.num_envs=2"),
+    *("rollout_config.worker_config.envs_per_process=2", "eval_interval=10", "eval_episodes=2"),
+)
 RATE_INTERVAL = "10s"
 """Ten scrapes."""
-SILENT = {
-    "minefleet_learner_head_entropy": "CartPole's action has no named parts",
-    'ALERTS{alertstate="firing"}': "nothing is wrong",
-    'grpc_server_handled_total{grpc_code!="OK"}': "no call needs to end otherwise",
-    'grpc_server_handled_total{grpc_code=~"INTERNAL|UNKNOWN|DATA_LOSS"}': "no call fails",
-    'grpc_server_handled_total{grpc_code=~"UNAUTHENTICATED|PERMISSION_DENIED"}': "nobody is refused",
-}
-"""Parts of expressions that find nothing in a fleet that is well."""
-NAN = {
-    "minefleet_learner_eval_return_mean": "no version is evaluated",
-}
-"""Parts of expressions that find a series without a number."""
+
+
+def silent_parts() -> list[str]:
+    """Parts of expressions that find nothing in a fleet that is well, as docs/monitoring.md lists them."""
+    section = (ROOT / "docs/monitoring.md").read_text().partition("## Queries that find nothing")[2]
+    return [part.replace("\\|", "|") for part in re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)]
+
+
+SILENT = silent_parts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,8 @@ class Watched:
     """A fleet, and the Prometheus that scrapes it."""
 
     prometheus: str
-    metrics_addresses: dict[str, str]
-    """By role."""
+    run: Path
+    """The run directory."""
 
     def ask(self, path: str, **parameters: str) -> Any:
         """Asks Prometheus's API; a query that it refuses fails the test with its reason."""
@@ -69,50 +74,51 @@ class Watched:
         ready = (
             f"count_over_time(up[{RATE_INTERVAL}]) > 8 and rate(minefleet_learner_trained_steps[{RATE_INTERVAL}]) > 0"
         )
-        return bool(self.query(f"minefleet_learner_iteration > 3 and {ready}"))
+        return bool(self.query(f"minefleet_learner_iteration > 3 and minefleet_learner_eval_return_mean and {ready}"))
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Four roles that train CartPole, scraped every second under the committed job names and alerts."""
+    """A fleet that trains CartPole, scraped every second by its own targets under the committed alerts."""
     program("prometheus")
     directory = tmp_path_factory.mktemp("watched")
-    with training(directory / "run", directory / "train.log") as cards, scraping(directory, cards) as address:
-        fleet = Watched(address, cards)
+    with training(directory / "run", directory / "train.log"), scraping(directory) as address:
+        fleet = Watched(address, directory / "run")
         wait_for(fleet.is_scraped)
         yield fleet
 
 
 @contextmanager
-def training(run: Path, log: Path) -> Iterator[dict[str, str]]:
-    """Runs a fleet; yields its metrics addresses by role."""
+def training(run: Path, log: Path) -> Iterator[None]:
+    """Runs a fleet, all of whose roles are up."""
     with log.open("w") as out:
-        command = [*COMMAND, "train", "cartpole", "stop.env_steps=0", "--run-dir", str(run)]
+        command = [*COMMAND, "train", "CartPole-v1", "stop.env_steps=0", *FLEET, "--run-dir", str(run)]
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
-            wait_for(lambda: len(addresses(run)) == len(ROLES) or process.poll() is not None)
+            wait_for(lambda: len(targets(run)) == sum(ROLES.values()) or process.poll() is not None)
             assert process.poll() is None, log.read_text()
-            yield addresses(run)
+            yield
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(TIMEOUT_S)
+    assert targets(run) == []
 
 
-def addresses(run: Path) -> dict[str, str]:
-    """The metrics addresses of the roles that are up."""
-    cards = [json.loads(path.read_text()) for path in (run / "roles").glob("*.json")]
-    return {card["role"].removeprefix("ROLE_").lower(): card["metrics_address"] for card in cards if card["address"]}
+def targets(run: Path) -> list[tuple[str, str]]:
+    """Job and address of each target that the run has written."""
+    path = run / TARGETS_FILE
+    written = json.loads(path.read_text()) if path.exists() else []
+    return [(target["labels"]["job"], *target["targets"]) for target in written]
 
 
 @contextmanager
-def scraping(directory: Path, targets: dict[str, str]) -> Iterator[str]:
+def scraping(directory: Path) -> Iterator[str]:
     """Runs Prometheus; yields its address."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(PROMETHEUS / name) for name in config["rule_files"]]
-    for job in config["scrape_configs"]:
-        del job["dns_sd_configs"]
-        job["static_configs"] = [{"targets": [targets[job["job_name"]]]}]
+    found_by = {"files": [str(directory / "run" / TARGETS_FILE)], "refresh_interval": "1s"}
+    config["scrape_configs"] = [{"job_name": "minefleet", "file_sd_configs": [found_by]}]
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
     address = free_address()
     command = [
@@ -158,7 +164,7 @@ def choices(watched: Watched, board: dict[str, Any]) -> dict[str, str]:
     return chosen
 
 
-def is_excused(expression: str, excuses: dict[str, str]) -> bool:
+def is_excused(expression: str, excuses: list[str]) -> bool:
     """Whether a part of it, whatever is chosen, may find nothing."""
     plain = re.sub(r'job=~"\$job",instance=~"\$instance",?', "", expression)
     return any(part in plain for part in excuses)
@@ -173,10 +179,40 @@ def test_every_query_of_a_dashboard_finds_numbers(watched: Watched, name: str) -
         found = watched.query(filled_in(query, chosen))
         if not found and not is_excused(query, SILENT):
             empty.append(f"{place}: {query}")
-        if all(series["value"][1] == "NaN" for series in found) and not is_excused(query, {**SILENT, **NAN}):
+        if all(series["value"][1] == "NaN" for series in found) and not is_excused(query, SILENT):
             without_numbers.append(f"{place}: {query}")
     assert not empty
     assert not without_numbers
+
+
+def test_every_listed_part_is_of_a_query_or_an_alert() -> None:
+    asked = [query for board in dashboards().values() for _, query in queries(board)]
+    asked += [alert["expr"] for alert in alerts().values()]
+    assert SILENT and [part for part in SILENT if not any(is_excused(query, [part]) for query in asked)] == []
+
+
+def test_a_role_that_restarts_is_scraped_at_its_new_port(watched: Watched) -> None:
+    card = watched.run / "roles/actor-3.json"
+    before = json.loads(card.read_text())
+    os.kill(before["pid"], signal.SIGKILL)
+    wait_for(lambda: json.loads(card.read_text())["metrics_address"] not in ("", before["metrics_address"]))
+    address = json.loads(card.read_text())["metrics_address"]
+    up = 'up{name="actor-3"} == 1'
+    wait_for(lambda: [series["metric"]["instance"] for series in watched.query(up)] == [address])
+
+
+def test_monitor_scrapes_every_role_of_a_run_and_ends_with_it_by_ctrl_c(watched: Watched) -> None:
+    address = free_address()
+    command = [*COMMAND, "monitor", str(watched.run), "--listen", address]
+    monitored = Watched(address, watched.run)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as monitor:
+        wait_for(lambda: is_ready(address) or monitor.poll() is not None)
+        assert monitor.poll() is None
+        wait_for(lambda: len(monitored.query("up == 1")) == sum(ROLES.values()))
+        found = {series["metric"]["job"]: int(series["value"][1]) for series in monitored.query("count by (job) (up)")}
+        monitor.send_signal(signal.SIGINT)
+    assert found == ROLES
+    assert not is_ready(address)
 
 
 @pytest.mark.parametrize("name", alerts())
@@ -197,7 +233,7 @@ def test_prometheus_evaluates_all_alerts_and_none_fires_in_a_fleet_that_is_well(
 
 @pytest.mark.parametrize("role", ROLES)
 def test_promtool_finds_no_fault_in_what_a_role_exports(watched: Watched, role: str) -> None:
-    with urllib.request.urlopen(f"http://{watched.metrics_addresses[role]}/metrics", timeout=TIMEOUT_S) as answer:
+    with urllib.request.urlopen(f"http://{dict(targets(watched.run))[role]}/metrics", timeout=TIMEOUT_S) as answer:
         exported = answer.read()
     done = subprocess.run([program("promtool"), "check", "metrics"], input=exported, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
