@@ -61,8 +61,10 @@ def test_prometheus_scrapes_roles_that_are_up_and_those_that_come(run: Run) -> N
         assert monitor.stdout is not None and b"scrapes no role: none is up" in monitor.stdout.readline()
         leave_card(run, "replay", "ROLE_REPLAY", f"127.0.0.1:{server.server_port}")
         found = until_answered("answer")
-        monitor.send_signal(signal.SIGINT)
+        monitor.send_signal(signal.SIGHUP)  # Of a terminal that is closed; Prometheus itself takes it for a reload.
         monitor.wait(TIMEOUT_S)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", 19095))
     server.shutdown()
     thread.join()
     server.server_close()
