@@ -211,10 +211,12 @@ def read(config: str, path_map: Any = None, start: Start = start_fresh) -> Data:
     Raises:
         ConfigError: If there is no such file, preset or id, or the file is no mapping.
     """
+    if not config:
+        return {}
     path = Path(config)
-    if not config or (ENV_ID.fullmatch(config) and not path.is_file()):
+    if ENV_ID.fullmatch(config) and not path.is_file():
         tuned = preset_of_env(config)
-        return {PRESET: tuned} if tuned else {"env": {"id": config}} if config else {}
+        return {PRESET: tuned} if tuned else {"env": {"id": config}}
     if path.suffix == ".py":
         return resolve_paths(read_module(path, start), path.absolute().parent, path_map)
     if path.suffix in YAML_SUFFIXES or len(path.parts) > 1:
