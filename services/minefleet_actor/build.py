@@ -81,12 +81,11 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         abandoned=abandoned,
         wake=pool.wake,
     )
-    per_chunk = rollout.replay_buffer_config.fragments_per_chunk
     router = StreamRouter(
         name,
         pool.num_slots,
         [connect_to(shard) for shard in run.shards],
-        fragments_per_chunk=per_chunk,
+        fragments_per_chunk=rollout.replay_buffer_config.fragments_per_chunk,
         actor_index=context.index,
     )
     episodes = EpisodeRecorder(pool.num_slots, run.config.train_config.discount)
@@ -107,8 +106,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         cuts=cuts,
         camera=camera,
     )
-    is_filmed = camera.is_filming if camera is not None else lambda slot: False
-    view = SlotView(run, actor=actor, pool=pool, recorder=recorder, episodes=episodes, cuts=cuts, is_filmed=is_filmed)
+    view = SlotView(run, actor=actor, pool=pool, recorder=recorder, episodes=episodes, cuts=cuts, camera=camera)
     return ActorParts(
         actor=actor,
         batcher=batcher,

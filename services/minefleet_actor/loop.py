@@ -81,6 +81,8 @@ class SlotFailures:
     """When the last one was, on the loop's clock."""
 
 
+LACKS = {PACE: "pace", BALANCE: "balance"}
+"""Reasons for which a slot may not start a fragment that replay would take."""
 STEP, RESET, FAILED = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
 
 
@@ -177,14 +179,18 @@ class Actor:
             ),
         }
 
-    def blocked(self, among: Slots | None = None) -> Counter[str]:
-        """The number of blocked slots by reason; of `among`, or of all."""
+    def lack(self, slot: int) -> str:
+        """The reason for which a slot is blocked; empty where it is not."""
+        if self.phase[slot] != Phase.BLOCKED:
+            return ""
+        return LACKS.get(int(self._cuts.lacks[slot])) or self._router.missing(slot)
+
+    def blocked(self) -> Counter[str]:
+        """The number of blocked slots by reason."""
         is_blocked = self.phase == Phase.BLOCKED
-        if among is not None:
-            is_blocked &= np.isin(np.arange(len(is_blocked)), among)
         lacks = np.where(is_blocked, self._cuts.lacks, 0)
         lacking = self._router.count_blocked(is_blocked & (lacks == 0))
-        for lack, reason in ((PACE, "pace"), (BALANCE, "balance")):
+        for lack, reason in LACKS.items():
             if slots := int(np.count_nonzero(lacks == lack)):
                 lacking[reason] = slots
         return lacking

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError, NotFoundError, UnavailableError
+from minefleet.core.readable_text import readable
 from minefleet.core.tree import Tree, flatten
 from minefleet.rpc.durations import duration
 from minefleet.runs.run import Run
@@ -24,6 +25,7 @@ from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.picture import Frame, to_rgb
+from minefleet_actor.video.video_recorder import Camera
 
 Slot = slots_service_pb2.Slot
 STATES = {
@@ -49,14 +51,14 @@ class SlotView:
         recorder: Recorder,
         episodes: EpisodeRecorder,
         cuts: FreshnessCuts,
-        is_filmed: Callable[[int], bool],
+        camera: Camera | None,
     ) -> None:
         self._actor = actor
         self._pool = pool
         self._recorder = recorder
         self._episodes = episodes
         self._cuts = cuts
-        self._is_filmed = is_filmed
+        self._camera = camera
         self._lens: Callable[[int], NDArray[Any]] | None = make_lens(run, pool) if can_film(run) else None
         self._renders = run.frame_shape is not None
         self._watched_until: dict[int, float] = {}
@@ -94,16 +96,16 @@ class SlotView:
         now = time.monotonic()
         for slot in [slot for slot, until in list(self._watched_until.items()) if until < now]:
             del self._watched_until[slot]
-            if not self._is_filmed(slot):
+            if self._camera is None or not self._camera.is_filming(slot):
                 self._pool.film(slot, False)
 
     def _slot(self, slot: int, *, is_resetting: bool) -> Slot:
         steps, episode_return = self._episodes.so_far(slot)
         shown = Slot(
             state=self._state(slot, is_resetting=is_resetting),
-            reason="".join(self._actor.blocked(np.array([slot]))),
+            reason=self._actor.lack(slot),
             age=duration(max(0.0, self._cuts.command_age_s(slot))),
-            task=_valid(self._recorder.plays(slot)),
+            task=readable(self._recorder.plays(slot)),
             episode_steps=steps,
             episode_return=episode_return,
         )
@@ -130,13 +132,8 @@ class SlotView:
         if failures is not None:
             shown.failures = failures.count
             age = duration(time.monotonic() - failures.last_s)
-            last = slots_service_pb2.SlotFailure(kind=failures.last.kind, text=_valid(failures.last.text), age=age)
+            last = slots_service_pb2.SlotFailure(kind=failures.last.kind, text=readable(failures.last.text), age=age)
             shown.last_failure.CopyFrom(last)
-
-
-def _valid(text: str) -> str:
-    """A text as UTF-8 can say it: errors that name files may hold what is none."""
-    return text.encode(errors="replace").decode()
 
 
 def action_text(action: Tree) -> str:

@@ -19,9 +19,11 @@ from minefleet.config import ServicesConfig
 from minefleet.config.load import load
 from minefleet.launch import ports
 from minefleet.launch.preflight import preflight
-from minefleet.monitoring.status import read_status
+from minefleet.monitoring.slots import list_slots
+from minefleet.monitoring.status import read_cards, read_status
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
+from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 
@@ -147,6 +149,8 @@ def test_actor_status_shows_its_state_and_why_slots_are_blocked(fleet: Any) -> N
     _, shown = figures(run)
     assert shown["failed_by_exception"] == shown["env_failures"] >= 2
     assert shown["blocked_for_room"] == 2
+    (card,) = (card for card in read_cards(run.directory) if card["name"] == "actor-0")
+    assert [(slot.state, slot.reason) for slot in list_slots(card, NOTHING)] == [("blocked", "room")] * 2
     processes["replay"].send_signal(signal.SIGCONT)
     before = sample(run, "env_steps_total")
     wait_for(lambda: sample(run, "env_steps_total") > before + 20)

@@ -152,6 +152,10 @@ class StreamRouter:
         """Replay's latest verdict on the slot's stream."""
         return self._shard(slot).permits.verdict(self.stream(slot))
 
+    def missing(self, slot: int) -> str:
+        """The reason for which a slot waits whose next fragment replay does not take yet."""
+        return self._shard(slot).missing
+
     def count_blocked(self, blocked: NDArray[np.bool_]) -> Counter[str]:
         """The number of blocked slots, of [S] bool, for each reason."""
         counts = np.bincount(self.shard_of[blocked], minlength=len(self._shards)).tolist()
