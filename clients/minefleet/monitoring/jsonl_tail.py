@@ -2,11 +2,12 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 BLOCK_BYTES = 65536
-"""At the end of a file, in which its last row is looked for at first."""
+"""Of the end of a file, in which its last row is looked for at first."""
 
 
 class MetricsTail:
@@ -60,13 +61,43 @@ def last_row(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with path.open("rb") as file:
-        end, size = file.seek(0, os.SEEK_END), BLOCK_BYTES
-        while True:
-            file.seek(max(0, end - size))
-            lines = file.read(min(end, size)).rpartition(b"\n")[0].split(b"\n")
-            if len(lines) > 1 or size >= end:
-                return json.loads(lines[-1]) if lines[-1] else {}
-            size *= 2
+        return next((row for _, row in rows_backwards(file, 0, whole_bytes(file))), {})
+
+
+def whole_bytes(file: IO[bytes]) -> int:
+    """The bytes up to the end of the last whole line."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - BLOCK_BYTES)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def rows_backwards(file: IO[bytes], begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows between two places at which lines begin, the last one first, each with its place."""
+    size = BLOCK_BYTES
+    while end > begin:
+        start = max(begin, end - size)
+        file.seek(start)
+        lines = file.read(end - start).splitlines(keepends=True)
+        for line in reversed(lines if start == begin else lines[1:]):
+            end -= len(line)
+            if row := parse_row(line):
+                yield end, row
+        size *= 4  # A line may be longer than a block.
+
+
+def parse_row(line: bytes) -> dict[str, Any]:
+    """The row in a line; {} where there is none, as after a crash of the machine."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

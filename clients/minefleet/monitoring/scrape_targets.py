@@ -7,11 +7,11 @@ from typing import Any
 
 from minefleet.core.files import write_whole
 from minefleet.monitoring.status import read_cards
+from minefleet.rpc.enum_names import role_word
 from minefleet.v1 import status_service_pb2
 
 TARGETS_FILE = "targets.json"
 """In the run directory, as Prometheus' `file_sd` and `http_sd` have it."""
-ROLE_PREFIX = "ROLE_"
 
 
 def scrape_targets(run_dir: Path) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def scrape_targets(run_dir: Path) -> list[dict[str, Any]]:
     return [
         {
             "targets": [card["metrics_address"]],
-            "labels": {"job": card["role"].removeprefix(ROLE_PREFIX).lower(), "name": card["name"]},
+            "labels": {"job": role_word(status_service_pb2.Role.Value(card["role"])), "name": card["name"]},
         }
         for card in read_cards(run_dir)
         if card["metrics_address"] and card["role"] in roles

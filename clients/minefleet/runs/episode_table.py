@@ -2,11 +2,12 @@
 
 import csv
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from minefleet.core.readable_text import last_lines
 
 EPISODE_COLUMNS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
@@ -46,11 +47,8 @@ def read_last_episodes(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with path.open("rb") as file:
-        header, size = file.readline(), file.seek(0, os.SEEK_END)
-        file.seek(max(len(header), size - LAST_BYTES))
-        text = file.read()
-    whole = text if size - LAST_BYTES <= len(header) else text.partition(b"\n")[2]
-    return _rows((header + whole).decode(errors="replace"))
+        header = file.readline()
+    return _rows(header.decode(errors="replace") + last_lines(path, LAST_BYTES, begin=len(header)))
 
 
 def _rows(text: str) -> list[dict[str, Any]]:

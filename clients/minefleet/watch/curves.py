@@ -4,13 +4,14 @@ Rows are found by their position in bytes: a row at a place is the first that be
 steps and time, so that a range is found by bisection, and a long one is thinned by taking rows at even distances.
 """
 
-import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
+
+from minefleet.monitoring.jsonl_tail import parse_row, rows_backwards, whole_bytes
 
 AXES = ("iteration", "env_steps", "wall_s")
 WHOLE_BYTES = 2 * 2**20
@@ -42,7 +43,7 @@ def read_curves(
     if not path.exists():
         return Curves(rows=[], total=0, is_thinned=False)
     with path.open("rb") as file:
-        size = _whole_bytes(file)
+        size = whole_bytes(file)
         first = _find(file, size, axis, begin)
         last = max(first, _find(file, size, axis, end, after=True))
         rows = list(_rows_between(file, first, last)) if last - first <= WHOLE_BYTES else []
@@ -50,20 +51,11 @@ def read_curves(
             return Curves(rows=rows, total=len(rows), is_thinned=False)
         places = (first + (last - first) * number // points for number in range(points))
         taken = {start: row for start, row in (_row_at(file, place, last) for place in places) if row is not None}
-        if newest := _last_row(file, first, last):
-            taken[newest[0]] = newest[1]
+        newest = (found for found in rows_backwards(file, first, last) if _has_place(found[1]))
+        taken |= dict(islice(newest, 1))
         sampled = [row for _, row in sorted(taken.items())]
         total = sampled[-1]["iteration"] - sampled[0]["iteration"] + 1 if sampled else 0
         return Curves(rows=sampled, total=len(rows) or total, is_thinned=True)
-
-
-def newest_row(path: Path) -> Row:
-    """The last whole row of a run; {} where there is none."""
-    if not path.exists():
-        return {}
-    with path.open("rb") as file:
-        found = _last_row(file, 0, _whole_bytes(file))
-    return found[1] if found else {}
 
 
 def numbers(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
@@ -73,19 +65,6 @@ def numbers(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
             yield from numbers(value, f"{prefix}{name}.")
         elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             yield f"{prefix}{name}", value if value is not None and math.isfinite(value) else None
-
-
-def _whole_bytes(file: IO[bytes]) -> int:
-    """The bytes up to the end of the last whole row."""
-    end, block = file.seek(0, os.SEEK_END), 65536
-    while end > 0:
-        start = max(0, end - block)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def _row_at(file: IO[bytes], place: int, end: int) -> tuple[int, Row | None]:
@@ -99,34 +78,19 @@ def _row_at(file: IO[bytes], place: int, end: int) -> tuple[int, Row | None]:
     return end, None
 
 
-def _last_row(file: IO[bytes], first: int, end: int) -> tuple[int, Row] | None:
-    """The last row between two places, and where it begins."""
-    block = 65536
-    while True:
-        start = max(first, end - block)
-        file.seek(start)
-        lines, place = file.read(end - start).splitlines(keepends=True), end
-        for line in reversed(lines if start == first else lines[1:]):
-            place -= len(line)
-            if row := _parse(line):
-                return place, row
-        if start == first:
-            return None
-        block *= 4
-
-
 def _rows_between(file: IO[bytes], first: int, last: int) -> Iterator[Row]:
     file.seek(first)
     return (row for line in file.read(last - first).splitlines() if (row := _parse(line)))
 
 
 def _parse(line: bytes) -> Row | None:
-    """The row in a line; None where there is none, as after a crash of the machine."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and all(isinstance(row.get(axis), int | float) for axis in AXES) else None
+    """The row in a line; None where there is none that has its place on all axes."""
+    row = parse_row(line)
+    return row if _has_place(row) else None
+
+
+def _has_place(row: Row) -> bool:
+    return all(isinstance(row.get(axis), int | float) for axis in AXES)
 
 
 def _find(file: IO[bytes], size: int, axis: str, bound: float, *, after: bool = False) -> int:

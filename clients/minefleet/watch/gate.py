@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from minefleet.core.readable_text import readable
 from minefleet.monitoring.status import LOOPBACK_HOSTS
 
 COOKIE = "minefleet-watch"
@@ -66,8 +67,3 @@ class Gate:
 def refusal(code: int, text: str) -> Response:
     """An answer that says in one sentence why there is no other."""
     return JSONResponse({"error": readable(text)}, code)
-
-
-def readable(text: str) -> str:
-    """A text with question marks for the bytes of names that are no UTF-8."""
-    return text.encode(errors="replace").decode()

@@ -20,10 +20,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from minefleet.core.errors import ContractError, FleetError, NotFoundError, RejectedError
+from minefleet.core.readable_text import last_lines, readable
 from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs
 from minefleet.watch.curves import AXES, read_curves
-from minefleet.watch.gate import Gate, readable, refusal
+from minefleet.watch.gate import Gate, refusal
 from minefleet.watch.machine_load import machine_load
 
 PAGE = Path(__file__).parent / "page"
@@ -196,7 +197,7 @@ def _logs(directory: Path, _: Request) -> Any:
 
 def _log(directory: Path, request: Request) -> Response:
     size = min(_number(request.query_params.get("bytes", "65536")), MAX_LOG_BYTES)
-    return PlainTextResponse(runs.end_of(_named(runs.log_files(directory), request), size))
+    return PlainTextResponse(last_lines(_named(runs.log_files(directory), request), size))
 
 
 def _video(directory: Path, request: Request) -> Response:

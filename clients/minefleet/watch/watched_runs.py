@@ -1,6 +1,5 @@
 """Finds the runs that are watched, and reads what their files say."""
 
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,9 @@ from typing import Any
 import yaml
 
 from minefleet.core.errors import FleetError, NotFoundError
+from minefleet.core.readable_text import readable
 from minefleet.core.tree import flatten
+from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slots import SlotStatus, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
@@ -22,8 +23,7 @@ from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.retention import numbered
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
-from minefleet.watch.curves import Row, newest_row, numbers, read_curves
-from minefleet.watch.gate import readable
+from minefleet.watch.curves import AXES, Row, numbers, read_curves
 
 MARKED_POINTS = 2000
 """Rows in which evaluations are looked for: each stands in all rows until the next one."""
@@ -65,7 +65,7 @@ def _changed_s(path: Path) -> float:
 def summary(name: str, directory: Path) -> dict[str, Any]:
     """A run's newest numbers, and whether a process of it lives on this machine."""
     metrics = directory / METRICS_FILE
-    row = dict(numbers(newest_row(metrics)))
+    row = dict(numbers(last_row(metrics)))
     shown = {key: row.get(key) for key in ("iteration", "env_steps", "episode_return_mean", "wall_s")}
     updated_s = _changed_s(metrics) or _changed_s(directory / RUN_FILE)
     is_live = any(_lives(card, updated_s) for card in read_cards(directory))
@@ -116,7 +116,7 @@ def _open_run(directory: Path, _changed: int) -> Run:
 
 def details(name: str, directory: Path) -> dict[str, Any]:
     """The configuration, the spaces, and the names of what can be drawn."""
-    run, row = open_run(directory), newest_row(directory / METRICS_FILE)
+    run, row = open_run(directory), last_row(directory / METRICS_FILE)
     places = {"metrics": run.metrics, "episodes": run.episodes, "logs": run.logs, "checkpoints": run.checkpoints}
     return {
         "id": name,
@@ -142,7 +142,7 @@ def marks(directory: Path) -> dict[str, Any]:
 
 
 def _evaluation(row: Row, mean: float) -> Row:
-    place = {axis: row[axis] for axis in ("iteration", "env_steps", "wall_s")}
+    place = {axis: row[axis] for axis in AXES}
     return place | {"policy_version": row["eval_policy_version"], "return_mean": mean}
 
 
@@ -199,7 +199,7 @@ def frame(directory: Path, actor: str, slot: int) -> Any:
 
 def failures(directory: Path, actors: list[Row]) -> dict[str, Any]:
     """Failed episodes by kind, the last ones, and the last failure of each slot of these actors."""
-    row = newest_row(directory / METRICS_FILE)
+    row = last_row(directory / METRICS_FILE)
     failed = [
         {"actor": actor["name"], "slot": slot["slot"], "failures": slot["failures"], **slot["last_failure"]}
         for actor in actors
@@ -251,12 +251,3 @@ def files_in(directory: Path, below: str, pattern: str) -> dict[str, Path]:
     root, folder = directory.resolve(), directory / below
     found = sorted(folder.glob(pattern)) if folder.is_dir() else []
     return {readable(path.name): path for path in found if path.is_file() and path.resolve().is_relative_to(root)}
-
-
-def end_of(path: Path, size: int) -> str:
-    """The last whole lines of a text, of at most `size` bytes."""
-    with path.open("rb") as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - size)
-        file.seek(begin)
-        text = file.read(size)
-    return (text.partition(b"\n")[2] if begin else text).decode(errors="replace")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.minefleet.watch.page_server import row_of
 
-from minefleet.watch.curves import newest_row, read_curves
+from minefleet.monitoring.jsonl_tail import last_row
+from minefleet.watch.curves import read_curves
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -46,8 +47,8 @@ def test_curves_of_a_range_are_the_rows_that_a_slow_search_finds(
 def test_curves_leave_out_a_line_without_end_and_lines_that_are_no_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "m", json.dumps(row_of(1)), "\0\0\0", "[]", "[" * 100000, "{}", json.dumps(row_of(2)), "{")
     assert [row["iteration"] for row in read_curves(path, points=10).rows] == [1, 2]
-    assert newest_row(path)["iteration"] == 2
-    assert newest_row(write(path, "{")) == newest_row(tmp_path / "none") == {}
+    assert last_row(path)["iteration"] == 2
+    assert last_row(write(path, "{")) == last_row(tmp_path / "none") == {}
 
 
 def test_columns_have_none_where_a_row_has_no_finite_number(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import EXIT_FAILED, ConfigError
+from minefleet.launch.role_process import quoted
 from minefleet.monitoring.monitor_programs import DEPLOY, MONITOR_DIRECTORY, MonitorProgram, grafana, prometheus
 from minefleet.monitoring.scrape_targets import TARGETS_FILE, write_targets
 from minefleet.runs.run import read_run
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             for name, child in children.items():
                 if child.poll() is not None:
                     lines = (directory / MONITOR_DIRECTORY / f"{name}.log").read_text(errors="replace").splitlines()
-                    said = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
+                    said = quoted("\n".join(lines[-LAST_LINES:]))
                     print(f"minefleet: {name} has ended with {child.returncode}:{said}", file=sys.stderr)
                     return EXIT_FAILED
             if (found := write_targets(directory)) != names:
