@@ -70,11 +70,13 @@ class Watched:
         return list(self.ask("query", query=expression)["result"])
 
     def is_scraped(self) -> bool:
-        """Whether there are enough samples for rates, none of them NaN, as some are until the first iteration ends."""
+        """Whether there are enough samples for rates, none of them NaN, as some are until the first evaluation ends."""
         ready = (
             f"count_over_time(up[{RATE_INTERVAL}]) > 8 and rate(minefleet_learner_trained_steps[{RATE_INTERVAL}]) > 0"
         )
-        return bool(self.query(f"minefleet_learner_iteration > 3 and minefleet_learner_eval_return_mean and {ready}"))
+        return bool(
+            self.query(f"minefleet_learner_iteration > 3 and minefleet_learner_eval_return_mean > 0 and {ready}")
+        )
 
 
 @pytest.fixture(scope="module")
