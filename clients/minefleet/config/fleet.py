@@ -12,6 +12,8 @@ from minefleet.config.train import TrainConfig
 from minefleet.core.errors import ConfigError
 
 OUR_TRAINER = "PPOTrainer"
+OUR_TRACKERS = ("tensorboard", "wandb", "mlflow")
+"""Each is switched on by a key of its name."""
 WANDB_KEYS = tuple(
     (
         "entity group job_type notes tags mode anonymous force reinit save_code settings allow_val_change "
@@ -115,6 +117,12 @@ class LoggerConfig:
         for key in self.init:
             if key not in WANDB_KEYS:
                 raise ConfigError(f"logger_config.init.{key} must be one of {', '.join(WANDB_KEYS)}")
+
+    @property
+    def tracker_names(self) -> list[str]:
+        """The names of the trackers that are asked for."""
+        ours = [name for name in OUR_TRACKERS if getattr(self, name)]
+        return ours + [name for name in self.trackers if name not in ours]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from minefleet.launch.run_checks import (
     check_checkpoint,
     check_resume,
     check_shards,
+    check_trackers,
     check_trainer,
     check_vacant,
     check_writable,
@@ -51,6 +52,7 @@ def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh, of
     check_writable(draft.replay, "rollout_config.replay_buffer_config.database_config.path")
     trained = check_resume(config.train_config)
     check_trainer(config, start)
+    check_trackers(config, start)
     services = claim(config.services)
     found = preflight(config, start, None if of is None else lambda schema: spread(of(schema)))
     if trained not in (None, found.architecture):
@@ -77,6 +79,7 @@ def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fre
     check_checkpoint(previous)
     check_writable(previous.directory)
     check_trainer(config, start)
+    check_trackers(config, start)
     services = claim(config.services, previous.config.services)
     found = preflight(config, start)
     if found.schema.fingerprint != previous.schema.fingerprint:

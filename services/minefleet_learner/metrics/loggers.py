@@ -84,7 +84,7 @@ class MetricsLogger:
             ConfigError: If there is no such tracker, or its package is missing.
         """
         run, config = self._run, self._run.config.logger_config
-        makers = {name: tracker.find(name) for name in tracker.names(config)}
+        makers = {name: tracker.find(name) for name in config.tracker_names}
         self._rows = JsonLines(run.metrics, after_iteration=state.iteration)
         self._episodes = EpisodeTable(run.episodes, after_iteration=state.iteration)
         tracked = tracked_run(run, state)

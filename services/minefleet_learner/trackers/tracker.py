@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from minefleet.config import LoggerConfig
 from minefleet.core.errors import ConfigError
 
 ENTRY_POINTS = "minefleet.trackers"
@@ -70,12 +69,6 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Delivers what is buffered. The process ends soon after, whether this has returned or not."""
         ...
-
-
-def names(config: LoggerConfig) -> list[str]:
-    """The names of the trackers that a configuration asks for."""
-    ours = [name for name in BUILT_IN if getattr(config, name)]
-    return ours + [name for name in config.trackers if name not in ours]
 
 
 def find(name: str) -> Callable[[], Tracker]:

@@ -258,7 +258,9 @@ def test_paths_may_have_an_equals_sign(cli: Cli, old_run: Run, tmp_path: Path) -
     assert cli("train", "--resume", "runs/lr=0.1", reached).returncode == 0
     refused(cli("train", "--resume", "runs/lr=0.2"), "there is no run in runs/lr=0.2")
     refused(cli("env", "runs/lr=0.1", "policy.gru=2"), "policy.gru")
-    assert cli("train", "--resume", reached).returncode == 0
+    assert cli("train", "--resume", reached, "seed=3").stderr.startswith(
+        "minefleet: changed: seed=3 (was 0), train_config.num_iterations=3 (was "
+    )
 
 
 def test_seeds_beyond_64_bits_are_refused_by_options_too(cli: Cli, old_run: Run) -> None:
@@ -341,4 +343,10 @@ def test_a_trainer_that_is_none_ends_the_command_before_a_role_starts(cli: Cli, 
     done = cli("train", "cartpole", "trainer_name=pathlib:Path", "--run-dir", "run")
     assert done.returncode == 2
     assert "trainer_name=pathlib:Path is the class Path" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_is_not_installed_ends_the_command_before_a_role_starts(cli: Cli, tmp_path: Path) -> None:
+    done = cli("train", "cartpole", "logger_config.trackers=[comet]", "--run-dir", "run")
+    refused(done, "logger_config.trackers must name some of", "got 'comet'")
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ from minefleet_learner.trackers.tensorboard_tracker import TensorBoardTracker
 
 def test_names_of_flags_and_of_the_list_are_joined_once() -> None:
     config = LoggerConfig(wandb=True, mlflow=True, trackers=["mine", "wandb"])
-    assert tracker.names(config) == ["wandb", "mlflow", "mine"]
+    assert config.tracker_names == ["wandb", "mlflow", "mine"]
 
 
 def test_find_of_one_of_ours_makes_it() -> None:

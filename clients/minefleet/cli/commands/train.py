@@ -39,7 +39,7 @@ from minefleet.launch.role_process import last_record, lines_since, quoted, role
 from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, is_rank, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
-from minefleet.runs.run import RUN_FILE, Run, read_run, to_dict
+from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
 
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",
@@ -202,6 +202,10 @@ def _resume(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> in
     def changed(previous: Run) -> FleetConfig:
         merged = merge(to_dict(previous.config), str(directory / RUN_FILE), overrides)
         check_serial(merged, arguments)
+        before, now = flat_keys(to_dict(previous.config)), flat_keys(to_dict(merged))
+        changes = [f"{key}={now[key]} (was {before.get(key)})" for key in now if now[key] != before.get(key)]
+        if changes:
+            print(f"minefleet: changed: {', '.join(changes)}", file=sys.stderr)
         return merged
 
     train = train_serially if arguments.serial else train_fleet
