@@ -50,9 +50,13 @@ def fleets_own(python: str) -> Sequence[str]:
 
 
 def environment(python: str) -> dict[str, str]:
-    """The variables of its process. Cores go to processes, not to threads of NumPy in each of them."""
+    """The variables of its process. Cores go to processes, not to threads of NumPy in each of them.
+
+    Where there is no screen, SDL looks for none: pygame, which draws Gymnasium's frames, would print an error.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in fleets_own(python)}
-    return dict({"OMP_NUM_THREADS": "1"}, **kept)
+    headless = {} if {"DISPLAY", "WAYLAND_DISPLAY"} & kept.keys() else {"SDL_VIDEODRIVER": "dummy"}
+    return dict({"OMP_NUM_THREADS": "1", **headless}, **kept)
 
 
 def import_path(python: str) -> list[str]:

@@ -97,6 +97,6 @@ def _frame_shape(config: Mapping[str, Any], seed: int) -> list[int]:
     except Exception as error:
         raise RefusedError(
             "the environment cannot render frames for videos, and its observation has no pixels: "
-            f"{in_one_line(error)}; make it support render_mode='rgb_array', or set "
+            f"{in_one_line(error)}; make it with render_mode='rgb_array', or film nothing: no --video, and "
             "train_config.record_video_interval=0"
         ) from error

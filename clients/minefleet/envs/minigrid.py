@@ -11,5 +11,8 @@ def flat(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:  # noqa: A002  # As
     """An environment that shows what lies ahead, and no mission.
 
     obs     [147] uint8: 7 by 7 cells, of each the numbers of its object, its colour and its state
+
+    It draws only what is filmed.
     """
-    return FlattenObservation(ImgObsWrapper(gymnasium.make(f"minigrid:{id}", **kwargs)))
+    made = gymnasium.make(f"minigrid:{id}", **{"render_mode": "rgb_array", **kwargs})
+    return FlattenObservation(ImgObsWrapper(made))

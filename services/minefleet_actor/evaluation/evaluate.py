@@ -30,7 +30,7 @@ def main() -> int:
             arguments.seed = run.config.seed + SEED_OFFSET
         summary = evaluate(run, trained, arguments)
     except (FleetError, OSError) as error:
-        print(error, file=sys.stderr)  # noqa: T201  # This module is a command.
+        print(f"minefleet: {error}", file=sys.stderr)  # noqa: T201  # This module is a command.
         return 2
     print(json.dumps(summary) if arguments.json else describe(summary))  # noqa: T201
     return 0
@@ -104,8 +104,9 @@ def describe(summary: dict[str, Any]) -> str:
     is_fresh = summary["policy_version"] is None
     policy = "a policy without training" if is_fresh else f"policy version {summary['policy_version']}{after}"
     hint = "" if is_fresh or summary["actions"] == "sampled" else " (--sample draws them as in training)"
+    episodes = "1 episode" if summary["episodes"] == 1 else f"{summary['episodes']} episodes"
     lines = [
-        f"{summary['episodes']} episodes: return {summary['return_mean']:.2f} ± {summary['return_std']:.2f} "
+        f"{episodes}: return {summary['return_mean']:.2f} ± {summary['return_std']:.2f} "
         f"(worst {summary['return_min']:.2f}), length {summary['length_mean']:.0f}, "
         f"{policy}, {summary['actions']} actions{hint}"
     ]

@@ -15,7 +15,7 @@ from minefleet.policies.weight_arrays import to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import inspect_policy
-from minefleet_actor.evaluation.evaluate import evaluate, parse
+from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse
 
 SURENESS = 0.75
 """Of the likelier action."""
@@ -60,3 +60,18 @@ def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Ru
 def test_the_mode_is_taken_unless_samples_are_asked_for(run: Run) -> None:
     deviation = np.sqrt(SURENESS * (1 - SURENESS) / (50 * STEPS)) * STEPS
     assert abs(return_of(run, "--sample") - SURENESS * STEPS) < 5 * deviation
+
+
+@pytest.mark.parametrize(("episodes", "words"), [(1, "1 episode: "), (2, "2 episodes: ")])
+def test_the_text_counts_episodes_in_english(run: Run, episodes: int, words: str) -> None:
+    (checkpoint,) = (path for path in run.checkpoints.iterdir() if path.name != "latest")
+    arguments = parse([str(checkpoint), "--episodes", str(episodes), "--seed", "3"])
+    assert describe(evaluate(run, inspect_policy(checkpoint), arguments)).startswith(words)
+
+
+def test_an_evaluation_that_cannot_start_is_refused_as_every_command_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["eval", str(tmp_path / "nowhere")])
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("minefleet: ")
