@@ -25,6 +25,12 @@ CARD_KEYS = {"name": str, "role": str, "pid": int, "address": str, "metrics_addr
 TIMEOUT_S = 2.0
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Only there does a card's pid mean a process of this machine."""
+TLS_FAILURES = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is of another authority, or not valid now",
+    "Hostname Verification Check failed": "its certificate is another role's",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS, and this run has certificates",
+}
+"""Part of gRPC's message -> the reason for people. Other reasons of a role that is away say nothing to them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +104,10 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
         with connect(known.address, peer, credentials) as channel, translated():
             stub = status_service_pb2_grpc.StatusServiceStub(channel)
             answer = stub.Describe(status_service_pb2.DescribeRequest(), timeout=TIMEOUT_S)
-    except (UnavailableError, DeadlineError):
-        return _absent(known, "unreachable")
+    except (UnavailableError, DeadlineError) as error:
+        return _absent(
+            known, "unreachable", next((TLS_FAILURES[part] for part in TLS_FAILURES if part in str(error)), "")
+        )
     except ValueError:
         return replace(known, state="unreachable", detail="its card names a role that there is not")
     except FleetError as error:

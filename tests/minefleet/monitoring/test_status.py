@@ -8,8 +8,11 @@ import pytest
 from rich.console import Console
 
 from minefleet.cli.output.status_screen import render
+from minefleet.config.security import SecurityConfig
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.status import read_status
+from minefleet.monitoring.status import ask, read_cards, read_status
+from minefleet.rpc import certificates
+from minefleet.rpc.credentials import NOTHING, Credentials, read_credentials
 from minefleet.runs.run import Run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.role_context import RoleContext
@@ -28,8 +31,14 @@ ROW = {
 
 
 @contextmanager
-def replay_up(run: Run) -> Iterator[RoleContext]:
-    context = RoleContext(run=run, role=status_service_pb2.ROLE_REPLAY, name="replay", metrics_address="127.0.0.1:9")
+def replay_up(run: Run, credentials: Credentials = NOTHING) -> Iterator[RoleContext]:
+    context = RoleContext(
+        run=run,
+        role=status_service_pb2.ROLE_REPLAY,
+        name="replay",
+        metrics_address="127.0.0.1:9",
+        credentials=credentials,
+    )
     with serving(context, "127.0.0.1:0"):
         yield context
 
@@ -74,6 +83,22 @@ def test_status_of_a_role_that_was_killed_is_one_short_line(run: Run) -> None:
     card.write_text(json.dumps({**left, "pid": ended.pid, "address": ""}))
     assert read_status(run.directory).roles[0].state == "gone"
     assert sum("replay" in line for line in shown(run).splitlines()) == 1
+
+
+def test_status_of_a_role_that_tls_refuses_says_why(run: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        certificates.init(tmp_path / name)
+    ours, others = (SecurityConfig(certificates=str(tmp_path / name)) for name in ("a", "b"))
+    operator = read_credentials(ours, "operator")
+    for served, reason in (
+        (read_credentials(ours, "replay"), ""),
+        (read_credentials(others, "replay"), "another authority"),
+        (read_credentials(ours, "actor"), "another role's"),
+        (Credentials(), "speaks no TLS"),
+    ):
+        with replay_up(run, served):
+            (role,) = (ask(card, operator) for card in read_cards(run.directory))
+        assert (reason in role.detail) and (role.state == "unreachable") is bool(reason)
 
 
 def test_status_shows_numbers_in_one_order_and_in_units_that_people_read(run: Run) -> None:
