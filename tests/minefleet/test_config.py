@@ -214,7 +214,7 @@ def test_a_wrong_key_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
         ("nowhere.py", r"there is no file nowhere\.py"),
         ("broken.yaml", r"broken\.yaml is no YAML: .* in line 4"),
         ("list.yaml", r"list\.yaml must hold keys and values"),
-        ("empty.py", r"has none of online_dict, env_generator, policy_generator"),
+        ("empty.py", r"has none of online_dict, env_generator, policy_generator; .* env\.generator=empty\.py:NAME"),
         ("raising.py", r"ValueError: out of luck .*raising\.py, line 1\)"),
         ("leaving.py", "exit code 3"),
         ("settings.py", "online_dict must be a dict, got a int"),

@@ -37,7 +37,10 @@ def answer(path: Path) -> dict[str, Any]:
     data = _plain(settings, path)
     found = [name for name in GENERATORS if callable(getattr(module, name, None))]
     if not data and not found:
-        raise ConfigError(f"{path} has none of {SETTINGS}, {', '.join(GENERATORS)}")
+        raise ConfigError(
+            f"{path} has none of {SETTINGS}, {', '.join(GENERATORS)}; what is called otherwise is named by a key: "
+            f"env.generator={path.name}:NAME"
+        )
     for name in found:
         section = data.setdefault(GENERATORS[name], {})
         section["generator"] = f"{path}:{name}"

@@ -110,7 +110,7 @@ class RoleSupervisor:
                 if ending is not None:
                     return ending
             if self._asked:
-                self.report("stopping: the learner writes a checkpoint, then the others drain (once more to kill)")
+                self.report("stopping: a checkpoint first, then the other roles (once more to kill)")
                 return LaunchEnd(stopped_by="signal", reason="asked to stop")
             for child in self.children:
                 if child.due_s is not None and self.clock() >= child.due_s:

@@ -50,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 def find_keys(word: str) -> list[KeyDoc]:
     """The keys that a word means: a key, all of a section, those of this last name, or ours for a name of others.
 
+    A word that is none of these means the keys whose names or meanings contain it.
+
     Raises:
         ConfigError: If there is none; names the nearest.
     """
@@ -58,6 +60,7 @@ def find_keys(word: str) -> list[KeyDoc]:
         lambda key: f"{key.path}.".startswith(f"{word}." if word else ""),
         lambda key: key.name == word or key.path == OUR_KEYS.get(word),
         lambda key: word.startswith(f"{key.path}."),
+        lambda key: word.lower() in f"{key.path} {key.meaning}".lower(),
     ):
         if found := list(filter(is_meant, known)):
             return found
