@@ -131,10 +131,11 @@ class BaseTrainer(ABC):
                 many steps as full ones have are taken, in however many fragments.
 
         Returns:
-            `records`, the `Batch`; `mask` [B, T], False at padding, where the rest is 0; `rewards`, `td_targets`,
-            `advantages` (not normalised), `behaviour_logp`, `proximal_logp` (under the weights as they are),
-            `behaviour_value`, `next_value` and `policy_version`, all [B, T], values in reward units; and
-            `recurrent_state`, a tree of [B, ...] before the first step.
+            `obs` and `actions`, trees of [B, T, ...], and `first` [B, T], as a policy and its head take them; `mask`
+            [B, T], False at padding, where what follows is 0; `rewards`, `td_targets`, `advantages` (not normalised),
+            `behaviour_logp`, `proximal_logp` (under the weights as they are), `behaviour_value`, `next_value` and
+            `policy_version`, all [B, T], values in reward units; `recurrent_state`, a tree of [B, ...] before the
+            first step; and `records`, the `Batch` that these come from.
 
         Raises:
             ValueError: If it is another number of fragments.
@@ -142,7 +143,7 @@ class BaseTrainer(ABC):
         import torch
 
         from minefleet_learner.targets.advantage_estimation import estimate, recompute
-        from minefleet_learner.targets.forward_passes import stored_state
+        from minefleet_learner.targets.forward_passes import observations, stored_state
 
         if num_fragments != self.config.fragments_per_iteration:
             raise ValueError(
@@ -152,9 +153,12 @@ class BaseTrainer(ABC):
         batch = self.take().leased.batch
         assert batch is not None, "a rank alone has all that was leased"
         self.policy.eval()
-        estimates = estimate(self.policy, batch, self.config)
+        estimates, rows = estimate(self.policy, batch, self.config), torch.arange(len(batch), device=batch.mask.device)
         return {
             "records": batch,
+            "obs": observations(batch, rows, batch.position),
+            "actions": batch.action,
+            "first": batch.first,
             "mask": batch.mask,
             "rewards": batch.reward,
             "td_targets": estimates.target,
@@ -164,7 +168,7 @@ class BaseTrainer(ABC):
             "behaviour_value": batch.behaviour_value,
             "next_value": batch.next_value,
             "policy_version": batch.policy_version,
-            "recurrent_state": stored_state(batch, torch.arange(len(batch), device=batch.mask.device)),
+            "recurrent_state": stored_state(batch, rows),
         }
 
     def broadcast_model_to_rollout_workers(self, new_version: bool) -> None:

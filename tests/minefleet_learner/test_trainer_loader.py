@@ -80,6 +80,23 @@ class Pulled(PPOTrainer):
         return 100 * (self.policy.value_head.bias - 1).square().sum()
 
 
+class Surrogate(PPOTrainer):
+    """Takes one step of a surrogate of its own, on what it fetched."""
+
+    def train(self) -> None:
+        while not self.is_over:
+            self.data = self.fetch_fragments_and_estimate_advantages(self.config.fragments_per_iteration)
+            output, _ = self.policy(self.data["obs"], self.data["recurrent_state"], self.data["first"])
+            self.logp = self.policy.action_head.logp(output.params, self.data["actions"])
+            ratio = (self.logp - self.data["behaviour_logp"]).exp()
+            loss = -(ratio * self.data["advantages"])[self.data["mask"]].mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.report = UpdateReport(policy_loss=loss.item())
+            self.broadcast_model_to_rollout_workers(new_version=True)
+
+
 class Impatient(PPOTrainer):
     """Broadcasts what it never fetched."""
 
@@ -158,7 +175,7 @@ def test_what_is_fetched_is_whole_and_in_the_shape_of_the_steps(fleet: Callable[
     fit(trainer, made)
     (fetched,) = trainer.fetched
     records = fetched["records"]
-    stepwise = {name: value for name, value in fetched.items() if name not in ("records", "recurrent_state")}
+    stepwise = {name: value for name, value in fetched.items() if name in STEPWISE}
     assert set(stepwise) == set(STEPWISE)
     assert {tuple(value.shape) for value in stepwise.values()} == {(FRAGMENTS, LENGTH)}
     assert torch.equal(fetched["rewards"], records.reward)
@@ -171,6 +188,17 @@ def test_what_is_fetched_is_whole_and_in_the_shape_of_the_steps(fleet: Callable[
         deltas = records.reward[row] + 0.99 * torch.cat((value[row, 1:], torch.zeros(1))) - value[row]
         sums = [sum((0.99 * 0.95) ** (k - t) * float(deltas[k]) for k in range(t, LENGTH)) for t in range(LENGTH)]
         assert np.allclose(fetched["advantages"][row].numpy(), sums, atol=1e-5)
+
+
+def test_an_update_of_its_own_computes_what_the_policy_says_of_the_data(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(num_iterations=1)
+    trainer = make(Surrogate, made)
+    assert isinstance(trainer, Surrogate)
+    fit(trainer, made)
+    mask = trainer.data["mask"]
+    assert mask.any()
+    assert torch.allclose(trainer.logp[mask], trainer.data["proximal_logp"][mask], atol=1e-5)
+    assert made.rows()[-1]["policy_loss"] is not None
 
 
 def test_a_loss_of_the_trainers_own_moves_the_weights_and_is_reported(fleet: Callable[..., Fleet]) -> None:
