@@ -118,12 +118,14 @@ def test_the_end_of_a_run_names_the_best_return_the_files_that_there_are_and_the
     rows = [
         {**ROW, "iteration": at, "episode_return_mean": mean} for at, mean in ((1, None), (2, 9.0), (3, 9.0), (4, 7.5))
     ]
+    rows[-1]["episode_failures"] = 1071
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     checkpoint = give_checkpoint(run)
     (run.directory / "result.json").write_text(json.dumps(RESULT))
     lines = describe_end(run, summarise(run, OVER)).splitlines()
     assert "trained       4 iterations, 400 env steps; this launch took 0:12" in lines
     assert "return        7.50 at the end, 9.00 at best (iteration 2)" in lines
+    assert f"failures      1,071 episodes; {run.logs / 'actor-*.log'} says why" in lines
     assert f"checkpoint    {checkpoint}" in lines
     assert not [line for line in lines if line.startswith("curve")]
     assert lines[-1].endswith(f"train --resume {run.directory} stop.env_steps=400000")

@@ -149,6 +149,7 @@ def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
     run.metrics.write_text(json.dumps({**ROW, **failures, "tasks": tasks}) + "\n")
     text = shown(run)
     assert "failed episodes 3  cut 25%  by kind: exit 1  hang 2" in text
+    assert "logs/actor-*.log" in text
     assert "task task-10: episodes 10  return 1.50  failures 2  cut 25%" in text
     assert "task-2:" not in text and "and 2 more tasks, in metrics.jsonl" in text
 

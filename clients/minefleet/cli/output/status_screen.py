@@ -120,6 +120,7 @@ def _failures(metrics: Mapping[str, Any]) -> Iterator[str]:
     if metrics.get("episode_failures"):
         kinds = sorted(metrics.get("episode_failures_by_kind", {}).items())
         yield f"{_line(metrics, FAILURES)}  by kind: {'  '.join(f'{kind} {n:,}' for kind, n in kinds) or 'unknown'}"
+        yield "the tracebacks are in logs/actor-*.log of the run"
 
 
 def _tasks(metrics: Mapping[str, Any]) -> Iterator[str]:
