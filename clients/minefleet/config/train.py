@@ -33,7 +33,8 @@ class TrainConfig:
     vf_warmup: int = 0
     """Iterations at the start in which only the value head is trained, >= 0. Seeds: 0."""
     learning_rate: float = 3e-4
-    """AdamW's step size, > 0. Seeds: 2e-5."""
+    """AdamW's step size, > 0; at the start, where `anneal_lr_linearly` or `learning_rate_schedule` change it. Seeds:
+    2e-5."""
     anneal_lr_linearly: bool = False
     """Let the learning rate fall linearly to 0 over the run. Seeds: False."""
     learning_rate_schedule: list[list[float]] = field(default_factory=list)
