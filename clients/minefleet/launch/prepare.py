@@ -21,11 +21,11 @@ from minefleet.launch.run_checks import (
     check_checkpoint,
     check_resume,
     check_shards,
-    check_trackers,
     check_trainer,
     check_vacant,
     check_writable,
 )
+from minefleet.launch.tracker_check import check_tracker
 from minefleet.runs.run import RUN_FILE, Run, read_run
 
 RESULT_FILE = "result.json"
@@ -51,8 +51,9 @@ def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh, of
     check_writable(draft.checkpoints, "train_config.save_path")
     check_writable(draft.replay, "rollout_config.replay_buffer_config.database_config.path")
     trained = check_resume(config.train_config)
+    for tracker in config.logger_config.tracker_names:
+        check_tracker(tracker)
     check_trainer(config, start)
-    check_trackers(config, start)
     services = claim(config.services)
     found = preflight(config, start, None if of is None else lambda schema: spread(of(schema)))
     if trained not in (None, found.architecture):
@@ -78,8 +79,9 @@ def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fre
     check_shards(config, previous)
     check_checkpoint(previous)
     check_writable(previous.directory)
+    for tracker in config.logger_config.tracker_names:
+        check_tracker(tracker)
     check_trainer(config, start)
-    check_trackers(config, start)
     services = claim(config.services, previous.config.services)
     found = preflight(config, start)
     if found.schema.fingerprint != previous.schema.fingerprint:

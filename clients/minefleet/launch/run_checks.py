@@ -66,16 +66,6 @@ def check_trainer(config: FleetConfig, start: Start = start_fresh) -> None:
         ask("minefleet_learner.trainer_loader", config.trainer_name, start=start)
 
 
-def check_trackers(config: FleetConfig, start: Start = start_fresh) -> None:
-    """Refuses trackers that are not installed; a child process looks for them.
-
-    Raises:
-        ConfigError: Says what to install, or which there are.
-    """
-    if config.logger_config.tracker_names:
-        ask("minefleet_learner.trackers.tracker_check", *config.logger_config.tracker_names, start=start)
-
-
 def check_shards(config: FleetConfig, previous: Run) -> None:
     """Refuses to resume with another number of shards: each store holds its own streams, and every shard must serve.
 

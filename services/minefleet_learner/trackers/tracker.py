@@ -4,20 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from minefleet.core.errors import ConfigError
+from minefleet.launch.tracker_check import ENTRY_POINTS, check_tracker
 
-ENTRY_POINTS = "minefleet.trackers"
-"""Group of entry points in which packages offer trackers."""
 BUILT_IN = {
     "tensorboard": "minefleet_learner.trackers.tensorboard_tracker:TensorBoardTracker",
     "wandb": "minefleet_learner.trackers.wandb_tracker:WandbTracker",
     "mlflow": "minefleet_learner.trackers.mlflow_tracker:MlflowTracker",
 }
-"""Trackers of ours; each is named like the package that it needs and the key that switches it on."""
+"""Trackers of ours; each is named like the key that switches it on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,15 +74,9 @@ def find(name: str) -> Callable[[], Tracker]:
     Raises:
         ConfigError: If there is none, or its package is not installed.
     """
+    check_tracker(name)
     if name in BUILT_IN:
-        if find_spec(name) is None:
-            raise ConfigError(f"the tracker {name} needs its package: pip install 'minefleet[{name}]'")
         module, _, cls = BUILT_IN[name].partition(":")
         return lambda: cast(Tracker, getattr(import_module(module), cls)())
-    offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name not in offered:
-        raise ConfigError(
-            f"logger_config.trackers must name some of {', '.join(sorted([*BUILT_IN, *offered]))}, got {name!r}; "
-            f"packages offer more as entry points of the group {ENTRY_POINTS}"
-        )
-    return lambda: cast(Tracker, offered[name].load()())
+    point = next(iter(entry_points(group=ENTRY_POINTS, name=name)))  # One of several, where two packages offer it.
+    return lambda: cast(Tracker, point.load()())

@@ -4,6 +4,7 @@ import pytest
 
 from minefleet.config import LoggerConfig
 from minefleet.core.errors import ConfigError
+from minefleet.launch import tracker_check
 from minefleet_learner.trackers import tracker
 from minefleet_learner.trackers.tensorboard_tracker import TensorBoardTracker
 
@@ -29,6 +30,6 @@ def test_find_of_an_unknown_name_lists_the_known_ones() -> None:
 
 
 def test_find_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tracker.BUILT_IN, "no_such_package", "")
+    monkeypatch.setattr(tracker_check, "OUR_TRACKERS", ("no_such_package",))
     with pytest.raises(ConfigError, match=r"pip install 'minefleet\[no_such_package\]'"):
         tracker.find("no_such_package")
