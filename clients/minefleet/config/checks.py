@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from minefleet.core.errors import ConfigError
 
+MAX_DIGITS = 5
+"""Of a port."""
 LIMIT = 2**63
 """Integers travel and are stored in 64 bits, with a sign."""
 
@@ -53,6 +55,14 @@ def divides(key: str, value: int, divisor_key: str, divisor: int) -> None:
     """Rejects values that `divisor` does not divide."""
     if value % divisor:
         raise ConfigError(f"{key} must be a multiple of {divisor_key} = {divisor}, got {value}")
+
+
+def host_port(key: str, value: str) -> tuple[str, int]:
+    """The host, brackets included, and the port of an address; rejects what is none."""
+    host, _, port = value.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and len(port) <= MAX_DIGITS and int(port) < 2**16):
+        raise ConfigError(f"{key} must be host:port, got {value!r}")
+    return host, int(port)
 
 
 def points(key: str, values: Sequence[Sequence[float]]) -> None:

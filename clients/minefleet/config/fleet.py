@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minefleet.config.checks import above, at_least, finite
+from minefleet.config.checks import above, at_least, finite, host_port
 from minefleet.config.env import EnvConfig
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
@@ -66,9 +66,8 @@ class EndpointConfig:
         """Rejects what is no address."""
         for key in ("address", "listen", "metrics_address"):
             value = getattr(self, key)
-            host, _, port = value.rpartition(":")
-            if (value or key != "listen") and (not host or not port.isdigit() or int(port) > 65535):
-                raise ConfigError(f"services.*.{key} must be host:port, got {value!r}")
+            if value or key != "listen":
+                host_port(f"services.*.{key}", value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -217,11 +217,13 @@ def test_watch_command_prints_the_address_at_once_and_ends_on_a_signal(tmp_path:
         assert process.stdout.read() == ""
 
 
-@pytest.mark.parametrize("listen", ["8800", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999", ":80"])
+@pytest.mark.parametrize(
+    "listen", ["8800", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999", ":80", "127.0.0.1:²", "127.0.0.1:" + "9" * 5000]
+)
 def test_watch_command_refuses_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
     command = [sys.executable, "-m", "minefleet", "watch", "--no-browser", "--listen", listen]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "--listen must be HOST:PORT" in done.stderr
+    assert done.returncode == 2 and "--listen must be host:port" in done.stderr
 
 
 def test_importing_the_server_loads_neither_torch_nor_services() -> None:

@@ -7,6 +7,7 @@ import socket
 import webbrowser
 
 from minefleet.cli.settings import RUNS
+from minefleet.config.checks import host_port
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.status import LOOPBACK_HOSTS
 
@@ -25,13 +26,11 @@ def run(arguments: argparse.Namespace) -> int:
     for directory in arguments.runs:
         if not directory.is_dir():
             raise ConfigError(f"there is no directory {directory}")
-    host, _, port = arguments.listen.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port) < 2**16):
-        raise ConfigError(f"--listen must be HOST:PORT, got {arguments.listen!r}")
+    host, port = host_port("--listen", arguments.listen)
     token = arguments.token or ("" if host in LOOPBACK_HOSTS else secrets.token_urlsafe(16))
     app = make_app(arguments.runs or [RUNS], host=host, token=token)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False))
-    listening = _listen(host.strip("[]"), int(port))
+    listening = _listen(host.strip("[]"), port)
     address = f"http://{host}:{listening.getsockname()[1]}/{f'?token={token}' if token else ''}"
     print(f"watch at {address}", flush=True)
     if not arguments.no_browser and any(map(os.environ.get, SCREENS)):
