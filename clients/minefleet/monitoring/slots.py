@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.core.errors import UnavailableError
+from minefleet.core.errors import ContractError, UnavailableError
 from minefleet.monitoring.status import TIMEOUT_S
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import Credentials
@@ -59,7 +60,7 @@ def list_slots(card: Mapping[str, Any], credentials: Credentials) -> list[SlotSt
     """The slots of the actor that left this card, by number.
 
     Raises:
-        FleetError: If it does not answer, or has not started its environments.
+        FleetError: If it does not answer, has not started its environments, or is of an older version without slots.
     """
     with _stub(card, credentials) as stub:
         answer = stub.ListSlots(slots_service_pb2.ListSlotsRequest(), timeout=TIMEOUT_S)
@@ -82,7 +83,12 @@ def _stub(card: Mapping[str, Any], credentials: Credentials) -> Iterator[slots_s
     if not card["address"]:
         raise UnavailableError(f"{card['name']} has opened no port yet")
     with connect(card["address"], "actor", credentials) as channel, translated():
-        yield slots_service_pb2_grpc.SlotsServiceStub(channel)
+        try:
+            yield slots_service_pb2_grpc.SlotsServiceStub(channel)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ContractError("this actor is of an older version: it shows no slots") from error
+            raise
 
 
 def _status(number: int, slot: slots_service_pb2.Slot) -> SlotStatus:

@@ -144,6 +144,16 @@ def test_logs_and_videos_are_read_within_the_run_only(tmp_path: Path) -> None:
         (video,) = browser.get("/api/runs/run/videos").data["videos"]
         assert (video["name"], video["version"], video["bytes"]) == ("version-7-s-1.mp4", 7, 10)
         part = browser.get("/api/runs/run/videos/version-7-s-1.mp4", Range="bytes=2-4")
+def test_actor_of_an_older_version_is_said_to_show_no_slots(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rows=1)
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0", metrics_address="127.0.0.1:9")
+    with serving_page([run.directory]) as browser, serving(context, "127.0.0.1:0"):
+        (actor,) = browser.get("/api/runs/run/slots").data["actors"]
+        assert actor["error"] == "this actor is of an older version: it shows no slots" and actor["slots"] == []
+        frame = browser.get("/api/runs/run/slots/actor-0/0/frame")
+        assert (frame.status, frame.data["error"]) == (404, actor["error"])
+
+
         assert (part.status, part.body, part.headers["content-type"]) == (206, b"234", "video/mp4")
         for path in ("logs/link.log", "videos/link.mp4", "logs/..%2Frun.yaml", "videos/%2Fetc%2Fpasswd"):
             assert browser.get(f"/api/runs/run/{path}").status == 404
