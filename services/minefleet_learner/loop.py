@@ -27,10 +27,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from minefleet.launch.learner_ranks import launch_age_s
+from minefleet.monitoring.journal import record_start
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
-from minefleet.runs.run import RUN_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
@@ -125,9 +125,10 @@ class Learner:
         run, updater, services = self._parts.services.run, self._parts.updater, self._parts.services
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
         state = restore(run, updater)
+        record_start(run, state)
         self._publisher.take_up(state)
         if newest(run.checkpoints) is None:
-            services.writer.write(take_snapshot(updater, state, (run.directory / RUN_FILE).read_text()))
+            services.writer.write(take_snapshot(updater, state, self._publisher.run_text))
         begin(self._parts.ranks, updater)
         services.status.set_run(state.run_id)
         self._parts.copier.reserve(updater.policy.state_dict(), self._parts.probe.versions + SPARE_COPIES)
@@ -205,8 +206,7 @@ class Learner:
 
     def _conclude(self, reason: str) -> None:
         services, state = self._parts.services, self._publisher.conclude(reason)
-        text = (services.run.directory / RUN_FILE).read_text()
-        place = services.writer.write(take_snapshot(self._parts.updater, state, text))
+        place = services.writer.write(take_snapshot(self._parts.updater, state, self._publisher.run_text))
         self._publisher.write_result(place)
         logger.info("stopped by %s after %d iterations; the checkpoint is %s", state.stopped_by, state.iteration, place)
 

@@ -93,18 +93,19 @@ class Publisher:
         self._state = CheckpointState(run_id="")
         self._episodes = EpisodeStatistics()
         self._position = NO_POSITION
-        self._journal = MetricsLogger(services.run)
-        self._run_text = ""
+        self._loggers = MetricsLogger(services.run)
+        self.run_text = ""
+        """Text of the `run.yaml` that is trained by; the file may be rewritten meanwhile, for the next start."""
         self._earlier_s = 0.0
 
     def take_up(self, state: CheckpointState) -> None:
         """Goes on from a checkpoint."""
         self._state = state
-        self._run_text = (self._services.run.directory / RUN_FILE).read_text()
+        self.run_text = (self._services.run.directory / RUN_FILE).read_text()
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
-        self._journal.open(state)
+        self._loggers.open(state)
 
     def publish_first(self, weights: Weights) -> CheckpointState:
         """Fences every earlier learner of the run, and publishes above all that it published.
@@ -151,7 +152,7 @@ class Publisher:
 
     def close(self) -> None:
         """Closes the loggers, for which trackers get a bounded time; the second time does nothing."""
-        self._journal.close()
+        self._loggers.close()
 
     def _publish_first(self, weights: Weights) -> CheckpointState:
         resumed = self._state
@@ -194,7 +195,7 @@ class Publisher:
         answers = self._services.replay.read_episodes(self._state.episode_cursors)
         for record in answers.records:
             self._episodes.add(record)
-        self._journal.write_episodes(answers.records, self._state)
+        self._loggers.write_episodes(answers.records, self._state)
         self._state = replace(self._state, episode_cursors=answers.cursors, episodes=self._episodes.to_dict())
 
     def _judge(self) -> None:
@@ -213,7 +214,7 @@ class Publisher:
         if trained.train_state is None or self._state.stopped_by:
             return
         self._rank()
-        checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.train_state, self._run_text)
+        checkpoint = checkpoint_of(self._state, trained.weights.result(), trained.train_state, self.run_text)
         self._services.writer.submit(checkpoint)
 
     def _rank(self) -> None:
@@ -230,7 +231,7 @@ class Publisher:
             loop_share=self._services.loop_time.shares(),
             shares=self._shares.summary(self._services.replay.latest),
         )
-        self._journal.write(row)
+        self._loggers.write(row)
         self._services.metrics.observe(row, skipped_steps=stats.report.skipped_steps)
         self._services.status.set_stats({name: row[name] for name in STATUS_KEYS if row[name] is not None})
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 
+LEARNER = "learner"
 RANK, SIZE = "RANK", "WORLD_SIZE"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
@@ -12,6 +13,11 @@ LAUNCHED = "MINEFLEET_LAUNCHED_S"
 """When the launcher began, on this machine's monotonic clock: a learner that is started again stays in its launch."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
+
+
+def is_rank(name: str) -> bool:
+    """Whether a role of this name is the learner, or one of its ranks."""
+    return name.partition("-")[0] == LEARNER
 
 
 def rank_here() -> int:

@@ -28,19 +28,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
-from minefleet.launch.learner_ranks import LOOPBACK, variables
+from minefleet.launch.learner_ranks import LEARNER, LOOPBACK, is_rank, variables
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
 from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, quoted, role_command
+from minefleet.monitoring.journal import record_restart
 from minefleet.monitoring.scrape_targets import keep_targets
 from minefleet.runs.run import Run
 
-LEARNER = "learner"
 ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
 """Of the stages of a run."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,6 +76,8 @@ class RoleSupervisor:
     tick: Callable[[], None] = lambda: None
     """Called every `TICK_S`. So is `write_targets`, and once more when all children have ended."""
     write_targets: Callable[[], None] = lambda: None
+    on_restart: Callable[[str, str], None] = lambda name, how: None
+    """Called with the name of a child that has died and will start again, and how it ended."""
     clock: Callable[[], float] = time.monotonic
     _selector: selectors.BaseSelector = field(init=False, default_factory=selectors.DefaultSelector)
     _asked: int = field(init=False, default=0)
@@ -118,7 +121,7 @@ class RoleSupervisor:
 
     def _judge(self, child: RoleProcess, death: ExitInfo) -> LaunchEnd | None:
         """Puts a dead child off, or says why the run ends."""
-        if death.code == 0 and is_rank(child):
+        if death.code == 0 and is_rank(child.name):
             return LaunchEnd(stopped_by="learner") if child.name == LEARNER else None
         obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
         if death.code == EXIT_CONFIG:
@@ -136,6 +139,7 @@ class RoleSupervisor:
             return LaunchEnd(stopped_by="failure", reason=reason)
         last_words = quoted(death.last_words)
         self._end_with(child)
+        self.on_restart(child.name, death.how)
         self.report(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
 
@@ -153,7 +157,8 @@ class RoleSupervisor:
 
     def _end_with(self, dead: RoleProcess) -> None:
         """Kills the other ranks, where the dead one was a rank, and puts them off as long as it will be."""
-        for rank in [child for child in self.children if is_rank(dead) and is_rank(child) and child is not dead]:
+        others = [child for child in self.children if is_rank(child.name) and child is not dead]
+        for rank in others if is_rank(dead.name) else []:
             if rank.is_alive:
                 self._kill([rank])
             rank.fast_deaths = dead.fast_deaths
@@ -233,11 +238,6 @@ class RoleSupervisor:
             writer.close()
 
 
-def is_rank(child: RoleProcess) -> bool:
-    """Whether a child is the learner, or one of its ranks."""
-    return child.name.partition("-")[0] == LEARNER
-
-
 def supervisor(
     run: Run,
     report: Callable[[str], None],
@@ -253,27 +253,27 @@ def supervisor(
     placement = place(run.config, this_machine(with_gpus=asks_for_gpus(run.config)))
     for note in placement.notes:
         report(note)
-    anywhere = placement.others
     players = [
         _child(run, "actor", f"actor-{index}", at, index, start=start) for index, at in enumerate(placement.actors)
     ]
     if run.config.eval_interval:
-        players.append(_child(run, "actor.evaluator", "evaluator", anywhere, start=start))
+        players.append(_child(run, "actor.evaluator", "evaluator", placement.others, start=start))
     return RoleSupervisor(
         stages=[
             _ranks(run, placement.learners, start),
             players,
             [
-                _child(run, "replay", shard.name, anywhere, shard.index)
+                _child(run, "replay", shard.name, placement.others, shard.index)
                 for shard in run.shards
                 if not is_elsewhere(shard.endpoint.address)
             ],
-            [_child(run, "parameters", "parameters", anywhere)],
+            [_child(run, "parameters", "parameters", placement.others)],
         ][stages],
         grace_s=run.config.services.drain_s + DRAIN_MARGIN_S,
         report=report,
         tick=tick,
         write_targets=lambda: keep_targets(run.directory),
+        on_restart=partial(record_restart, run.directory),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+AXES = ("iteration", "env_steps", "wall_s")
+"""The place of a row in the training; they rise together."""
 BLOCK_BYTES = 65536
 """Of the end of a file, in which its last row is looked for at first."""
 
@@ -91,7 +93,7 @@ def rows_backwards(file: IO[bytes], begin: int, end: int) -> Iterator[tuple[int,
         size *= 4  # A line may be longer than a block.
 
 
-def parse_row(line: bytes) -> dict[str, Any]:
+def parse_row(line: bytes | str) -> dict[str, Any]:
     """The row in a line; {} where there is none, as after a crash of the machine."""
     try:
         row = json.loads(line)

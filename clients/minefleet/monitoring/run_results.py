@@ -6,6 +6,7 @@ from typing import Any
 
 from minefleet.config import FleetConfig
 from minefleet.monitoring import plot
+from minefleet.monitoring.journal import read_journal
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.retention import numbered
@@ -50,6 +51,10 @@ class RunResults:
     def episodes(self) -> list[Row]:
         """One row per episode, oldest first, evaluations included; `docs/trackers.md` has their keys."""
         return read_episodes(self.run.episodes)
+
+    def journal(self) -> list[Row]:
+        """The starts of the run, the restarts of its roles and the changes of its keys, oldest first."""
+        return read_journal(self.directory)
 
     def curve(self) -> Path | None:
         """Draws the return over environment steps; returns the PNG file, or None before an episode has ended.

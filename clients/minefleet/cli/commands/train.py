@@ -34,9 +34,10 @@ from minefleet.core.parent_death import tied
 from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.fork_server import ForkServer
+from minefleet.launch.learner_ranks import is_rank
 from minefleet.launch.prepare import prepare, prepare_resumed
 from minefleet.launch.role_process import last_record, lines_since, quoted, role_command
-from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, is_rank, supervisor
+from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
@@ -135,7 +136,7 @@ def train_fleet(run: Run, start: Start, console: Console | None = None) -> Outco
 
     def tick() -> None:
         iterated = progress.tick(_roles(fleet))
-        is_training = any(is_rank(child) and child.is_alive for child in fleet.children)
+        is_training = any(is_rank(child.name) and child.is_alive for child in fleet.children)
         stall.tick(iterated=iterated or not is_training)
         curve.tick()
 

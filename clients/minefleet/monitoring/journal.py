@@ -1,0 +1,89 @@
+"""The journal of a run: its starts, restarts of its roles and changes of its keys, one line each.
+
+| event | written by | when |
+|---|---|---|
+| `start` | the learner | it begins the run |
+| `resume` | the learner | it goes on from a checkpoint; `keys`: those that have changed since |
+| `restart` | the launcher | the role `name` has died and will start again; `how` it ended |
+
+Each line has `time_s` (Unix time) and a place in the training: `iteration`, `env_steps`, `wall_s`. `keys` is a list of
+objects with `key`, `old` and `new`. A line is appended by one write, so that any process of the run may do it.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from minefleet.core.errors import ConfigError
+from minefleet.core.readable_text import last_lines
+from minefleet.monitoring.jsonl_tail import AXES, last_row, parse_row
+from minefleet.runs.checkpoint import CheckpointState, newest
+from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_FILE = "journal.jsonl"
+MAX_BYTES = 2**20
+"""At the end of a journal, which are read: some thousand lines."""
+
+Line = dict[str, Any]
+
+
+def record_start(run: Run, state: CheckpointState) -> None:
+    """Records that the learner starts from this state, which is of the run's newest checkpoint, if there is one."""
+    checkpoint = newest(run.checkpoints)
+    if checkpoint is None:
+        _append(run.directory, "start", asdict(state))
+    else:
+        _append(run.directory, "resume", asdict(state), keys=_changed_keys(run.directory, checkpoint))
+
+
+def record_restart(directory: Path, name: str, how: str) -> None:
+    """Records that a role of the run in a directory has died and will start again; `how` says how it ended."""
+    place: Line = {}
+    with suppress(OSError):
+        place = last_row(directory / METRICS_FILE)
+    _append(directory, "restart", place, name=name, how=how)
+
+
+def read_journal(directory: Path) -> list[Line]:
+    """The last lines of a run's journal, oldest first; without those that are not whole, [] where there is none."""
+    path = directory / JOURNAL_FILE
+    if not path.is_file():
+        return []
+    return [row for line in last_lines(path, MAX_BYTES).splitlines() if (row := parse_row(line))]
+
+
+def _changed_keys(directory: Path, checkpoint: Path) -> list[Line]:
+    """The keys whose values in `run.yaml` differ from the checkpoint's copy; addresses move by themselves."""
+    try:
+        if (directory / RUN_FILE).read_bytes() == (checkpoint / RUN_FILE).read_bytes():
+            return []
+        old = flat_keys(to_dict(read_run(checkpoint, RUN_FILE).config))
+        new = flat_keys(to_dict(read_run(directory).config))
+    except (ConfigError, OSError) as error:
+        logger.info("the checkpoint's configuration cannot be compared: %s", error)
+        return []
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return [{"key": key, "old": old.get(key), "new": new.get(key)} for key in keys if not key.startswith("services.")]
+
+
+def _append(directory: Path, event: str, place: Mapping[str, Any], **more: Any) -> None:
+    """Appends a line, and ends one that a full disk has torn. What cannot be written is left out: training goes on."""
+    line = {"time_s": time.time(), "event": event, **{axis: place.get(axis, 0) for axis in AXES}, **more}
+    try:
+        descriptor = os.open(directory / JOURNAL_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            size = os.fstat(descriptor).st_size
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, b"\n" * is_torn + json.dumps(line, default=str).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        logger.info("%s of %s is not in its journal: %s", event, directory, error)
