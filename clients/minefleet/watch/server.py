@@ -152,7 +152,6 @@ def _curves(directory: Path, request: Request) -> Any:
     axis = asked.get("axis", AXES[0])
     if axis not in AXES:
         raise RejectedError(f"axis must be one of {', '.join(AXES)}")
-    keys = [key for key in asked.get("keys", "").split(",") if key][:MAX_KEYS]
     found = read_curves(
         directory / METRICS_FILE,
         points=max(2, min(_number(asked.get("points", "1000")), MAX_POINTS)),
@@ -161,7 +160,8 @@ def _curves(directory: Path, request: Request) -> Any:
         end=_bound(asked.get("to", "inf")),
     )
     axes = {name: [row[name] for row in found.rows] for name in AXES}
-    return axes | {"columns": found.columns(keys), "total": found.total, "is_thinned": found.is_thinned}
+    columns = found.columns(asked.getlist("key")[:MAX_KEYS])
+    return axes | {"columns": columns, "total": found.total, "is_thinned": found.is_thinned}
 
 
 def _number(text: str) -> int:

@@ -80,8 +80,8 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   const keys = params.has("key") ? params.getAll("key") : FIRST.filter((key) => all.includes(key));
   const part = range ? `&from=${range[0]}&to=${range[1]}` : "";
   const curveUrl = (one: Known) => {
-    const wanted = keys.flatMap((key) => members(key, one)).map(encodeURIComponent);
-    return `${at(one.run.id, "curves")}?keys=${wanted.join(",")}&axis=${axis}&points=${POINTS}${part}`;
+    const wanted = keys.flatMap((key) => members(key, one)).map((key) => `&key=${encodeURIComponent(key)}`);
+    return `${at(one.run.id, "curves")}?axis=${axis}&points=${POINTS}${part}${wanted.join("")}`;
   };
   const asked = all.length ? Object.fromEntries(partly.map((one) => [one.run.id, curveUrl(one)])) : {};
   const curves = usePolls<Curves>(asked, isLive ? 5000 : 60_000);

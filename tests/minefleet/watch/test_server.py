@@ -45,7 +45,7 @@ def test_details_curves_and_marks_are_those_of_the_files(tmp_path: Path) -> None
     with serving_page([run.directory]) as browser:
         details = browser.get("/api/runs/run").data
         assert details["config"]["env"]["id"] == "CartPole-v1" and "loop_share.training" in details["keys"]
-        curves = browser.get("/api/runs/run/curves?keys=loss,eval_return_mean&from=100&to=200&axis=env_steps").data
+        curves = browser.get("/api/runs/run/curves?key=loss&key=eval_return_mean&from=100&to=200&axis=env_steps").data
         assert curves["env_steps"] == [100, 200] and not curves["is_thinned"] and curves["total"] == 2
         assert curves["columns"] == {"loss": [None, None], "eval_return_mean": [None, 7.0]}
         (evaluation,) = browser.get("/api/runs/run/marks").data["evaluations"]

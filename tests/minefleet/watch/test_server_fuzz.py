@@ -30,7 +30,7 @@ WORDS = st.sampled_from(
     ]
 ) | st.text(max_size=30)
 PLACES = (
-    *("/{0}", "/{0}/{1}", "/api/{0}", "/api/runs/{0}", "/api/runs/{0}/status", "/api/runs/{0}/curves?keys={1}"),
+    *("/{0}", "/{0}/{1}", "/api/{0}", "/api/runs/{0}", "/api/runs/{0}/status", "/api/runs/{0}/curves?key={1}"),
     *(
         "/api/runs/run/{0}",
         "/api/runs/run/logs/{0}",
@@ -39,7 +39,7 @@ PLACES = (
     ),
     *("/api/runs/run/slots/{0}/{1}/frame", "/api/runs/run/slots/actor-0/{0}/frame", "/api/runs/run/difference/{0}"),
     *(
-        "/api/runs/run/curves?keys={0}&points={1}",
+        "/api/runs/run/curves?key={0}&key={1}&points={1}",
         "/api/runs/run/curves?from={0}&to={1}",
         "/api/runs/run/curves?axis={0}",
     ),
