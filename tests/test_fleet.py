@@ -18,6 +18,7 @@ from minefleet.monitoring.status import read_status
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_episodes
 from minefleet.runs.run import Run, Shard, read_run
+from minefleet.watch.watched_runs import marks
 from minefleet_replay.engine import memory_state
 from minefleet_replay.state.limits import limits_of
 from minefleet_replay.storage.open_rocksdb import open_store
@@ -73,6 +74,8 @@ def test_a_fleet_whose_store_breaks_goes_on_with_an_empty_one_and_its_counters(t
 
     assert result["stopped_by"] == "env_steps"
     assert_counters_never_go_back(fleet.rows())
+    (restart, *_) = marks(fleet.directory)["restarts"]
+    assert restart["what"] == "replay started again (killed by SIGKILL)" and restart["env_steps"] >= 3_000
     (aside,) = shard.store.glob("broken-*")
     assert (aside / "db" / "CURRENT").read_text() == "garbage"
     assert replay_state_of(read_run(fleet.directory), shard).progress.total.env_steps >= 8000
@@ -188,6 +191,12 @@ def test_a_serial_run_turns_the_ring_in_order_and_repeats_itself(train: Train, t
     out, errors = again.process.communicate()
     assert json.loads(out)["stopped_by"] == "env_steps"
     assert "has trained to its stop.env_steps=3000" in errors
+    changed = ("train_config.learning_rate=0.002", "stop.env_steps=3500")
+    train(*changed, "--serial", "--resume", str(runs[0].directory), directory=runs[0].directory).finish()
+    found = marks(runs[0].directory)
+    (change,) = found["config_changes"]
+    assert {key["key"] for key in change["keys"]} == {"train_config.learning_rate", "stop.env_steps"}
+    assert [restart["iteration"] for restart in found["restarts"]] == [change["iteration"]] == [len(a)]
 
 
 def test_a_serial_run_with_more_environments_than_replay_has_room_for_goes_on(train: Train) -> None:

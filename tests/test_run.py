@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back, assert_trained
 
+from minefleet.watch.watched_runs import marks
+
 KEYS = """iteration env_steps trained_steps policy_version episodes episode_return_mean episode_length_mean sps
 staleness_mean staleness_max reuse_mean policy_loss value_loss entropy approx_kl clip_fraction explained_variance
 grad_norm learner_wait_ratio""".split()
@@ -28,6 +30,10 @@ def test_a_run_learns_though_its_learner_is_killed_and_it_is_stopped_and_leaves_
     os.kill(killed, signal.SIGKILL)
     first.wait_for(lambda: first.pid("learner") not in (0, killed))
     first.wait_for_env_steps(5_000)
+    file = first.directory / "run.yaml"
+    text = file.read_text()
+    assert "env_steps: 10000" in text
+    file.write_text(text.replace("env_steps: 10000", "env_steps: 12000"))  # As a repeated `prepare` does.
     first.process.send_signal(signal.SIGINT)
     first.process.communicate()
     before = first.rows()
@@ -47,6 +53,15 @@ def test_a_run_learns_though_its_learner_is_killed_and_it_is_stopped_and_leaves_
     for name in ("run.yaml", "curve.png", "logs/actor-0.log", "logs/learner.log"):
         assert (second.directory / name).stat().st_size > 0
     assert not any(is_alive(second, role) for role in ROLES)
+
+    found = marks(second.directory)
+    last = {axis: before[-1][axis] for axis in ("iteration", "env_steps")}
+    how, again = [restart["what"] for restart in found["restarts"]]
+    assert (how, again) == ("learner started again (killed by SIGKILL)", "learner started again")
+    assert last.items() <= found["restarts"][1].items()
+    (change,) = found["config_changes"]
+    assert change["keys"] == [{"key": "stop.env_steps", "old": 10_000, "new": 16_000}]
+    assert last.items() <= change.items()
 
     evaluated = evaluate(second.directory, 10)
     assert evaluated["return_mean"] > 60

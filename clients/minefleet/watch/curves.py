@@ -11,9 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from minefleet.monitoring.jsonl_tail import parse_row, rows_backwards, whole_bytes
+from minefleet.monitoring.jsonl_tail import AXES, parse_row, rows_backwards, whole_bytes
 
-AXES = ("iteration", "env_steps", "wall_s")
 WHOLE_BYTES = 2 * 2**20
 """A range of so many bytes is read whole, unless it has too many rows."""
 
@@ -51,7 +50,7 @@ def read_curves(
             return Curves(rows=rows, total=len(rows), is_thinned=False)
         places = (first + (last - first) * number // points for number in range(points))
         taken = {start: row for start, row in (_row_at(file, place, last) for place in places) if row is not None}
-        newest = (found for found in rows_backwards(file, first, last) if _has_place(found[1]))
+        newest = (found for found in rows_backwards(file, first, last) if has_place(found[1]))
         taken |= dict(islice(newest, 1))
         sampled = [row for _, row in sorted(taken.items())]
         total = sampled[-1]["iteration"] - sampled[0]["iteration"] + 1 if sampled else 0
@@ -86,10 +85,11 @@ def _rows_between(file: IO[bytes], first: int, last: int) -> Iterator[Row]:
 def _parse(line: bytes) -> Row | None:
     """The row in a line; None where there is none that has its place on all axes."""
     row = parse_row(line)
-    return row if _has_place(row) else None
+    return row if has_place(row) else None
 
 
-def _has_place(row: Row) -> bool:
+def has_place(row: Row) -> bool:
+    """Whether a row has a number on each axis."""
     return all(isinstance(row.get(axis), int | float) for axis in AXES)
 
 

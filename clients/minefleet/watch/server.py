@@ -21,9 +21,10 @@ from starlette.staticfiles import StaticFiles
 
 from minefleet.core.errors import ContractError, FleetError, NotFoundError, RejectedError
 from minefleet.core.readable_text import last_lines, readable
+from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.runs.run import METRICS_FILE
 from minefleet.watch import watched_runs as runs
-from minefleet.watch.curves import AXES, read_curves
+from minefleet.watch.curves import read_curves
 from minefleet.watch.gate import Gate, refusal
 from minefleet.watch.machine_load import machine_load
 

@@ -14,7 +14,9 @@ import yaml
 from minefleet.core.errors import FleetError, NotFoundError
 from minefleet.core.readable_text import readable
 from minefleet.core.tree import flatten
-from minefleet.monitoring.jsonl_tail import last_row
+from minefleet.launch.learner_ranks import LEARNER, is_rank
+from minefleet.monitoring.journal import Line, read_journal
+from minefleet.monitoring.jsonl_tail import AXES, last_row
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slots import SlotStatus, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
@@ -23,10 +25,11 @@ from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.retention import numbered
 from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
-from minefleet.watch.curves import AXES, Row, numbers, read_curves
+from minefleet.watch.curves import Row, has_place, numbers, read_curves
 
 MARKED_POINTS = 2000
 """Rows in which evaluations are looked for: each stands in all rows until the next one."""
+MAX_RESTARTS = 500
 FAILED_EPISODES = 50
 MAX_CALLS = 64
 """Actors that are asked at once."""
@@ -131,19 +134,46 @@ def details(name: str, directory: Path) -> dict[str, Any]:
 
 
 def marks(directory: Path) -> dict[str, Any]:
-    """Evaluations and the checkpoints that are kept."""
+    """Evaluations, the checkpoints that are kept, and what the journal says."""
     run = open_run(directory)
     rows = read_curves(run.metrics, points=MARKED_POINTS).rows
     by_steps = {row["env_steps"]: row for row in rows}
+    lines = [line for line in read_journal(directory) if has_place(line)]
     return {
         "evaluations": [_evaluation(by_steps[steps], mean) for steps, mean in evaluations_in(rows)],
         "checkpoints": list(_checkpoints(run)),
+        "restarts": list(_restarts(lines))[-MAX_RESTARTS:],
+        "config_changes": [_place(line) | {"keys": keys} for line in lines if (keys := _keys(line))],
     }
 
 
 def _evaluation(row: Row, mean: float) -> Row:
-    place = {axis: row[axis] for axis in AXES}
-    return place | {"policy_version": row["eval_policy_version"], "return_mean": mean}
+    return _place(row) | {"policy_version": row["eval_policy_version"], "return_mean": mean}
+
+
+def _place(row: Row) -> Row:
+    return {axis: row[axis] for axis in AXES}
+
+
+def _restarts(lines: Sequence[Line]) -> Iterator[Row]:
+    """The restarts. A learner's stands where it goes on: what it had trained after that is trained again."""
+    death = ""
+    for line in lines:
+        name, how = line.get("name", LEARNER), f" ({line.get('how')})"
+        if line.get("event") == "resume":
+            yield _place(line) | {"what": f"{LEARNER} started again{death}"}
+            death = ""
+        elif line.get("event") == "restart" and is_rank(str(name)):
+            death = how
+        elif line.get("event") == "restart":
+            yield _place(line) | {"what": f"{name} started again{how}"}
+
+
+def _keys(line: Line) -> list[Row]:
+    """The keys that have changed by a line of the journal."""
+    keys = line.get("keys")
+    known = [change for change in keys if isinstance(change, dict)] if isinstance(keys, list) else []
+    return [{"key": str(change.get("key")), "old": change.get("old"), "new": change.get("new")} for change in known]
 
 
 def _checkpoints(run: Run) -> Iterator[Row]:

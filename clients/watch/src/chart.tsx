@@ -51,8 +51,7 @@ export const position = (axis: Axis, x: number): string =>
 const last = (values: (number | null)[]): number | null => values.findLast((value) => value !== null) ?? null;
 
 function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
-  const ratio = devicePixelRatio;
-  const bottom = bbox.top + bbox.height;
+  const [ratio, bottom] = [devicePixelRatio, bbox.top + bbox.height];
   ctx.save();
   ctx.clip(new Path2D(`M${bbox.left} ${bbox.top}h${bbox.width}v${bbox.height}h${-bbox.width}Z`));
   ctx.lineWidth = ratio;
@@ -64,7 +63,8 @@ function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
     ctx.strokeStyle = ctx.fillStyle = color;
     ctx.setLineDash(kind === "restart" ? [] : [2 * ratio, 3 * ratio]);
     if (hasLine) ctx.stroke(new Path2D(`M${x} ${bbox.top}V${bottom}`));
-    const height = hasLine ? bbox.top + 10 * ratio : kind === "checkpoint" ? bottom : valToPos(y ?? NaN, "y", true) + 4 * ratio;
+    const top = bbox.top + (kind === "change" ? 22 : 10) * ratio; // A change comes with a restart: below its sign.
+    const height = hasLine ? top : kind === "checkpoint" ? bottom : valToPos(y ?? NaN, "y", true) + 4 * ratio;
     ctx.fillText(SIGNS[kind], hasLine ? x + 7 * ratio : x, height);
   }
   ctx.restore();

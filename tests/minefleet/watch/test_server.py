@@ -16,6 +16,7 @@ from PIL import Image
 from tests.minefleet.watch.page_server import Browser, make_run, row_of, serving_page
 
 from minefleet.core.errors import NotFoundError
+from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.monitoring.status import read_status
 from minefleet.runs.episode_table import EPISODE_COLUMNS
 from minefleet.v1 import slots_service_pb2, slots_service_pb2_grpc, status_service_pb2
@@ -40,7 +41,7 @@ def test_runs_appear_by_themselves_newest_first_and_share_no_name(tmp_path: Path
 def test_details_curves_and_marks_are_those_of_the_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     evaluated = {"eval_return_mean": 7.0, "eval_policy_version": 4}
-    rows = [row_of(1, loss=float("nan")), row_of(2, **evaluated), row_of(3, **evaluated)]
+    rows = [row_of(1, loss=float("nan"), tasks={"a,b": 1.0}), row_of(2, **evaluated), row_of(3, **evaluated)]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"iteration": 4, "env')
     with serving_page([run.directory]) as browser:
         details = browser.get("/api/runs/run").data
@@ -48,8 +49,40 @@ def test_details_curves_and_marks_are_those_of_the_files(tmp_path: Path) -> None
         curves = browser.get("/api/runs/run/curves?key=loss&key=eval_return_mean&from=100&to=200&axis=env_steps").data
         assert curves["env_steps"] == [100, 200] and not curves["is_thinned"] and curves["total"] == 2
         assert curves["columns"] == {"loss": [None, None], "eval_return_mean": [None, 7.0]}
+        assert browser.get("/api/runs/run/curves?key=tasks.a,b").data["columns"] == {"tasks.a,b": [1.0, None, None]}
         (evaluation,) = browser.get("/api/runs/run/marks").data["evaluations"]
         assert (evaluation["env_steps"], evaluation["return_mean"], evaluation["policy_version"]) == (200, 7.0, 4)
+
+
+def test_restarts_and_changes_stand_where_the_journal_says_and_its_garbage_nowhere(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rows=3)
+    change = {"key": HOSTILE, "old": 1, "new": [2]}
+    lines = [
+        {"event": "start", **place_of(0)},
+        {"event": "restart", "name": "actor-0", "how": "exit code 1", **place_of(2)},
+        {"event": "restart", "name": "learner-1", "how": "killed by SIGKILL", **place_of(3)},
+        {"event": "resume", "keys": [], **place_of(1)},
+        {"event": "resume", "keys": [change, 7, None], **place_of(2)},
+        *({"event": "resume", "keys": 5} | place for place in ({}, place_of(1) | {"env_steps": "x"})),
+        {"event": "set", "keys": [change], "why": "later", **place_of(3)},
+        {"event": [], "name": [], "keys": {}, **place_of(3)},
+    ]
+    torn = json.dumps(lines[1])[:-9].encode()
+    (run.directory / "journal.jsonl").write_bytes(
+        b"".join(json.dumps(line).encode() + b"\n" for line in lines) + b"\xff\n[]\n" + torn
+    )
+    with serving_page([run.directory]) as browser:
+        marks = browser.get("/api/runs/run/marks").data
+    assert marks["restarts"] == [
+        {"what": "actor-0 started again (exit code 1)", **place_of(2)},
+        {"what": "learner started again (killed by SIGKILL)", **place_of(1)},
+        {"what": "learner started again", **place_of(2)},
+    ]
+    assert marks["config_changes"] == [{"keys": [change], **place_of(number)} for number in (2, 3)]
+
+
+def place_of(number: int) -> dict[str, Any]:
+    return {axis: row_of(number)[axis] for axis in AXES}
 
 
 def test_difference_of_two_runs_names_the_keys(tmp_path: Path) -> None:
@@ -111,6 +144,16 @@ def test_slots_frames_and_failures_are_those_of_an_actor_that_may_die_and_return
         assert actor["slots"] == []
 
 
+def test_actor_of_an_older_version_is_said_to_show_no_slots(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rows=1)
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0", metrics_address="127.0.0.1:9")
+    with serving_page([run.directory]) as browser, serving(context, "127.0.0.1:0"):
+        (actor,) = browser.get("/api/runs/run/slots").data["actors"]
+        assert actor["error"] == "this actor is of an older version: it shows no slots" and actor["slots"] == []
+        frame = browser.get("/api/runs/run/slots/actor-0/0/frame")
+        assert (frame.status, frame.data["error"]) == (404, actor["error"])
+
+
 def test_failed_episodes_are_listed_with_their_kind(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     run.metrics.write_text(json.dumps(row_of(1, episode_failures_by_kind={"crash": 3})) + "\n")
@@ -144,16 +187,6 @@ def test_logs_and_videos_are_read_within_the_run_only(tmp_path: Path) -> None:
         (video,) = browser.get("/api/runs/run/videos").data["videos"]
         assert (video["name"], video["version"], video["bytes"]) == ("version-7-s-1.mp4", 7, 10)
         part = browser.get("/api/runs/run/videos/version-7-s-1.mp4", Range="bytes=2-4")
-def test_actor_of_an_older_version_is_said_to_show_no_slots(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", rows=1)
-    context = RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0", metrics_address="127.0.0.1:9")
-    with serving_page([run.directory]) as browser, serving(context, "127.0.0.1:0"):
-        (actor,) = browser.get("/api/runs/run/slots").data["actors"]
-        assert actor["error"] == "this actor is of an older version: it shows no slots" and actor["slots"] == []
-        frame = browser.get("/api/runs/run/slots/actor-0/0/frame")
-        assert (frame.status, frame.data["error"]) == (404, actor["error"])
-
-
         assert (part.status, part.body, part.headers["content-type"]) == (206, b"234", "video/mp4")
         for path in ("logs/link.log", "videos/link.mp4", "logs/..%2Frun.yaml", "videos/%2Fetc%2Fpasswd"):
             assert browser.get(f"/api/runs/run/{path}").status == 404
