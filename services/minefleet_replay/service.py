@@ -164,6 +164,17 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             departures = why_dropped(self._replay.transactions.store, request.stream, request.limit)
         return replay_service_pb2.WhyDroppedResponse(departures=[departure.to_proto() for departure in departures])
 
+    def CountSteps(  # noqa: N802
+        self, request: replay_service_pb2.CountStepsRequest, context: grpc.ServicerContext
+    ) -> replay_service_pb2.CountStepsResponse:
+        """Answers at once."""
+        with self._counted():
+            if len(request.streams) > MAX_CHUNKS_ASKED:
+                raise RejectedError(f"a call names at most {MAX_CHUNKS_ASKED} streams, got {len(request.streams)}")
+            for stream in request.streams:
+                check_name(stream, 0)
+            return replay_service_pb2.CountStepsResponse(streams=self._replay.count_steps(request.streams))
+
     def _admit_header(self, header: fragment_pb2.FragmentHeader) -> None:
         self._replay.bind(header.run_id, header.schema_fingerprint)
 

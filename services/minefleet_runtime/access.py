@@ -29,6 +29,7 @@ ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType(
         "minefleet.v1.ReplayService/Release": LEARNER,
         "minefleet.v1.ReplayService/ReadEpisodes": LEARNER,
         "minefleet.v1.ReplayService/WhyDropped": LEARNER | OPERATOR,
+        "minefleet.v1.ReplayService/CountSteps": OPERATOR,
         "minefleet.v1.ParametersService/OpenEpoch": LEARNER,
         "minefleet.v1.ParametersService/Publish": LEARNER,
         "minefleet.v1.ParametersService/Watch": LEARNER | ACTOR | OPERATOR,

@@ -134,6 +134,7 @@ class Sequences(RuleBasedStateMachine):
             "Release": lambda: pb.ReleaseRequest(learner=learner, lease=number),
             "ReadEpisodes": lambda: pb.ReadEpisodesRequest(learner=learner, limit=number),
             "WhyDropped": lambda: pb.WhyDroppedRequest(stream=stream, limit=number),
+            "CountSteps": lambda: pb.CountStepsRequest(streams=[stream]),
         }
         return kinds[method]()
 

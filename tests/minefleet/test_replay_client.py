@@ -82,6 +82,10 @@ class StandIn(replay_service_pb2_grpc.ReplayServiceServicer, status_service_pb2_
         self.enter("WhyDropped", request, context)
         return replay_service_pb2.WhyDroppedResponse()
 
+    def CountSteps(self, request: Any, context: Any) -> replay_service_pb2.CountStepsResponse:  # noqa: N802
+        self.enter("CountSteps", request, context)
+        return replay_service_pb2.CountStepsResponse()
+
     def Ack(self, request: Any, context: Any) -> replay_service_pb2.AckResponse:  # noqa: N802
         self.enter("Ack", request, context)
         return replay_service_pb2.AckResponse()

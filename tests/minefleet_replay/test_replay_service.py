@@ -132,6 +132,20 @@ def test_a_name_with_other_bytes_already_exists(server: Any, stub: Any) -> None:
     assert answer.outcomes == [replay_service_pb2.APPEND_OUTCOME_DUPLICATE]
 
 
+def test_steps_of_streams_are_counted_and_unknown_streams_left_out(server: Any, stub: Any) -> None:
+    for stream, sequence in (("s", 0), ("s", 1), ("t", 0)):
+        stub.Append(parts(server.header(stream, sequence), b"payload"))
+    length = server.header("s", 0).length
+    answer = stub.CountSteps(replay_service_pb2.CountStepsRequest(streams=["t", "unknown", "s"]))
+    assert [(one.name, one.played, one.trained) for one in answer.streams] == [("t", length, 0), ("s", 2 * length, 0)]
+
+
+@pytest.mark.parametrize("streams", [[""], ["s" * 2**17], ["s"] * 10_001])
+def test_steps_of_impossible_streams_are_refused(stub: Any, streams: list[str]) -> None:
+    request = replay_service_pb2.CountStepsRequest(streams=streams)
+    assert code_of(lambda: stub.CountSteps(request)) is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_an_upload_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> None:
     begun, going_away = threading.Event(), threading.Event()
 

@@ -1007,3 +1007,51 @@ class WhyDroppedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhyDroppedResponse: _TypeAlias = WhyDroppedResponse  # noqa: Y015
+
+@_typing.final
+class CountStepsRequest(_message.Message):
+    """CountStepsRequest names streams."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their names."""
+
+    def __init__(
+        self,
+        *,
+        streams: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["streams", b"streams"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountStepsRequest: _TypeAlias = CountStepsRequest  # noqa: Y015
+
+@_typing.final
+class CountStepsResponse(_message.Message):
+    """CountStepsResponse has their steps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepAccount]:
+        """One for each that is known, in the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        streams: _abc.Iterable[Global___StepAccount] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["streams", b"streams"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountStepsResponse: _TypeAlias = CountStepsResponse  # noqa: Y015

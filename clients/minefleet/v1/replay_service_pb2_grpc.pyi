@@ -97,6 +97,10 @@ class ReplayServiceStub:
     """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
     changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
     """
+    CountSteps: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.CountStepsRequest, _replay_service_pb2.CountStepsResponse]
+    """Says what has become of the steps of some streams since replay started; leaves out those that it does not know. For
+    people: it names no run, and changes nothing. Answers at once.
+    """
 
 @_typing.type_check_only
 class ReplayServiceAsyncStub(ReplayServiceStub):
@@ -166,6 +170,10 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     WhyDropped: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.WhyDroppedRequest, _replay_service_pb2.WhyDroppedResponse]  # type: ignore[assignment]
     """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
     changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
+    """
+    CountSteps: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.CountStepsRequest, _replay_service_pb2.CountStepsResponse]  # type: ignore[assignment]
+    """Says what has become of the steps of some streams since replay started; leaves out those that it does not know. For
+    people: it names no run, and changes nothing. Answers at once.
     """
 
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -281,6 +289,16 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_replay_service_pb2.WhyDroppedResponse, _abc.Awaitable[_replay_service_pb2.WhyDroppedResponse]]:
         """Says why fragments left, the latest first, within the window that replay remembers. For people: it names no run, and
         changes nothing. Answers at once. NOT_FOUND: nothing is known of the stream.
+        """
+
+    @_abc_1.abstractmethod
+    def CountSteps(
+        self,
+        request: _replay_service_pb2.CountStepsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replay_service_pb2.CountStepsResponse, _abc.Awaitable[_replay_service_pb2.CountStepsResponse]]:
+        """Says what has become of the steps of some streams since replay started; leaves out those that it does not know. For
+        people: it names no run, and changes nothing. Answers at once.
         """
 
 def add_ReplayServiceServicer_to_server(servicer: ReplayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

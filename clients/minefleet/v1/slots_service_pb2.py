@@ -25,27 +25,27 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minefleet/v1/slots_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\"\x12\n\x10ListSlotsRequest\"6\n\x11ListSlotsResponse\x12!\n\x05slots\x18\x01 \x03(\x0b\x32\x12.minefleet.v1.Slot\"\xd5\x02\n\x04Slot\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.minefleet.v1.SlotState\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x15\n\repisode_steps\x18\x05 \x01(\x03\x12\x16\n\x0e\x65pisode_return\x18\x06 \x01(\x01\x12\x16\n\x0epolicy_version\x18\x07 \x01(\r\x12\x12\n\x05value\x18\x08 \x01(\x02H\x00\x88\x01\x01\x12\x0e\n\x06\x61\x63tion\x18\t \x01(\t\x12\'\n\x04step\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66\x61ilures\x18\x0b \x01(\r\x12/\n\x0clast_failure\x18\x0c \x01(\x0b\x32\x19.minefleet.v1.SlotFailureB\x08\n\x06_value\"Q\n\x0bSlotFailure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1f\n\x0fGetFrameRequest\x12\x0c\n\x04slot\x18\x01 \x01(\r\"A\n\x10GetFrameResponse\x12\x0e\n\x06height\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0e\n\x06pixels\x18\x03 \x01(\x0c*\xbe\x01\n\tSlotState\x12\x1a\n\x16SLOT_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13SLOT_STATE_STEPPING\x10\x01\x12\x18\n\x14SLOT_STATE_RESETTING\x10\x02\x12\x16\n\x12SLOT_STATE_RESTING\x10\x03\x12\x14\n\x10SLOT_STATE_READY\x10\x04\x12\x16\n\x12SLOT_STATE_BLOCKED\x10\x05\x12\x1c\n\x18SLOT_STATE_BOOTSTRAPPING\x10\x06\x32\xa7\x01\n\x0cSlotsService\x12L\n\tListSlots\x12\x1e.minefleet.v1.ListSlotsRequest\x1a\x1f.minefleet.v1.ListSlotsResponse\x12I\n\x08GetFrame\x12\x1d.minefleet.v1.GetFrameRequest\x1a\x1e.minefleet.v1.GetFrameResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minefleet/v1/slots_service.proto\x12\x0cminefleet.v1\x1a\x1egoogle/protobuf/duration.proto\"\x12\n\x10ListSlotsRequest\"6\n\x11ListSlotsResponse\x12!\n\x05slots\x18\x01 \x03(\x0b\x32\x12.minefleet.v1.Slot\"\xe5\x02\n\x04Slot\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.minefleet.v1.SlotState\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x15\n\repisode_steps\x18\x05 \x01(\x03\x12\x16\n\x0e\x65pisode_return\x18\x06 \x01(\x01\x12\x16\n\x0epolicy_version\x18\x07 \x01(\r\x12\x12\n\x05value\x18\x08 \x01(\x02H\x00\x88\x01\x01\x12\x0e\n\x06\x61\x63tion\x18\t \x01(\t\x12\'\n\x04step\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66\x61ilures\x18\x0b \x01(\r\x12/\n\x0clast_failure\x18\x0c \x01(\x0b\x32\x19.minefleet.v1.SlotFailure\x12\x0e\n\x06stream\x18\r \x01(\tB\x08\n\x06_value\"d\n\x0bSlotFailure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\thas_frame\x18\x04 \x01(\x08\"7\n\x0fGetFrameRequest\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x16\n\x0e\x62\x65\x66ore_failure\x18\x02 \x01(\x08\"A\n\x10GetFrameResponse\x12\x0e\n\x06height\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0e\n\x06pixels\x18\x03 \x01(\x0c*\xbe\x01\n\tSlotState\x12\x1a\n\x16SLOT_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13SLOT_STATE_STEPPING\x10\x01\x12\x18\n\x14SLOT_STATE_RESETTING\x10\x02\x12\x16\n\x12SLOT_STATE_RESTING\x10\x03\x12\x14\n\x10SLOT_STATE_READY\x10\x04\x12\x16\n\x12SLOT_STATE_BLOCKED\x10\x05\x12\x1c\n\x18SLOT_STATE_BOOTSTRAPPING\x10\x06\x32\xa7\x01\n\x0cSlotsService\x12L\n\tListSlots\x12\x1e.minefleet.v1.ListSlotsRequest\x1a\x1f.minefleet.v1.ListSlotsResponse\x12I\n\x08GetFrame\x12\x1d.minefleet.v1.GetFrameRequest\x1a\x1e.minefleet.v1.GetFrameResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minefleet.v1.slots_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SLOTSTATE']._serialized_start=686
-  _globals['_SLOTSTATE']._serialized_end=876
+  _globals['_SLOTSTATE']._serialized_start=745
+  _globals['_SLOTSTATE']._serialized_end=935
   _globals['_LISTSLOTSREQUEST']._serialized_start=82
   _globals['_LISTSLOTSREQUEST']._serialized_end=100
   _globals['_LISTSLOTSRESPONSE']._serialized_start=102
   _globals['_LISTSLOTSRESPONSE']._serialized_end=156
   _globals['_SLOT']._serialized_start=159
-  _globals['_SLOT']._serialized_end=500
-  _globals['_SLOTFAILURE']._serialized_start=502
-  _globals['_SLOTFAILURE']._serialized_end=583
-  _globals['_GETFRAMEREQUEST']._serialized_start=585
-  _globals['_GETFRAMEREQUEST']._serialized_end=616
-  _globals['_GETFRAMERESPONSE']._serialized_start=618
-  _globals['_GETFRAMERESPONSE']._serialized_end=683
-  _globals['_SLOTSSERVICE']._serialized_start=879
-  _globals['_SLOTSSERVICE']._serialized_end=1046
+  _globals['_SLOT']._serialized_end=516
+  _globals['_SLOTFAILURE']._serialized_start=518
+  _globals['_SLOTFAILURE']._serialized_end=618
+  _globals['_GETFRAMEREQUEST']._serialized_start=620
+  _globals['_GETFRAMEREQUEST']._serialized_end=675
+  _globals['_GETFRAMERESPONSE']._serialized_start=677
+  _globals['_GETFRAMERESPONSE']._serialized_end=742
+  _globals['_SLOTSSERVICE']._serialized_start=938
+  _globals['_SLOTSSERVICE']._serialized_end=1105
 # @@protoc_insertion_point(module_scope)

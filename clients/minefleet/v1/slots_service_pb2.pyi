@@ -119,6 +119,7 @@ class Slot(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     LAST_FAILURE_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
     state: Global___SlotState.ValueType
     """Its state."""
     reason: _builtins.str
@@ -137,6 +138,8 @@ class Slot(_message.Message):
     """The last action, for people."""
     failures: _builtins.int
     """Failures of its environments since the actor started."""
+    stream: _builtins.str
+    """The stream that its steps go to."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Time since its environment was last given something to do."""
@@ -164,10 +167,11 @@ class Slot(_message.Message):
         step: _duration_pb2.Duration | None = ...,
         failures: _builtins.int = ...,
         last_failure: Global___SlotFailure | None = ...,
+        stream: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "age", b"age", "last_failure", b"last_failure", "step", b"step", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "action", b"action", "age", b"age", "episode_return", b"episode_return", "episode_steps", b"episode_steps", "failures", b"failures", "last_failure", b"last_failure", "policy_version", b"policy_version", "reason", b"reason", "state", b"state", "step", b"step", "task", b"task", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "action", b"action", "age", b"age", "episode_return", b"episode_return", "episode_steps", b"episode_steps", "failures", b"failures", "last_failure", b"last_failure", "policy_version", b"policy_version", "reason", b"reason", "state", b"state", "step", b"step", "stream", b"stream", "task", b"task", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
@@ -184,10 +188,13 @@ class SlotFailure(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    HAS_FRAME_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Its kind, as in the metrics."""
     text: _builtins.str
     """What it said: an error with its traceback, or the end of its output."""
+    has_frame: _builtins.bool
+    """Whether the last picture before it is kept."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Time since then."""
@@ -198,10 +205,11 @@ class SlotFailure(_message.Message):
         kind: _builtins.str = ...,
         text: _builtins.str = ...,
         age: _duration_pb2.Duration | None = ...,
+        has_frame: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "kind", b"kind", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "has_frame", b"has_frame", "kind", b"kind", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,16 +222,20 @@ class GetFrameRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SLOT_FIELD_NUMBER: _builtins.int
+    BEFORE_FAILURE_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """Its number."""
+    before_failure: _builtins.bool
+    """Whether to return the last picture before its last failure."""
     def __init__(
         self,
         *,
         slot: _builtins.int = ...,
+        before_failure: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_failure", b"before_failure", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -63,10 +63,11 @@ class SlotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetFrame(self, request, context):
-        """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation.
+        """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation; one of
+        no pixels where it has begun to render because of this call. Or the last one before its last failure.
 
-        Idempotent; answers at once. NOT_FOUND: there is no such slot. FAILED_PRECONDITION: the environment shows nothing.
-        UNAVAILABLE: the slot renders from its next episode on.
+        Idempotent; answers at once. NOT_FOUND: there is no such slot, or no picture from before a failure.
+        FAILED_PRECONDITION: the environment shows nothing. UNAVAILABLE: the environments have not been started yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

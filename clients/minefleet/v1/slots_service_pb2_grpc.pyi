@@ -41,10 +41,11 @@ class SlotsServiceStub:
     Idempotent; answers at once. UNAVAILABLE: the environments have not been started yet.
     """
     GetFrame: _grpc.UnaryUnaryMultiCallable[_slots_service_pb2.GetFrameRequest, _slots_service_pb2.GetFrameResponse]
-    """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation.
+    """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation; one of
+    no pixels where it has begun to render because of this call. Or the last one before its last failure.
 
-    Idempotent; answers at once. NOT_FOUND: there is no such slot. FAILED_PRECONDITION: the environment shows nothing.
-    UNAVAILABLE: the slot renders from its next episode on.
+    Idempotent; answers at once. NOT_FOUND: there is no such slot, or no picture from before a failure.
+    FAILED_PRECONDITION: the environment shows nothing. UNAVAILABLE: the environments have not been started yet.
     """
 
 @_typing.type_check_only
@@ -60,10 +61,11 @@ class SlotsServiceAsyncStub(SlotsServiceStub):
     Idempotent; answers at once. UNAVAILABLE: the environments have not been started yet.
     """
     GetFrame: _aio.UnaryUnaryMultiCallable[_slots_service_pb2.GetFrameRequest, _slots_service_pb2.GetFrameResponse]  # type: ignore[assignment]
-    """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation.
+    """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation; one of
+    no pixels where it has begun to render because of this call. Or the last one before its last failure.
 
-    Idempotent; answers at once. NOT_FOUND: there is no such slot. FAILED_PRECONDITION: the environment shows nothing.
-    UNAVAILABLE: the slot renders from its next episode on.
+    Idempotent; answers at once. NOT_FOUND: there is no such slot, or no picture from before a failure.
+    FAILED_PRECONDITION: the environment shows nothing. UNAVAILABLE: the environments have not been started yet.
     """
 
 class SlotsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -88,10 +90,11 @@ class SlotsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slots_service_pb2.GetFrameRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_slots_service_pb2.GetFrameResponse, _abc.Awaitable[_slots_service_pb2.GetFrameResponse]]:
-        """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation.
+        """Returns the picture that a slot shows: a frame that it renders, else the largest picture of its observation; one of
+        no pixels where it has begun to render because of this call. Or the last one before its last failure.
 
-        Idempotent; answers at once. NOT_FOUND: there is no such slot. FAILED_PRECONDITION: the environment shows nothing.
-        UNAVAILABLE: the slot renders from its next episode on.
+        Idempotent; answers at once. NOT_FOUND: there is no such slot, or no picture from before a failure.
+        FAILED_PRECONDITION: the environment shows nothing. UNAVAILABLE: the environments have not been started yet.
         """
 
 def add_SlotsServiceServicer_to_server(servicer: SlotsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
 from minefleet.rpc.replay_types import Outcome, Position
-from minefleet.v1 import episode_pb2
+from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant
 from minefleet_replay.engine.counters_file import Counters, counters_of, write_counters
 from minefleet_replay.engine.lease import LeasePath, LeaseRequest
@@ -250,6 +250,11 @@ class Replay:
             slow, closing = self.transactions.streams.too_slow, self.transactions.lease_clock.forecast(self._clock())
             let_off = {} if self.transactions.balance is None else self.transactions.balance.let_off
             return self.transactions.shares.tasks(slow, let_off), self.transactions.shares.starved(slow), closing
+
+    def count_steps(self, streams: Sequence[str]) -> list[replay_service_pb2.StepAccount]:
+        """The fate of the steps of the streams among these that are known."""
+        with self._changed:
+            return [steps.to_proto() for steps in self.transactions.shares.of_streams(streams)]
 
     def wake(self) -> None:
         """Wakes waiting leases."""

@@ -110,6 +110,10 @@ class StepCounter:
             for task, counts in self._tasks.items()
         ]
 
+    def of_streams(self, streams: Iterable[str]) -> list[TaskSteps]:
+        """The streams among these that are known."""
+        return [TaskSteps(one, self._streams[one], 0) for one in streams if one in self._streams]
+
     def starved(self, too_slow: Mapping[str, float]) -> list[TaskSteps]:
         """The streams of whose steps, among those that are settled, the fewest are trained on."""
         shares = {stream: _trained_share(counts) for stream, counts in self._streams.items()}

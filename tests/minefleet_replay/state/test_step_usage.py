@@ -25,6 +25,18 @@ def test_steps_are_counted_by_task_and_stream() -> None:
     assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
 
 
+def test_steps_of_streams_are_those_of_the_known_ones_in_the_order_asked_for() -> None:
+    shares = StepCounter()
+    shares.count("s", [fragment("a", 5)], "played")
+    shares.count("t", [fragment("a", 7)], "played")
+    shares.count("t", [fragment("a", 4)], "trained")
+    shares.count("t", [fragment("a", 2)], "stale")
+    assert [(one.name, one.counts["trained"], one.counts["stale"]) for one in shares.of_streams(["t", "x", "s"])] == [
+        ("t", 4, 2),
+        ("s", 0, 0),
+    ]
+
+
 def test_what_is_still_held_does_not_starve() -> None:
     shares = StepCounter()
     shares.count("s", [fragment("a", 5)], "played")
