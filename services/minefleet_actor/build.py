@@ -34,6 +34,7 @@ from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.reward_scaling import shaping
 from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup
+from minefleet_actor.video.failure_pictures import FailurePictures
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.video_recorder import Camera
 from minefleet_runtime.role_context import RoleContext
@@ -92,6 +93,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     recorder = Recorder(run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers))
+    pictures = FailurePictures(run, pool)
     cuts = make_cuts(run, router, pool.num_slots, inline=inline)
     actor = Actor(
         pool=pool,
@@ -105,8 +107,19 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         rollout=rollout,
         cuts=cuts,
         camera=camera,
+        on_failure=pictures.keep,
     )
-    view = SlotView(run, actor=actor, pool=pool, recorder=recorder, episodes=episodes, cuts=cuts, camera=camera)
+    view = SlotView(
+        run,
+        actor=actor,
+        pool=pool,
+        router=router,
+        recorder=recorder,
+        episodes=episodes,
+        cuts=cuts,
+        camera=camera,
+        pictures=pictures,
+    )
     return ActorParts(
         actor=actor,
         batcher=batcher,

@@ -103,6 +103,7 @@ class Actor:
         rollout: RolloutConfig,
         cuts: FreshnessCuts,
         camera: Camera | None = None,
+        on_failure: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -115,6 +116,7 @@ class Actor:
         self._metrics = metrics
         self._worker = rollout.worker_config
         self._camera = camera
+        self._on_failure = on_failure
         self._clock = clock
         slots = pool.num_slots
         self._version = inference.version
@@ -257,6 +259,7 @@ class Actor:
 
     def _process_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
+        self._on_failure(slot)
         self._metrics.failed(self._router.shard_of[slot], failure.kind)
         before = self.failures[slot].count if slot in self.failures else 0
         self.failures[slot] = SlotFailures(before + 1, failure, self._clock())

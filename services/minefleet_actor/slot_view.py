@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.core.errors import ConfigError, NotFoundError, UnavailableError
+from minefleet.core.errors import ConfigError, NotFoundError
 from minefleet.core.readable_text import readable
 from minefleet.core.tree import Tree, flatten
 from minefleet.rpc.durations import duration
@@ -20,9 +20,11 @@ from minefleet.runs.run import Run
 from minefleet.v1 import slots_service_pb2
 from minefleet_actor.loop import Actor, Phase
 from minefleet_actor.pool import Pool
+from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
+from minefleet_actor.video.failure_pictures import FailurePictures
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.picture import Frame, to_rgb
 from minefleet_actor.video.video_recorder import Camera
@@ -48,17 +50,21 @@ class SlotView:
         *,
         actor: Actor,
         pool: Pool,
+        router: StreamRouter,
         recorder: Recorder,
         episodes: EpisodeRecorder,
         cuts: FreshnessCuts,
         camera: Camera | None,
+        pictures: FailurePictures,
     ) -> None:
         self._actor = actor
         self._pool = pool
+        self._router = router
         self._recorder = recorder
         self._episodes = episodes
         self._cuts = cuts
         self._camera = camera
+        self._pictures = pictures
         self._lens: Callable[[int], NDArray[Any]] | None = make_lens(run, pool) if can_film(run) else None
         self._renders = run.frame_shape is not None
         self._watched_until: dict[int, float] = {}
@@ -69,13 +75,16 @@ class SlotView:
         resetting = self._actor.resetting
         return [self._slot(slot, is_resetting=bool(resetting[slot])) for slot in range(self._pool.num_slots)]
 
-    def frame(self, slot: int) -> Frame:
-        """The picture that a slot shows, [H, W, 3] uint8.
+    def frame(self, slot: int, *, before_failure: bool = False) -> Frame:
+        """The picture that a slot shows, [H, W, 3] uint8; without pixels where it has only begun to render.
+
+        Args:
+            slot: The slot.
+            before_failure: Whether to return the last one before its last failure.
 
         Raises:
             ConfigError: If the environment shows nothing.
-            NotFoundError: If there is no such slot.
-            UnavailableError: If the slot renders from its next episode on.
+            NotFoundError: If there is no such slot, or no picture from before a failure.
         """
         if not 0 <= slot < self._pool.num_slots:
             raise NotFoundError(f"there is no slot {slot}: this actor has {self._pool.num_slots}")
@@ -83,13 +92,13 @@ class SlotView:
             raise ConfigError(
                 "the environment shows no pixels; runs made with train_config.record_video_interval above 0 render"
             )
+        if before_failure:
+            return self._pictures.picture(slot)
         if self._renders:
             self._watched_until[slot] = time.monotonic() + RENDER_S
             self._pool.film(slot, True)
         picture = to_rgb(np.array(self._lens(slot)))
-        if self._renders and not picture.any():
-            raise UnavailableError(f"slot {slot} renders from its next episode on")
-        return picture
+        return picture[:0, :0] if self._renders and not picture.any() else picture
 
     def rest(self) -> None:
         """Lets slots render no longer at which nobody looks any more."""
@@ -108,6 +117,7 @@ class SlotView:
             task=readable(self._recorder.plays(slot)),
             episode_steps=steps,
             episode_return=episode_return,
+            stream=self._router.stream(slot),
         )
         if self._cuts.step_s(slot):
             shown.step.CopyFrom(duration(self._cuts.step_s(slot)))
@@ -132,8 +142,14 @@ class SlotView:
         if failures is not None:
             shown.failures = failures.count
             age = duration(time.monotonic() - failures.last_s)
-            last = slots_service_pb2.SlotFailure(kind=failures.last.kind, text=readable(failures.last.text), age=age)
-            shown.last_failure.CopyFrom(last)
+            shown.last_failure.CopyFrom(
+                slots_service_pb2.SlotFailure(
+                    kind=failures.last.kind,
+                    text=readable(failures.last.text),
+                    age=age,
+                    has_frame=slot in self._pictures,
+                )
+            )
 
 
 def action_text(action: Tree) -> str:

@@ -23,7 +23,7 @@ class SlotsServicer(slots_service_pb2_grpc.SlotsServiceServicer):
         self, request: slots_service_pb2.GetFrameRequest, context: Any
     ) -> slots_service_pb2.GetFrameResponse:
         """Answers as the proto says."""
-        frame = self._seen().frame(request.slot)
+        frame = self._seen().frame(request.slot, before_failure=request.before_failure)
         return slots_service_pb2.GetFrameResponse(height=frame.shape[0], width=frame.shape[1], pixels=frame.tobytes())
 
     def _seen(self) -> SlotView:

@@ -50,7 +50,10 @@ def test_a_slot_renders_from_the_reset_on_while_it_is_filmed_and_no_other_does(
         pool.film(1, True)
         reset(pool)
         assert [int(frame.max()) for frame in pool.frames] == [0, 255]
-        pool.frames[:] = 0
+        pool.film(1, False)
+        assert pool.frames[1].any() and not pool.is_filmed(1)
+        pool.film(1, True)
+        assert not pool.frames[1].any(), "an old frame is shown as a new one"
         pool.film(1, False)
         reset(pool)
         assert int(pool.frames.max()) == 0

@@ -208,8 +208,14 @@ class Pool(abc.ABC):
         return self._book.arrays.frame
 
     def film(self, slot: int, on: bool) -> None:
-        """Makes a slot render its frames from its next reset on, or no longer."""
+        """Makes a slot render its frames from its next command on, or no longer."""
+        if on and not self.is_filmed(slot):
+            self._book.arrays.frame[slot] = 0  # It may be an old one.
         self._book.arrays.film[slot] = on
+
+    def is_filmed(self, slot: int) -> bool:
+        """Whether a slot renders its frames."""
+        return bool(self._book.arrays.film[slot])
 
     def step(self, slots: Slots, action: Tree) -> None:
         """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""

@@ -64,7 +64,7 @@ class Camera:
     Args:
         lens: What to see.
         episodes: The counts of what slots have done.
-        film: Makes the pool render a slot's frames from its next reset on, or no longer.
+        film: Makes the pool render a slot's frames from its next command on, or no longer.
         is_named: Whether parameters has named this actor.
         report: Takes the records of filmed episodes.
         directory: Of the files.
