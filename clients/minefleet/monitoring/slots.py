@@ -1,22 +1,28 @@
-"""Asks actors what their slots do and show."""
+"""Asks actors what their slots do and show, and replay what became of their steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from minefleet.core.errors import ContractError, UnavailableError
+from minefleet.core.errors import ContractError, DeadlineError, UnavailableError
 from minefleet.monitoring.status import TIMEOUT_S
 from minefleet.rpc.channel import connect
 from minefleet.rpc.credentials import Credentials
 from minefleet.rpc.durations import in_seconds
-from minefleet.rpc.enum_names import slot_state_word
+from minefleet.rpc.enum_names import role_word, slot_state_word
 from minefleet.rpc.rpc_errors import translated
-from minefleet.v1 import slots_service_pb2, slots_service_pb2_grpc
+from minefleet.v1 import (
+    replay_service_pb2,
+    replay_service_pb2_grpc,
+    slots_service_pb2,
+    slots_service_pb2_grpc,
+    status_service_pb2,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +33,8 @@ class SlotFailure:
     text: str
     """An error with its traceback, or the end of its output."""
     age_s: float
+    has_frame: bool
+    """Whether the last picture before it is kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +62,23 @@ class SlotStatus:
     failures: int
     """Failures of its environments since the actor started."""
     last_failure: SlotFailure | None
+    stream: str
+    """The stream that its steps go to."""
+
+
+class StreamSteps(NamedTuple):
+    """Steps of a stream that are done with, as replay has counted them since it started."""
+
+    trained_steps: int
+    """Those that were trained on."""
+    dropped_steps: int
+    """Those that left without."""
+
+    @property
+    def trained_share(self) -> float | None:
+        """The share that was trained on; None where there are none."""
+        settled_steps = self.trained_steps + self.dropped_steps
+        return self.trained_steps / settled_steps if settled_steps else None
 
 
 def list_slots(card: Mapping[str, Any], credentials: Credentials) -> list[SlotStatus]:
@@ -67,28 +92,60 @@ def list_slots(card: Mapping[str, Any], credentials: Credentials) -> list[SlotSt
     return [_status(number, slot) for number, slot in enumerate(answer.slots)]
 
 
-def get_frame(card: Mapping[str, Any], credentials: Credentials, slot: int) -> NDArray[np.uint8]:
-    """The picture that a slot shows, [H, W, 3] uint8.
+def get_frame(
+    card: Mapping[str, Any], credentials: Credentials, slot: int, *, before_failure: bool = False
+) -> NDArray[np.uint8]:
+    """The picture that a slot shows, [H, W, 3] uint8; without pixels where it has only begun to render.
+
+    Args:
+        card: The actor's.
+        credentials: The caller's.
+        slot: The slot.
+        before_failure: Whether to return the last picture before its last failure.
 
     Raises:
-        FleetError: If the actor does not answer, or the slot shows nothing.
+        FleetError: If the actor does not answer, or has no such picture.
     """
+    request = slots_service_pb2.GetFrameRequest(slot=slot, before_failure=before_failure)
     with _stub(card, credentials) as stub:
-        answer = stub.GetFrame(slots_service_pb2.GetFrameRequest(slot=slot), timeout=TIMEOUT_S)
+        answer = stub.GetFrame(request, timeout=TIMEOUT_S)
     return np.frombuffer(answer.pixels, np.uint8).reshape(answer.height, answer.width, 3)
+
+
+def count_steps(card: Mapping[str, Any], credentials: Credentials, streams: Sequence[str]) -> dict[str, StreamSteps]:
+    """The steps of the streams, among these, that the replay which left this card knows.
+
+    Raises:
+        FleetError: If replay does not answer.
+    """
+    request = replay_service_pb2.CountStepsRequest(streams=streams)
+    with _channel(card, credentials) as channel:
+        stub = replay_service_pb2_grpc.ReplayServiceStub(channel)
+        answer = stub.CountSteps(request, timeout=TIMEOUT_S)
+    return {one.name: StreamSteps(one.trained, sum(one.dropped.values())) for one in answer.streams}
 
 
 @contextmanager
 def _stub(card: Mapping[str, Any], credentials: Credentials) -> Iterator[slots_service_pb2_grpc.SlotsServiceStub]:
+    with _channel(card, credentials) as channel:
+        yield slots_service_pb2_grpc.SlotsServiceStub(channel)
+
+
+@contextmanager
+def _channel(card: Mapping[str, Any], credentials: Credentials) -> Iterator[grpc.Channel]:
     if not card["address"]:
         raise UnavailableError(f"{card['name']} has opened no port yet")
-    with connect(card["address"], "actor", credentials) as channel, translated():
-        try:
-            yield slots_service_pb2_grpc.SlotsServiceStub(channel)
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise ContractError("this actor is of an older version: it shows no slots") from error
-            raise
+    peer = role_word(status_service_pb2.Role.Value(card["role"]))
+    try:
+        with connect(card["address"], peer, credentials) as channel, translated():
+            try:
+                yield channel
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    raise ContractError(f"this {peer} is of an older version: it shows no slots") from error
+                raise
+    except DeadlineError as error:
+        raise DeadlineError(f"{card['name']} does not answer within {TIMEOUT_S:g} s") from error
 
 
 def _status(number: int, slot: slots_service_pb2.Slot) -> SlotStatus:
@@ -106,7 +163,10 @@ def _status(number: int, slot: slots_service_pb2.Slot) -> SlotStatus:
         action=slot.action,
         step_s=in_seconds(slot.step) if slot.HasField("step") else None,
         failures=slot.failures,
-        last_failure=SlotFailure(kind=failure.kind, text=failure.text, age_s=in_seconds(failure.age))
+        last_failure=SlotFailure(
+            kind=failure.kind, text=failure.text, age_s=in_seconds(failure.age), has_frame=failure.has_frame
+        )
         if slot.HasField("last_failure")
         else None,
+        stream=slot.stream,
     )

@@ -36,6 +36,9 @@ MAX_LOG_BYTES = 2**20
 MAX_ERROR, MAX_DIGITS = 500, 400
 """Characters of an error, and of a number, that are looked at."""
 
+MOMENTS = ("now", "failure")
+"""Of a slot's pictures."""
+
 Answer = Callable[[Path, Request], Any]
 
 
@@ -182,10 +185,16 @@ def _bound(text: str) -> float:
 
 
 def _frame(directory: Path, request: Request) -> Response:
+    moment = request.query_params.get("of", "now")
+    if moment not in MOMENTS:
+        raise RejectedError(f"of must be one of {', '.join(MOMENTS)}")
+    actor, slot = request.path_params["actor"], _number(request.path_params["slot"])
     try:
-        picture = runs.frame(directory, request.path_params["actor"], _number(request.path_params["slot"]))
+        picture = runs.frame(directory, actor, slot, before_failure=moment == "failure")
     except ContractError as error:
         raise NotFoundError(str(error)) from error  # The environment shows no pixels, or the actor is an older one.
+    if not picture.size:
+        return Response(status_code=204)  # It has only begun to render.
     file = BytesIO()
     Image.fromarray(picture).save(file, "PNG", compress_level=1)
     return Response(file.getvalue(), media_type="image/png")

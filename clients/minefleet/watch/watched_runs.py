@@ -2,10 +2,11 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from minefleet.launch.learner_ranks import LEARNER, is_rank
 from minefleet.monitoring.journal import Line, read_journal
 from minefleet.monitoring.jsonl_tail import AXES, last_row
 from minefleet.monitoring.plot import evaluations_in
-from minefleet.monitoring.slots import SlotStatus, get_frame, list_slots
+from minefleet.monitoring.slots import SlotStatus, StreamSteps, count_steps, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint import read_state
@@ -36,8 +37,10 @@ MAX_CALLS = 64
 PROGRESS_S = 120.0
 """A run on other machines that has written nothing for so long is taken for one that is over."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-ACTOR, EVALUATOR = "ROLE_ACTOR", "evaluator"
-"""The role of actors, and the name of the one that only evaluates: it shows no slots."""
+ACTOR, REPLAY = "ROLE_ACTOR", "ROLE_REPLAY"
+STEP_KEYS = ("trained_steps", "dropped_steps", "trained_share")
+EVALUATOR = "evaluator"
+"""The name of the actor that only evaluates: it shows no slots."""
 VIDEO_VERSION = re.compile(r"version-(\d{1,15})-")
 
 
@@ -187,7 +190,7 @@ def _checkpoints(run: Run) -> Iterator[Row]:
 
 def status(directory: Path) -> dict[str, Any]:
     """As `minefleet status --json`."""
-    return read_status(directory).to_dict()
+    return read_status(directory, _credentials(directory)).to_dict()
 
 
 def _credentials(directory: Path) -> Credentials:
@@ -196,17 +199,30 @@ def _credentials(directory: Path) -> Credentials:
 
 def slots(directory: Path) -> dict[str, Any]:
     """The slots of each actor, or the reason why they are not known."""
-    ask = partial(_slots_of, credentials=_credentials(directory))
-    cards = _actors(directory)
+    credentials, cards = _credentials(directory), read_cards(directory)
     with ThreadPoolExecutor(max(1, min(len(cards), MAX_CALLS))) as pool:
-        return {"actors": list(pool.map(ask, cards))}
+        actors = list(pool.map(partial(_slots_of, credentials), _actors(cards)))
+        streams = [slot["stream"] for actor in actors for slot in actor["slots"]]
+        shards = [card for card in cards if card["role"] == REPLAY] if streams else []
+        steps = dict(chain.from_iterable(pool.map(partial(_steps_of, credentials, streams), shards)))
+    for slot in (slot for actor in actors for slot in actor["slots"]):
+        found = steps.get(slot["stream"])
+        slot |= {key: getattr(found, key, None) for key in STEP_KEYS}
+    return {"actors": actors}
 
 
-def _actors(directory: Path) -> list[Row]:
-    return [card for card in read_cards(directory) if card["role"] == ACTOR and card["name"] != EVALUATOR]
+def _actors(cards: list[Row]) -> list[Row]:
+    return [card for card in cards if card["role"] == ACTOR and card["name"] != EVALUATOR]
 
 
-def _slots_of(card: Row, credentials: Credentials) -> Row:
+def _steps_of(credentials: Credentials, streams: list[str], card: Row) -> Iterable[tuple[str, StreamSteps]]:
+    try:
+        return count_steps(card, credentials, streams).items()
+    except FleetError:
+        return ()  # The status says so of replay itself.
+
+
+def _slots_of(credentials: Credentials, card: Row) -> Row:
     error, found = None, list[SlotStatus]()
     try:
         found = list_slots(card, credentials)
@@ -215,15 +231,15 @@ def _slots_of(card: Row, credentials: Credentials) -> Row:
     return {"name": card["name"], "error": error, "slots": [asdict(slot) for slot in found]}
 
 
-def frame(directory: Path, actor: str, slot: int) -> Any:
-    """The picture that an actor's slot shows, [H, W, 3] uint8.
+def frame(directory: Path, actor: str, slot: int, *, before_failure: bool) -> Any:
+    """The picture that an actor's slot shows, or the last one before its last failure, [H, W, 3] uint8.
 
     Raises:
-        FleetError: If there is no such actor or slot, or it shows nothing.
+        FleetError: If there is no such actor, slot or picture.
     """
-    for card in _actors(directory):
+    for card in _actors(read_cards(directory)):
         if card["name"] == actor:
-            return get_frame(card, _credentials(directory), slot)
+            return get_frame(card, _credentials(directory), slot, before_failure=before_failure)
     raise NotFoundError(f"there is no actor {actor}")
 
 

@@ -27,26 +27,24 @@ export interface Status {
   roles: Role[]; metrics: Record<string, unknown>;
   bottleneck: { stage?: string | null; sentence?: string; slots?: Shares; loop?: Shares };
 }
+export interface Failure { kind: string; text: string; age_s: number; has_frame: boolean }
 export interface Slot {
   slot: number; state: string; reason: string; age_s: number; task: string; episode_steps: number;
   episode_return: number; version: number; value: number | null; action: string; step_s: number | null;
-  failures: number; last_failure: { kind: string; text: string; age_s: number } | null;
+  failures: number; last_failure: Failure | null; trained_share: number | null; dropped_steps: number | null; stream: string;
 }
 export interface Slots { actors: { name: string; error: string | null; slots: Slot[] }[] }
 export interface Failures {
   by_kind: Record<string, number>;
-  episodes: {
-    iteration: number; task: string; failure: string; stream: string; length: number; episode_return: number;
-  }[];
-  slots: { actor: string; slot: number; failures: number; kind: string; text: string; age_s: number }[];
+  episodes: { iteration: number; task: string; failure: string; stream: string; length: number; episode_return: number }[];
+  slots: (Failure & { actor: string; slot: number; failures: number })[];
 }
 export interface Videos {
   videos: { name: string; bytes: number; written_s: number; version?: number; episode_return?: number }[];
 }
 export interface Difference { keys: { key: string; this: unknown; other: unknown }[] }
 export interface Machine {
-  cores: number; cpu_share: number; memory_bytes: number; memory_used_bytes: number; disk_bytes: number;
-  disk_free_bytes: number;
+  cores: number; cpu_share: number; memory_bytes: number; memory_used_bytes: number; disk_bytes: number; disk_free_bytes: number;
   gpus: { name: string; memory_bytes: number; memory_used_bytes: number; use_share: number | null }[];
 }
 

@@ -51,9 +51,7 @@ function App(): JSX.Element {
   if (!named.length && fallback) chosen.push(fallback);
   const run = chosen[0];
   const status = usePoll<Status>(run ? at(run.id, "status") : null, view === "ring" || view === "logs" ? 1000 : 5000);
-
   const choose = (id: string) => set({ run: [id, ...named.slice(1).filter((one) => one !== id)] });
-
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
       const node = event.target as HTMLElement;

@@ -7,6 +7,7 @@ import { Choice, Empty, Facts, has, Marked, Meter, Panel, Search, Table, Toggle,
 import { type Answer, asText, usePoll } from "./polling";
 import { STATE_SIGNS } from "./ring";
 import { go, href, set } from "./routing";
+import { LastFrame } from "./slots";
 import { ago, bytes, count, duration, flat, number, percent, plain } from "./units";
 
 export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSearchParams }): JSX.Element {
@@ -67,6 +68,7 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
           <span class="quiet last">{slot.text.trim().split("\n").filter(Boolean).at(-1)}</span>
           <span class="right">{count(slot.failures)} ✕</span><span class="right quiet">{duration(slot.age_s)} ago</span>
         </summary>
+        {slot.has_frame && <LastFrame run={props.run} {...slot} />}
         <pre tabIndex={0}>{slot.text}</pre>
         <p class="links">
           <a href={href("slots", { slot: `${slot.actor}/${slot.slot}` })}>The slot now</a>
@@ -85,8 +87,7 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
   </>;
 }
 
-export function LogsView(props: { run: string; params: URLSearchParams; status: Answer<Status> }): JSX.Element {
-  const { run, params, status } = props;
+export function LogsView({ run, params, status }: { run: string; params: URLSearchParams; status: Answer<Status> }): JSX.Element {
   const logs = usePoll<{ logs: { name: string; bytes: number }[] }>(at(run, "logs"), 10_000);
   const names = logs.data?.logs.map(({ name }) => name) ?? [];
   const role = params.get("role");

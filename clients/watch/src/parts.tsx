@@ -25,9 +25,7 @@ export const Search = (props: { label: string; value: string }): JSX.Element => 
     onInput={(event) => set({ q: event.currentTarget.value || null })} />
 );
 
-export function Choice(props: {
-  label: string; value: string; options: [string, string][]; name: string;
-}): JSX.Element {
+export function Choice(props: { label: string; value: string; options: [string, string][]; name: string }): JSX.Element {
   return <label class="choice">
     <span>{props.label}</span>
     <select value={props.value} onChange={(event) => set({ [props.name]: event.currentTarget.value || null })}>

@@ -5,6 +5,7 @@ import { ApiError, get } from "./api";
 /** The last answer that came, and why the newest question got none. */
 export interface Answer<T> { data?: T; error?: string }
 
+const REFUSED_MS = 5000;
 const failing = new Map<string, string>();
 const listeners = new Set<() => void>();
 
@@ -36,15 +37,17 @@ async function visible(): Promise<void> {
     await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
 }
 
-/** Reads `url` every `everyMs` until the returned function is called. */
+/** Reads `url` every `everyMs` until the returned function is called; a frame that is refused, every REFUSED_MS. */
 export function poll<T>(
   url: string, everyMs: number, read: (response: Response) => Promise<T>, take: (answer: Answer<T>) => void,
 ): () => void {
   const stopped = new AbortController();
+  const isFrame = url.endsWith("/frame");
   const loop = async () => {
     while (!stopped.signal.aborted) {
       await visible();
       const began = performance.now();
+      let waitMs = everyMs;
       try {
         const data = await read(await get(url, stopped.signal));
         if (stopped.signal.aborted) return;
@@ -54,10 +57,11 @@ export function poll<T>(
         if (stopped.signal.aborted) return;
         const text = error instanceof Error ? error.message : String(error);
         const isOutage = !(error instanceof ApiError) || error.status === 0 || error.status === 401 || error.status >= 500;
-        report(url, isOutage && !url.endsWith("/frame") ? text : null);
+        report(url, isOutage && !isFrame ? text : null);
         take({ error: text });
+        if (isFrame) waitMs = REFUSED_MS;
       }
-      await pause(Math.max(100, everyMs - (performance.now() - began)), stopped.signal);
+      await pause(Math.max(100, waitMs - (performance.now() - began)), stopped.signal);
     }
   };
   void loop();
@@ -83,8 +87,6 @@ export function usePolls<T>(
 }
 
 /** Polls one address; nothing while it is null, and nothing of the address before. */
-export function usePoll<T>(
-  url: string | null, everyMs: number, read: (response: Response) => Promise<T> = asJson,
-): Answer<T> {
+export function usePoll<T>(url: string | null, everyMs: number, read: (response: Response) => Promise<T> = asJson): Answer<T> {
   return usePolls(url === null ? {} : { [url]: url }, everyMs, read)[url ?? ""] ?? {};
 }

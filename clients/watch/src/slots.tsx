@@ -5,7 +5,7 @@ import { at, type RunDetails, type Slot, type Slots, type Videos } from "./api";
 import { Choice, Empty, Facts, has, Panel, Picker, Search, Toggle, toggled, Waiting } from "./parts";
 import { poll, usePoll } from "./polling";
 import { href, set } from "./routing";
-import { ago, bytes, count, duration, number } from "./units";
+import { ago, bytes, count, duration, number, percent } from "./units";
 
 /** A state's letter and sign: no state is told by its colour alone. */
 const STATES: Record<string, [string, string, string]> = {
@@ -14,13 +14,14 @@ const STATES: Record<string, [string, string, string]> = {
   bootstrapping: ["V", "◇", "waits for the value of its last observation"], resetting: ["R", "↻", "starts an episode"],
   resting: ["Z", "✕", "rests after failures in a row"],
 };
-const [SLOW_S, VIDEO_KEY] = [1, "train_config.record_video_interval"];
+const [SLOW_S, FRAME_MS, MOST, VIDEO_KEY] = [1, 600, 16, "train_config.record_video_interval"];
+/** Less than half of a slot's steps is trained on, as in the warnings of `minefleet train`. */
+const isStarved = (slot: Slot): boolean => slot.trained_share !== null && slot.trained_share < 0.5;
 
 interface Placed extends Slot { actor: string; id: string }
 
 const placed = (slots: Slots | undefined): Placed[] =>
-  (slots?.actors ?? []).flatMap(({ name, slots }) =>
-    slots.map((slot) => ({ ...slot, actor: name, id: `${name}/${slot.slot}` })));
+  slots?.actors.flatMap(({ name, slots }) => slots.map((slot) => ({ ...slot, actor: name, id: `${name}/${slot.slot}` }))) ?? [];
 
 const State = ({ name }: { name: string }): JSX.Element => (
   <span class={`state ${name}`}><i aria-hidden="true">{STATES[name]?.[1] ?? "?"}</i> {name}</span>
@@ -30,26 +31,24 @@ const NoSlots = (): JSX.Element => <Empty title="No actor of this run is running
   Slots are seen while a run trains. Start it with <code>minefleet train</code>, or choose a run that is live.
 </Empty>;
 
-function ActorErrors({ slots }: { slots: Slots }): JSX.Element {
-  const silent = slots.actors.filter(({ error }) => error);
-  return <>{silent.map(({ name, error }) => <p key={name} class="warning">⚠ <b>{name}</b>: {error}</p>)}</>;
-}
+const ActorErrors = ({ slots }: { slots: Slots }): JSX.Element => <>
+  {slots.actors.map(({ name, error }) => error && <p key={name} class="warning">⚠ <b>{name}</b>: {error}</p>)}
+</>;
 
-export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.Element {
-  const { params } = props;
-  const { data, error } = usePoll<Slots>(at(props.run, "slots"), 1000);
+export function SlotsView({ run, params }: { run: string; params: URLSearchParams }): JSX.Element {
+  const { data, error } = usePoll<Slots>(at(run, "slots"), 1000);
   if (!data) return <Waiting error={error} />;
   const all = placed(data);
   if (!data.actors.length) return <NoSlots />;
   const [states, actor, query] = [params.getAll("state"), params.get("actor") ?? "", params.get("q") ?? ""];
+  const flag = (name: string) => ({ on: params.get(name) === "yes", act: () => set({ [name]: flag(name).on ? null : "yes" }) });
   const matches = (slot: Placed) =>
     (!states.length || states.includes(slot.state)) &&
     (!actor || slot.actor === actor) &&
-    (params.get("failed") !== "yes" || slot.failures > 0) &&
+    (!flag("failed").on || slot.failures > 0) && (!flag("starved").on || isStarved(slot)) &&
     has(`${slot.id} ${slot.task} ${slot.reason} ${slot.action} ${slot.last_failure?.kind ?? ""}`, query);
   const found = all.filter(matches);
   const open = all.find(({ id }) => id === params.get("slot"));
-  const unknown = all.map(({ state }) => state).filter((state) => !(state in STATES));
   return <>
     <ActorErrors slots={data} />
     <div class="tools">
@@ -57,27 +56,26 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
       <Choice label="actor" name="actor" value={actor}
         options={[["", "all"], ...data.actors.map(({ name }): [string, string] => [name, name])]} />
       <div class="group" role="group" aria-label="States">
-        {[...Object.keys(STATES), ...new Set(unknown)].map((state) => <Toggle key={state} on={states.includes(state)}
+        {[...new Set([...Object.keys(STATES), ...all.map(({ state }) => state)])].map((state) => <Toggle key={state} on={states.includes(state)}
           title={STATES[state]?.[2]} act={() => set({ state: toggled(states, state) })}
           label={<><State name={state} /> <b>{all.filter((slot) => slot.state === state).length}</b></>} />)}
-        <Toggle on={params.get("failed") === "yes"} label={`failed ${all.filter((slot) => slot.failures > 0).length}`}
-          act={() => set({ failed: params.get("failed") === "yes" ? null : "yes" })} />
+        <Toggle {...flag("failed")} label={`failed ${all.filter((slot) => slot.failures > 0).length}`} />
+        <Toggle {...flag("starved")} label={`starved ${all.filter(isStarved).length}`} title="less than half of their steps is trained on" />
       </div>
       <span class="quiet note">{found.length} of {all.length} slots</span>
     </div>
     {found.length === 0 && all.length > 0 && <Empty title="No slot matches">
-      <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null })}>Show all</button>
+      <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null, starved: null })}>Show all</button>
     </Empty>}
     <div class={open ? "beside" : ""}>
       <div class="stack">
         {data.actors.map(({ name }) => {
           const tiles = found.filter((slot) => slot.actor === name);
-          if (!tiles.length) return null;
           const drawn = tiles.map((slot) => <Tile key={slot.id} slot={slot} isOpen={slot.id === open?.id} />);
-          return <Panel key={name} title={name} aside={`${tiles.length} slots`}><div class="tiles">{drawn}</div></Panel>;
+          return tiles.length > 0 && <Panel key={name} title={name} aside={`${tiles.length} slots`}><div class="tiles">{drawn}</div></Panel>;
         })}
       </div>
-      {open && <SlotDetails run={props.run} slot={open} />}
+      {open && <SlotDetails run={run} slot={open} />}
     </div>
   </>;
 }
@@ -85,7 +83,7 @@ export function SlotsView(props: { run: string; params: URLSearchParams }): JSX.
 function Tile({ slot, isOpen }: { slot: Placed; isOpen: boolean }): JSX.Element {
   const [letter, sign] = STATES[slot.state] ?? ["?", "?"];
   return <button type="button" class={`tile ${slot.state}`} aria-pressed={isOpen}
-    aria-label={`Slot ${slot.slot}, ${slot.state} ${slot.reason}, for ${duration(slot.age_s)}, ${slot.failures} failures`}
+    aria-label={`Slot ${slot.slot}, ${slot.state} ${slot.reason}, for ${duration(slot.age_s)}, ${slot.failures} failures, ${percent(slot.trained_share)} trained on`}
     onClick={() => set({ slot: isOpen ? null : slot.id })}>
     <span class="top"><i aria-hidden="true">{sign}</i><b>{letter}</b><span class="index">{slot.slot}</span></span>
     <span class="line"><span>{slot.reason || slot.state}</span><span>{duration(slot.age_s)}</span></span>
@@ -93,17 +91,20 @@ function Tile({ slot, isOpen }: { slot: Placed; isOpen: boolean }): JSX.Element 
       <span class={(slot.step_s ?? 0) > SLOW_S ? "bad" : ""}>{slot.step_s === null ? "–" : `${duration(slot.step_s)}/step`}</span>
       <span class={slot.failures ? "bad" : ""}>{slot.failures ? `${slot.failures} ✕` : ""}</span>
     </span>
-    <span class="task quiet">{slot.task || " "}</span>
+    <span class="line quiet">
+      <span>{slot.task || " "}</span>
+      <span class={isStarved(slot) ? "bad" : ""} title="of its steps is trained on">{percent(slot.trained_share)}</span>
+    </span>
   </button>;
 }
 
 function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element {
   const facts: [string, string][] = [
     ["state", `${slot.state}${slot.reason && `: ${slot.reason}`}, for ${duration(slot.age_s)}`],
-    ["task", slot.task || "–"],
-    ["episode", `${count(slot.episode_steps)} steps, return ${number(slot.episode_return)}`],
+    ["task", slot.task || "–"], ["episode", `${count(slot.episode_steps)} steps, return ${number(slot.episode_return)}`],
     ["value", number(slot.value)], ["action", slot.action || "–"], ["version", count(slot.version)],
     ["step time", duration(slot.step_s)], ["failures", count(slot.failures)],
+    ["trained on", `${isStarved(slot) ? "⚠ " : ""}${percent(slot.trained_share)}, ${count(slot.dropped_steps)} steps dropped`], ["stream", slot.stream],
   ];
   return <aside class="panel details" aria-label={`Slot ${slot.id}`}>
     <header>
@@ -113,6 +114,7 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
     <Frame run={run} slot={slot} /><Facts facts={facts} />
     {slot.last_failure && <>
       <h3>Last failure: {slot.last_failure.kind}, {duration(slot.last_failure.age_s)} ago</h3>
+      {slot.last_failure.has_frame && <LastFrame run={run} {...slot} />}
       <pre tabIndex={0}>{slot.last_failure.text}</pre>
     </>}
     <p class="links">
@@ -122,22 +124,26 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
   </aside>;
 }
 
-/** A slot's newest picture, about one a second; a run without pictures is not asked for any. */
+/** The last picture before a slot's last failure; each failure has an address of its own. */
+export const LastFrame = (props: { run: string; actor: string; slot: number; failures: number }): JSX.Element => (
+  <img class="last-frame" loading="lazy" alt={`The last that ${props.actor}/${props.slot} showed before it failed`}
+    src={`${at(props.run, "slots", props.actor, props.slot, "frame")}?of=failure&failure=${props.failures}`} />
+);
+
+/** A slot's newest picture, at most a second old; a run without pictures is not asked for any. */
 function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element {
   const [shown, setShown] = useState<{ url?: string; error?: string }>({});
   const hasPictures = usePoll<RunDetails>(at(run), 60_000).data?.has_pictures;
   useEffect(() => {
     let url: string | undefined;
     if (!hasPictures) return;
-    const stop = poll(
-      at(run, "slots", slot.actor, slot.slot, "frame"), 1000, (response) => response.blob(),
-      ({ data, error }) => {
-        if (!data) return setShown({ url, error });
-        if (url) setTimeout(URL.revokeObjectURL, 1000, url);
-        url = URL.createObjectURL(data);
-        setShown({ url });
-      },
-    );
+    const address = at(run, "slots", slot.actor, slot.slot, "frame");
+    const stop = poll(address, FRAME_MS, (response) => response.blob(), ({ data, error }) => {
+      if (!data?.size) return setShown({ url, error: error ?? "It has only begun to render." });
+      if (url) setTimeout(URL.revokeObjectURL, 1000, url);
+      url = URL.createObjectURL(data);
+      setShown({ url });
+    });
     return () => (stop(), url && URL.revokeObjectURL(url), setShown({}));
   }, [run, slot.id, hasPictures]);
   return <div class="frame">
@@ -147,25 +153,22 @@ function Frame({ run, slot }: { run: string; slot: Placed }): JSX.Element {
   </div>;
 }
 
-const MOST = 16;
 const anyOf = (slots: Placed[], most: number) => slots.map(({ id }) => id).sort(() => Math.random() - 0.5).slice(0, most);
 
-export function LiveView(props: { run: string; params: URLSearchParams }): JSX.Element {
-  const { run, params } = props;
+export function LiveView({ run, params }: { run: string; params: URLSearchParams }): JSX.Element {
   const { data, error } = usePoll<Slots>(at(run, "slots"), 1000);
   const videos = usePoll<Videos>(at(run, "videos"), 5000).data?.videos ?? [];
   const all = placed(data);
   const picks = params.has("pick") ? params.getAll("pick") : all.slice(0, 8).map(({ id }) => id);
   const chosen = picks.flatMap((id) => all.find((slot) => slot.id === id) ?? []).slice(0, MOST);
   return <>
-    {data && <ActorErrors slots={data} />}
-    {!data && <Waiting error={error} />}
+    {data ? <ActorErrors slots={data} /> : <Waiting error={error} />}
     {data && !all.length && <NoSlots />}
     {all.length > 0 && <div class="tools">
       <Picker label={`Slots (${chosen.length} of ${all.length})`} search="Search slots and tasks" name="pick"
         items={all.map(({ id, task }) => [id, task])} chosen={chosen.map(({ id }) => id)} most={MOST} />
       <button type="button" onClick={() => set({ pick: anyOf(all, 8) })}>Any 8</button>
-      <span class="quiet note">one picture a second; at most {MOST} slots</span>
+      <span class="quiet note">pictures are at most a second old; at most {MOST} slots</span>
     </div>}
     {all.length > 0 && !chosen.length && <Empty title="No slot is chosen">Choose some with “Slots”.</Empty>}
     <div class="lives">

@@ -96,19 +96,19 @@ def test_difference_of_two_runs_names_the_keys(tmp_path: Path) -> None:
 
 
 class Slots:
-    """Slots of an actor, of which the first shows a picture."""
+    """Slots of an actor, of which the first shows a picture, the second has failed, and the third begins to render."""
 
     picture = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 
     def slots(self) -> list[slots_service_pb2.Slot]:
         failed = slots_service_pb2.Slot(failures=2, task="door", state=slots_service_pb2.SLOT_STATE_BLOCKED)
-        failed.last_failure.kind, failed.last_failure.text = "crash", HOSTILE
+        failed.last_failure.kind, failed.last_failure.text, failed.last_failure.has_frame = "crash", HOSTILE, True
         return [slots_service_pb2.Slot(state=slots_service_pb2.SLOT_STATE_STEPPING, episode_return=1.5), failed]
 
-    def frame(self, slot: int) -> Any:
-        if slot:
-            raise NotFoundError("there is no such slot")
-        return self.picture
+    def frame(self, slot: int, *, before_failure: bool) -> Any:
+        if slot > 2 or before_failure != (slot == 1):
+            raise NotFoundError("there is no such picture")
+        return {0: self.picture, 1: self.picture[::-1], 2: self.picture[:0, :0]}[slot]
 
 
 def test_slots_frames_and_failures_are_those_of_an_actor_that_may_die_and_return(tmp_path: Path) -> None:
@@ -125,12 +125,20 @@ def test_slots_frames_and_failures_are_those_of_an_actor_that_may_die_and_return
             (actor,) = browser.get("/api/runs/run/slots").data["actors"]
             assert actor["error"] is None and [slot["state"] for slot in actor["slots"]] == ["stepping", "blocked"]
             assert actor["slots"][0]["episode_return"] == 1.5 and actor["slots"][0]["value"] is None
+            assert actor["slots"][0]["trained_steps"] is actor["slots"][0]["trained_share"] is None, "replay is silent"
             (failed,) = browser.get("/api/runs/run/failures").data["slots"]
+            assert failed["has_frame"]
             assert (failed["actor"], failed["slot"], failed["kind"], failed["text"]) == ("actor-0", 1, "crash", HOSTILE)
             frame = browser.get("/api/runs/run/slots/actor-0/0/frame")
             assert frame.headers["content-type"] == "image/png"
             assert np.array_equal(np.asarray(Image.open(io.BytesIO(frame.body))), Slots.picture)
-            assert browser.get("/api/runs/run/slots/actor-0/1/frame").status == 404
+            before = browser.get("/api/runs/run/slots/actor-0/1/frame?of=failure")
+            assert np.array_equal(np.asarray(Image.open(io.BytesIO(before.body))), Slots.picture[::-1])
+            assert browser.get("/api/runs/run/slots/actor-0/0/frame?of=failure").status == 404
+            assert browser.get("/api/runs/run/slots/actor-0/0/frame?of=tomorrow").status == 400
+            nothing_yet = browser.get("/api/runs/run/slots/actor-0/2/frame")
+            assert (nothing_yet.status, nothing_yet.body) == (204, b"")
+            assert browser.get("/api/runs/run/slots/actor-0/3/frame").status == 404
             assert browser.get("/api/runs/run/slots/actor-1/0/frame").status == 404
             status = browser.get("/api/runs/run/status").data
             assert status["roles"][0]["name"] == "actor-0" and status["metrics"] == read_status(run.directory).metrics
