@@ -134,7 +134,7 @@ def _stub(card: Mapping[str, Any], credentials: Credentials) -> Iterator[slots_s
 @contextmanager
 def _channel(card: Mapping[str, Any], credentials: Credentials) -> Iterator[grpc.Channel]:
     if not card["address"]:
-        raise UnavailableError(f"{card['name']} has opened no port yet")
+        raise UnavailableError("it has opened no port yet")
     peer = role_word(status_service_pb2.Role.Value(card["role"]))
     try:
         with connect(card["address"], peer, credentials) as channel, translated():
@@ -145,7 +145,7 @@ def _channel(card: Mapping[str, Any], credentials: Credentials) -> Iterator[grpc
                     raise ContractError(f"this {peer} is of an older version: it shows no slots") from error
                 raise
     except DeadlineError as error:
-        raise DeadlineError(f"{card['name']} does not answer within {TIMEOUT_S:g} s") from error
+        raise DeadlineError(f"it does not answer within {TIMEOUT_S:g} s") from error
 
 
 def _status(number: int, slot: slots_service_pb2.Slot) -> SlotStatus:

@@ -220,7 +220,7 @@ def test_an_actor_that_stops_or_dies_is_named_while_the_others_answer_and_comes_
     os.kill(fleet.pid("actor-0"), signal.SIGSTOP)
     fleet.wait_for(lambda: seen() == working | {"actor-0": (False, 0)})
     stopped = page.get("/api/runs/run/slots").data["actors"][0]
-    assert stopped["error"] == "actor-0 does not answer within 2 s"
+    assert stopped["error"] == "it does not answer within 2 s"
     assert page.get("/api/runs/run/slots/actor-0/0/frame").status == 503
     assert page.get("/api/runs/run/slots/actor-1/0/frame").status == 200
     assert page.get("/api/runs/run/failures").status == 200
