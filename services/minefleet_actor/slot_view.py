@@ -76,11 +76,9 @@ class SlotView:
         return [self._slot(slot, is_resetting=bool(resetting[slot])) for slot in range(self._pool.num_slots)]
 
     def frame(self, slot: int, *, before_failure: bool = False) -> Frame:
-        """The picture that a slot shows, [H, W, 3] uint8; without pixels where it has only begun to render.
+        """The picture that a slot shows, or the last one before its last failure.
 
-        Args:
-            slot: The slot.
-            before_failure: Whether to return the last one before its last failure.
+        [H, W, 3] uint8; without pixels where the slot has only begun to render.
 
         Raises:
             ConfigError: If the environment shows nothing.
@@ -142,14 +140,9 @@ class SlotView:
         if failures is not None:
             shown.failures = failures.count
             age = duration(time.monotonic() - failures.last_s)
-            shown.last_failure.CopyFrom(
-                slots_service_pb2.SlotFailure(
-                    kind=failures.last.kind,
-                    text=readable(failures.last.text),
-                    age=age,
-                    has_frame=slot in self._pictures,
-                )
-            )
+            last = slots_service_pb2.SlotFailure(kind=failures.last.kind, text=readable(failures.last.text), age=age)
+            last.has_frame = slot in self._pictures
+            shown.last_failure.CopyFrom(last)
 
 
 def action_text(action: Tree) -> str:

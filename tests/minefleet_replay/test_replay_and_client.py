@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import ContractError, FencedError, NotFoundError
+from minefleet.monitoring.slots import StreamSteps, count_steps
+from minefleet.rpc.credentials import NOTHING
 from minefleet.rpc.replay_types import Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 
@@ -35,6 +37,24 @@ def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Server
         assert [(header.name.sequence, body) for header, body in client.read(7)] == [(0, payload), (1, b"payload")]
         assert client.ack(7) == 64
         assert client.lease(8, steps=2, use_version=1, wait_s=0.0).chunks == []
+
+
+def test_steps_of_a_stream_are_those_trained_on_and_those_dropped_without(make_server: Servers) -> None:
+    server = make_server(fragments_per_chunk=1, max_staleness=1)
+    with server.serve() as replay, server.client() as client:
+        card = {"name": "replay", "role": "ROLE_REPLAY", "address": server.address}
+        fill(server, client, ("s", 0), ("s", 1), ("s", 2), ("t", 0))
+        steps = server.header("s", 0).length
+        client.lease(1, steps=1, use_version=1, wait_s=5.0, order="oldest")
+        client.ack(1)
+        assert count_steps(card, NOTHING, ["t", "s", "x"]) == {"t": (0, 0), "s": (steps, 0)}
+        client.position = replace(client.position, version=9)
+        client.read_episodes(0, 1)
+        replay.tick()
+        counted = count_steps(card, NOTHING, ["s", "t"])
+    assert counted == {"s": (steps, 2 * steps), "t": (0, steps)}
+    assert [one.trained_share for one in counted.values()] == [pytest.approx(1 / 3), 0.0]
+    assert StreamSteps(0, 0).trained_share is None
 
 
 def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:

@@ -87,28 +87,25 @@ def list_slots(card: Mapping[str, Any], credentials: Credentials) -> list[SlotSt
     Raises:
         FleetError: If it does not answer, has not started its environments, or is of an older version without slots.
     """
-    with _stub(card, credentials) as stub:
-        answer = stub.ListSlots(slots_service_pb2.ListSlotsRequest(), timeout=TIMEOUT_S)
+    request = slots_service_pb2.ListSlotsRequest()
+    with _channel(card, credentials) as channel:
+        answer = slots_service_pb2_grpc.SlotsServiceStub(channel).ListSlots(request, timeout=TIMEOUT_S)
     return [_status(number, slot) for number, slot in enumerate(answer.slots)]
 
 
 def get_frame(
     card: Mapping[str, Any], credentials: Credentials, slot: int, *, before_failure: bool = False
 ) -> NDArray[np.uint8]:
-    """The picture that a slot shows, [H, W, 3] uint8; without pixels where it has only begun to render.
+    """The picture that a slot shows, or the last one before its last failure.
 
-    Args:
-        card: The actor's.
-        credentials: The caller's.
-        slot: The slot.
-        before_failure: Whether to return the last picture before its last failure.
+    [H, W, 3] uint8; without pixels where the slot has only begun to render.
 
     Raises:
         FleetError: If the actor does not answer, or has no such picture.
     """
     request = slots_service_pb2.GetFrameRequest(slot=slot, before_failure=before_failure)
-    with _stub(card, credentials) as stub:
-        answer = stub.GetFrame(request, timeout=TIMEOUT_S)
+    with _channel(card, credentials) as channel:
+        answer = slots_service_pb2_grpc.SlotsServiceStub(channel).GetFrame(request, timeout=TIMEOUT_S)
     return np.frombuffer(answer.pixels, np.uint8).reshape(answer.height, answer.width, 3)
 
 
@@ -120,15 +117,8 @@ def count_steps(card: Mapping[str, Any], credentials: Credentials, streams: Sequ
     """
     request = replay_service_pb2.CountStepsRequest(streams=streams)
     with _channel(card, credentials) as channel:
-        stub = replay_service_pb2_grpc.ReplayServiceStub(channel)
-        answer = stub.CountSteps(request, timeout=TIMEOUT_S)
+        answer = replay_service_pb2_grpc.ReplayServiceStub(channel).CountSteps(request, timeout=TIMEOUT_S)
     return {one.name: StreamSteps(one.trained, sum(one.dropped.values())) for one in answer.streams}
-
-
-@contextmanager
-def _stub(card: Mapping[str, Any], credentials: Credentials) -> Iterator[slots_service_pb2_grpc.SlotsServiceStub]:
-    with _channel(card, credentials) as channel:
-        yield slots_service_pb2_grpc.SlotsServiceStub(channel)
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def test_every_number_of_a_fleet_that_stands_still_is_that_of_status_metrics_and
 
 
 def assert_roles_agree(before: Any, status: Any, after: Any) -> None:
-    """What two calls of `minefleet status` agree on does not move with time, and the page shows it, too."""
+    """Numbers on which two calls of `minefleet status` agree do not move with time: the page shows the same."""
     roles = [{role["name"]: role for role in one["roles"]} for one in (before, status, after)]
     assert roles[0].keys() == roles[1].keys() and "learner" in roles[0]
     still = set()
