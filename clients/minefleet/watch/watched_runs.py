@@ -284,7 +284,7 @@ def videos(directory: Path) -> list[Row]:
 def video_files(directory: Path) -> dict[str, Path]:
     """The videos of a run, by name."""
     worker = open_run(directory).config.rollout_config.worker_config
-    return files_in(directory, worker.video_output_dir, "*.mp4")
+    return files_in(directory, worker.video_output_dir, "[!.]*.mp4")  # Those under way begin with a dot.
 
 
 def log_files(directory: Path) -> dict[str, Path]:

@@ -55,7 +55,7 @@ function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
   ctx.save();
   ctx.clip(new Path2D(`M${bbox.left} ${bbox.top}h${bbox.width}v${bbox.height}h${-bbox.width}Z`));
   ctx.lineWidth = ratio;
-  ctx.textAlign = "center";
+  [ctx.textAlign, ctx.textBaseline] = ["center", "middle"];
   ctx.font = `600 ${10 * ratio}px system-ui`;
   for (const { kind, color, x: value, y } of marks) {
     const x = Math.round(valToPos(value, "x", true));
@@ -63,8 +63,8 @@ function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
     ctx.strokeStyle = ctx.fillStyle = color;
     ctx.setLineDash(kind === "restart" ? [] : [2 * ratio, 3 * ratio]);
     if (hasLine) ctx.stroke(new Path2D(`M${x} ${bbox.top}V${bottom}`));
-    const top = bbox.top + (kind === "change" ? 22 : 10) * ratio; // A change comes with a restart: below its sign.
-    const height = hasLine ? top : kind === "checkpoint" ? bottom : valToPos(y ?? NaN, "y", true) + 4 * ratio;
+    const top = bbox.top + (kind === "change" ? 22 : 6) * ratio; // A change comes with a restart: below its sign.
+    const height = hasLine ? top : kind === "checkpoint" ? bottom - 5 * ratio : valToPos(y ?? NaN, "y", true);
     ctx.fillText(SIGNS[kind], hasLine ? x + 7 * ratio : x, height);
   }
   ctx.restore();
@@ -84,7 +84,7 @@ function options(props: ChartProps, width: number, current: { props: ChartProps 
     { stroke: color, width: 1.6, dash, spanGaps: true, points: { show: false } },
   ]);
   return {
-    width, height: HEIGHT, padding: [8, 12, 0, 0], legend: { show: false },
+    width, height: HEIGHT, padding: [8, 18, 0, 0], legend: { show: false },
     cursor: {
       sync: { key: sync.key, scales: ["x", null] }, drag: { x: true, y: false, setScale: false },
       points: { show: false }, y: false,

@@ -102,7 +102,7 @@ function SlotDetails({ run, slot }: { run: string; slot: Placed }): JSX.Element 
   const facts: [string, string][] = [
     ["state", `${slot.state}${slot.reason && `: ${slot.reason}`}, for ${duration(slot.age_s)}`],
     ["task", slot.task || "–"], ["episode", `${count(slot.episode_steps)} steps, return ${number(slot.episode_return)}`],
-    ["value", number(slot.value)], ["action", slot.action || "–"], ["version", count(slot.version)],
+    ["value", number(slot.value)], ["action", slot.action || "–"], ["version", count(slot.version || null)],
     ["step time", duration(slot.step_s)], ["failures", count(slot.failures)],
     ["trained on", `${isStarved(slot) ? "⚠ " : ""}${percent(slot.trained_share)}, ${count(slot.dropped_steps)} steps dropped`], ["stream", slot.stream],
   ];
@@ -178,7 +178,7 @@ export function LiveView({ run, params }: { run: string; params: URLSearchParams
           <a class="name" href={href("slots", { slot: slot.id })}>{slot.id}</a>
           <State name={slot.state} />
           <Facts facts={[
-            ["return", number(slot.episode_return)], ["value", number(slot.value)], ["version", count(slot.version)],
+            ["return", number(slot.episode_return)], ["value", number(slot.value)], ["version", count(slot.version || null)],
             ["steps", count(slot.episode_steps)], ["action", slot.action || "–"],
           ]} />
         </figcaption>

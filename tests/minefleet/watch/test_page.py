@@ -23,6 +23,7 @@ Page: TypeAlias = Any
 pytestmark = pytest.mark.fleet
 
 ROOT = Path(__file__).parents[3]
+PATIENCE_MS = 240_000
 HOSTILE = "<img src=x onerror=alert(1)>"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 VIEWS = ("runs", "curves", "slots", "live", "failures", "ring", "logs", "config", "machine")
@@ -82,6 +83,7 @@ def chromium() -> Iterator[Browser]:
 def opened(browser: Browser, size: dict[str, int] = DESKTOP, scheme: str = "light") -> Iterator[Watched]:
     """A new page; at the end nothing must have gone wrong on it."""
     page = browser.new_page(viewport=size, color_scheme=scheme)
+    page.set_default_timeout(PATIENCE_MS)
     watched = Watched(page)
     yield watched
     page.close()
@@ -178,6 +180,21 @@ def test_live_frames_of_chosen_slots_change(chromium: Browser, fleet: str) -> No
         page.locator(".popover summary").click()
         page.get_by_label("actor-0/1").uncheck()
         until(page, "document.querySelectorAll('.live img').length == 1")
+
+
+def test_a_role_that_is_frozen_is_named_until_it_goes_on(chromium: Browser, fleet: str) -> None:
+    with opened(chromium) as watched:
+        page = watched.page
+        page.goto(f"{fleet}#/ring?run=fleet")
+        page.locator(".station").first.wait_for()
+        roles = page.request.get(f"{fleet}api/runs/fleet/status").json()["roles"]
+        learner = next(role["pid"] for role in roles if role["name"] == "learner")
+        os.kill(learner, signal.SIGSTOP)
+        try:
+            page.locator(".banner", has_text="learner is").wait_for()
+        finally:
+            os.kill(learner, signal.SIGCONT)
+        page.locator(".banner").wait_for(state="hidden")
 
 
 def test_curves_of_two_runs_zoom_together_by_mouse_and_by_keys(chromium: Browser, files: str) -> None:

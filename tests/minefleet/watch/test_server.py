@@ -186,6 +186,7 @@ def test_logs_and_videos_are_read_within_the_run_only(tmp_path: Path) -> None:
     (run.logs / "link.log").symlink_to(tmp_path / "secret.log")
     (videos / "version-7-s-1.mp4").write_bytes(b"0123456789")
     (videos / "link.mp4").symlink_to(tmp_path / "secret.mp4")
+    (videos / ".recording-1.mp4").write_bytes(b"")
     with serving_page([run.directory]) as browser:
         logs = [log["name"] for log in browser.get("/api/runs/run/logs").data["logs"]]
         assert logs == sorted(["actor-0.log", f"{HOSTILE}.log"])
