@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests that drive MineStudio or MineRL are skipped, and counted, where these name no interpreter.
 export MINESTUDIO_PYTHON ?= $(if $(wildcard $(MINESTUDIO_INSTALLED)),$(CURDIR)/$(MINESTUDIO)/bin/python)
 
-.PHONY: help install minestudio demo test test-fleet check site compose soak bench protos page clean
+.PHONY: help install minestudio demo test test-fleet check site compose soak bench protos page pictures clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -80,6 +80,9 @@ protos: $(INSTALLED) ## Generate clients/minefleet/v1 from protos/.
 
 page: ## Build the page of `minefleet watch` from clients/watch; needs Node.js and npm.
 	cd clients/watch && npm ci --no-audit --no-fund && npm run build
+
+pictures: $(INSTALLED) ## Make the pictures of the documentation anew, from real runs; needs Chromium.
+	$(BIN)/python docs/pictures.py
 
 clean: ## Remove the virtual environments and caches.
 	rm -rf $(VENV) $(MINESTUDIO) clients/watch/node_modules site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -24,6 +24,7 @@ SECTIONS = {path[: end.start()] for path in KEYS for end in re.finditer(r"\.", p
 BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^    .*\n)+)", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?<![\w/.])(?:examples|benchmarks|docs|tests)/[\w/.-]+\.(?:py|md|yaml)\b")
+PICTURE = re.compile(r"!\[([^\]]*)\]\((?:docs/)?images/([\w.-]+)\)")
 NO_KEYS = {"env.step", "train_config.scaling_config"}
 """A method, and a key that is refused with a word of its own."""
 OVERRIDE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=")
@@ -112,6 +113,12 @@ def test_every_key_in_a_sentence_exists(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     assert [name for name in FILE.findall(PAGES[page].read_text()) if not (ROOT / name).exists()] == []
+
+
+def test_every_picture_is_on_a_page_with_a_text_in_its_place() -> None:
+    shown = [found for path in PAGES.values() for found in PICTURE.findall(path.read_text())]
+    assert {name for _, name in shown} == {path.name for path in (ROOT / "docs/images").iterdir()}
+    assert all(text for text, _ in shown)
 
 
 def test_the_index_of_decisions_has_all_of_them_by_their_titles() -> None:

@@ -100,7 +100,7 @@ function App(): JSX.Element {
         <button type="button" class="toggle" onClick={() => help.current?.showModal()} aria-label="Keys (?)">?</button>
       </div>
     </header>
-    <Banner status={status.data} />
+    <Banner status={run?.is_live ? status.data : undefined} />
     <main id="main" tabIndex={-1} aria-label={VIEWS[view]} class={`view-${view}`}>
       {listing.data ? (
         <Content view={view} runs={runs} chosen={chosen} params={params} theme={shown} status={status} missing={named} />
