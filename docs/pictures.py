@@ -42,6 +42,7 @@ FONT = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)
 DESKTOP, PHONE = (1200, 760), (390, 800)
 COLOURS = 256
 PHONES_GAP = 16
+WINDOW = 20
 BOTTOM = "16 + document.querySelector('main').lastElementChild.getBoundingClientRect().bottom"
 FILM_SIZE, FRAME_S = (1040, 660), 0.2
 
@@ -217,7 +218,7 @@ def svg(folder: Path, name: str, command: str, text: str) -> None:
 
 LIVE_COMMANDS = {"status": "status runs/crafter", "replay": "replay stats runs/crafter"}
 COMMANDS = {
-    "why-dropped": "replay why-dropped runs/crafter",
+    "why-dropped": "replay why-dropped runs/crafter --limit 12",
     "eval": "eval runs/cartpole --episodes 20",
     "explain": "config explain discount CartPole-v1",
     "diff": "config show --diff CartPole-v1 seed=3",
@@ -400,20 +401,25 @@ def film(browser: Any, address: str) -> None:
 def charts(folder: Path) -> None:
     """Draws what pages claim, from numbers of these runs and of the learner's own functions."""
     fleet_rows = rows_of(folder / "runs/crafter")
+    both = [row for row in fleet_rows if shares_of(row, "slow") and shares_of(row, "fast")]
     axes = axes_of("Shares of two tasks, one eight times as slow", "environment steps", "share of the steps")
-    steps = [row["env_steps"] for row in fleet_rows if "slow" in row["step_shares"]]
     for key, look in (("played_share", "--"), ("trained_share", "-")):
         for task, colour in (("fast", "#0072b2"), ("slow", "#c25400")):
-            shares = [row["step_shares"].get(task, {}).get(key) for row in fleet_rows if "slow" in row["step_shares"]]
-            axes.plot(steps, shares, look, color=colour, label=f"{task}, {key.partition('_')[0]}")
+            shares = [shares_of(row, task)[key] for row in both]
+            label = f"{task}, {key.partition('_')[0]}"
+            axes.plot([row["env_steps"] for row in both], shares, look, color=colour, label=label)
     draw(axes, "step-shares")
 
     rows = rows_of(folder / "runs/cartpole")
     axes = axes_of("Staleness of the data that CartPole is trained on", "environment steps", "versions")
-    for key, colour in (("staleness_mean", "#0072b2"), ("staleness_max", "#c25400")):
-        axes.plot(
-            [row["env_steps"] for row in rows], [row[key] for row in rows], color=colour, label=key, linewidth=0.8
-        )
+    windows = [rows[end - WINDOW : end] for end in range(WINDOW, len(rows), WINDOW)]
+    steps = [window[-1]["env_steps"] for window in windows]
+    means = [sum(row["staleness_mean"] for row in window) / WINDOW for window in windows]
+    axes.plot(steps, means, color="#0072b2", label=f"mean of {WINDOW} iterations")
+    axes.plot(
+        steps, [max(row["staleness_max"] for row in window) for window in windows], color="#c25400", label="greatest"
+    )
+    axes.set_ylim(0, 1.25)
     draw(axes, "staleness")
 
     kinds = fleet_rows[-1]["episode_failures_by_kind"]
@@ -430,6 +436,12 @@ def charts(folder: Path) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [str(length) for length in lengths])
     draw(axes, "fragment-cuts")
+
+
+def shares_of(row: dict[str, Any], task: str) -> dict[str, Any]:
+    """The shares of a task that was trained on lately; empty where it was not."""
+    shares: dict[str, Any] = row["step_shares"].get(task, {})
+    return shares if shares.get("trained_steps") else {}
 
 
 def missing(length: int, gae_lambda: float, discount: float = 0.99) -> float:
