@@ -25,7 +25,7 @@ CLOSE_S = 10
 def reply(question: Mapping[str, Any]) -> dict[str, Any]:
     """The findings of `describe`; or an `error` that says why there is no such environment; or the `failure` of one."""
     try:
-        return describe(question["config"], question["seed"], films=question["films"])
+        return describe(question["config"], question["seed"], films=question["films"], hosted=question["hosted"])
     except RefusedError as error:
         return {"error": str(error)}
     except EnvError as error:
@@ -44,23 +44,26 @@ def trace(error: BaseException) -> str:
     return "".join(formatted.format()).rstrip()
 
 
-def describe(config: Mapping[str, Any], seed: int, *, films: bool) -> dict[str, Any]:
+def describe(config: Mapping[str, Any], seed: int, *, films: bool, hosted: bool) -> dict[str, Any]:
     """Makes an environment, resets and steps it as a run does, and returns its `schema` and `frame_shape`.
 
     `frame_shape` is [height, width, 3] of what it renders, or None: where no films are wanted, and where an observation
-    has pixels that can be shown instead.
+    has pixels that can be shown instead. Where the run is `hosted`, and only an environment's spaces are here, no more
+    is looked at.
 
     Raises:
         RefusedError: If there is no such environment, it has spaces without a counterpart, or cannot render.
         EnvError: If it breaks the interface or its own spaces at once.
     """
-    schema = _schema(config, seed)
+    env = make(config)
+    if hosted and getattr(env.unwrapped, "is_elsewhere", False):
+        return {"schema": schema_of(env), "frame_shape": None}
+    schema = _schema(env, config, seed)
     renders = films and not any(_is_pixels(leaf) for leaf in schema["obs"].values())
     return {"schema": schema, "frame_shape": _frame_shape(config, seed) if renders else None}
 
 
-def _schema(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    env = make(config)
+def _schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
     try:
         schema = schema_of(env)
         arrays = slot_arrays.private(schema, 1)

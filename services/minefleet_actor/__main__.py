@@ -1,8 +1,16 @@
 """The actor role: `python -m minefleet_actor --run-dir DIR [--index N]`."""
 
+from typing import TYPE_CHECKING
+
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext
+
+if TYPE_CHECKING:
+    import grpc
+
+WORKERS = 16
+"""Threads that handle calls, besides one for each host."""
 
 
 def body(context: RoleContext) -> None:
@@ -12,18 +20,23 @@ def body(context: RoleContext) -> None:
     queued, at most for `drain_s`.
     """
     from minefleet.v1.slots_service_pb2_grpc import add_SlotsServiceServicer_to_server
+    from minefleet.v1.worlds_service_pb2_grpc import add_WorldsServiceServicer_to_server
     from minefleet_actor.role import act, prepare
     from minefleet_actor.slots_service import SlotsServicer
+    from minefleet_actor.worlds_service import WorldsServicer
     from minefleet_runtime.serve import serving
 
-    slots = SlotsServicer()
-    with serving(
-        context,
-        context.run.config.services.actor.address,
-        lambda server: add_SlotsServiceServicer_to_server(slots, server),
-    ):
+    worker = context.run.config.rollout_config.worker_config
+    slots, worlds = SlotsServicer(), WorldsServicer()
+
+    def register(server: "grpc.Server") -> None:
+        add_SlotsServiceServicer_to_server(slots, server)
+        add_WorldsServiceServicer_to_server(worlds, server)
+
+    hosts = worker.num_envs if worker.hosted else 0
+    with serving(context, context.run.config.services.actor.address, register, max_workers=WORKERS + hosts):
         parts = prepare(context)
-        slots.view = parts.view
+        slots.view, worlds.pool = parts.view, parts.pool
         act(context, parts)
 
 

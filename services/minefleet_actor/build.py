@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from minefleet.core.errors import ConfigError
 from minefleet.core.tree import flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
@@ -24,7 +25,7 @@ from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.loop import Actor
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.pool import EnvPool, InlinePool, Pool
+from minefleet_actor.pool import EnvPool, HostedPool, InlinePool, Pool
 from minefleet_actor.pool.slot_table import episode_seed
 from minefleet_actor.replay_io.connect import connect
 from minefleet_actor.replay_io.stream_router import StreamRouter
@@ -135,7 +136,10 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
 
 def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:
     """A pool of the run's environments, which are not started yet."""
-    kind: Callable[..., Pool] = InlinePool if inline else EnvPool
+    is_hosted = run.config.rollout_config.worker_config.hosted
+    if inline and is_hosted:
+        raise ConfigError("rollout_config.worker_config.hosted: with --serial, all environments are in one process")
+    kind: Callable[..., Pool] = InlinePool if inline else HostedPool if is_hosted else EnvPool
     return kind(
         run.config.env,
         run.schema,

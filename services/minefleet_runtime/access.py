@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from minefleet.core.errors import AuthError, StrangerError
-from minefleet.rpc.credentials import ROLES, TOKEN_KEY, Credentials, role_among
+from minefleet.rpc.credentials import HOST, ROLES, TOKEN_KEY, Credentials, role_among
 
 EVERYBODY = frozenset(ROLES)
 LEARNER, ACTOR, OPERATOR = frozenset({"learner"}), frozenset({"actor"}), frozenset({"operator"})
@@ -21,6 +21,7 @@ ALLOWED: Mapping[str, frozenset[str]] = MappingProxyType(
         "minefleet.v1.StatusService/Describe": EVERYBODY,
         "minefleet.v1.SlotsService/ListSlots": OPERATOR,
         "minefleet.v1.SlotsService/GetFrame": OPERATOR,
+        "minefleet.v1.WorldsService/Play": frozenset({HOST}),
         "minefleet.v1.ReplayService/Reserve": ACTOR,
         "minefleet.v1.ReplayService/Append": ACTOR,
         "minefleet.v1.ReplayService/Lease": LEARNER,

@@ -10,12 +10,19 @@ import grpc
 from google.protobuf.descriptor import Descriptor, ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
-from minefleet.v1 import parameters_service_pb2, replay_service_pb2, slots_service_pb2, status_service_pb2
+from minefleet.v1 import (
+    parameters_service_pb2,
+    replay_service_pb2,
+    slots_service_pb2,
+    status_service_pb2,
+    worlds_service_pb2,
+)
 
 PROTOS = Path(__file__).parents[2] / "protos"
 REPLAY = replay_service_pb2.DESCRIPTOR.services_by_name["ReplayService"]
 PARAMETERS = parameters_service_pb2.DESCRIPTOR.services_by_name["ParametersService"]
 SLOTS = slots_service_pb2.DESCRIPTOR.services_by_name["SlotsService"]
+WORLDS = worlds_service_pb2.DESCRIPTOR.services_by_name["WorldsService"]
 STATUS = status_service_pb2.DESCRIPTOR.services_by_name["StatusService"]
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.fuzz.contracts import HEALTH, PARAMETERS, REPLAY, SLOTS, STATUS, Method
+from tests.fuzz.contracts import HEALTH, PARAMETERS, REPLAY, SLOTS, STATUS, WORLDS, Method
 from tests.parameters_process import RUN, ParametersProcess, pieces_of, weights_of
 from tests.replay_process import ReplayProcess, append
 from tests.role_process import TIMEOUT_S, RoleProcess, free_address, wait_for
@@ -193,5 +193,5 @@ ROLES: dict[str, Callable[[Path], Any]] = {
     "replay": replay,
     "parameters": parameters,
     "learner": lambda directory: waiting("minefleet_learner", "learner", directory),
-    "actor": lambda directory: waiting("minefleet_actor", "actor-0", directory, SLOTS),
+    "actor": lambda directory: waiting("minefleet_actor", "actor-0", directory, SLOTS, WORLDS),
 }

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.minefleet_actor.hosted import PlayedElsewhere
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import make, schema_of
@@ -39,6 +40,10 @@ def together(config: EnvConfig, **worker: Any) -> Pool:
     return alone(config, envs_per_process=3, **worker)
 
 
+def elsewhere(config: EnvConfig, **worker: Any) -> Pool:
+    return PlayedElsewhere(config, _schema(config), WorkerConfig(**worker), seed=SEED, actor_index=ACTOR)
+
+
 def _schema(config: EnvConfig) -> Any:
     with closing(make(config)) as env:
         return schema_of(env)
@@ -48,7 +53,7 @@ def faulty(directory: Path, **kwargs: Any) -> EnvConfig:
     return EnvConfig(generator=f"{FAULTY}:Faulty", kwargs={"directory": str(directory)} | kwargs)
 
 
-@pytest.fixture(params=[inline, together])
+@pytest.fixture(params=[inline, together, elsewhere])
 def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pool]:
     pool: Pool = request.param(faulty(tmp_path), num_envs=4)
     pool.start()
@@ -96,7 +101,7 @@ def plain_loop(slot: int, actions: NDArray[np.int64]) -> Iterator[tuple[Any, ...
             yield (obs,)
 
 
-@pytest.mark.parametrize("make_pool", [inline, alone, together])
+@pytest.mark.parametrize("make_pool", [inline, alone, together, elsewhere])
 def test_every_slot_steps_as_a_plain_loop_with_its_seed_does(make_pool: MakePool) -> None:
     config = EnvConfig(id="CartPole-v1", kwargs={"max_episode_steps": 30})
     actions = np.random.default_rng(0).integers(2, size=(80, 4))

@@ -94,7 +94,7 @@ def test_who_shows_pixels_is_filmed_by_them_and_renders_nothing(caplog: pytest.L
 
 
 def found(config: EnvConfig, *, films: bool) -> Any:
-    return describe(asdict(config), 0, films=films)["frame_shape"]
+    return describe(asdict(config), 0, films=films, hosted=False)["frame_shape"]
 
 
 def test_frames_are_asked_for_only_where_there_are_no_pixels() -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
     "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
+    "host": "run environments on this machine for an actor elsewhere",
     "status": "show how all roles of a run fare",
     "monitor": "start a Prometheus that scrapes the roles of a run, and a Grafana that shows them",
     "watch": "serve a page that shows runs, their environments and pictures while they train",

@@ -69,6 +69,12 @@ def serve(parser: CommandParser) -> None:
     parser.add_argument("--index", type=read_index, default="0", help=HELP)
 
 
+def host(parser: CommandParser) -> None:
+    """Of `minefleet host`."""
+    _add_settings(parser)
+    parser.add_argument("--actor", required=True, metavar="HOST:PORT", help="the actor to play for")
+
+
 def status(parser: CommandParser) -> None:
     """Of `minefleet status`."""
     _add_run(parser)

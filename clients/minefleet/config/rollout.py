@@ -19,6 +19,8 @@ class WorkerConfig:
     """Environments per actor, >= 1. Seeds: 2-16."""
     envs_per_process: int = 1
     """Environments that share one process, >= 1. 1 isolates crashes; fast environments gain from more."""
+    hosted: bool = False
+    """Leave the environments to hosts that dial in: `minefleet host`, or games that speak its protocol."""
     batch_size: int = 0
     """Largest inference batch; 0 means `num_envs`. Never waited for: what is ready is computed. Seeds: 1-8."""
     min_batch_size: int = 0

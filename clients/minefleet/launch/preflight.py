@@ -134,6 +134,7 @@ def _describing(config: FleetConfig) -> Iterator[Callable[[], dict[str, Any]]]:
         "import_path": boot.import_path(config.env.python),
         "seed": config.seed,
         "films": config.train_config.record_video_interval > 0,
+        "hosted": config.rollout_config.worker_config.hosted,
     }
     with file_in_memory() as file, file_in_memory() as output:
         process = _start(config.env.python, question, file, output)

@@ -70,9 +70,13 @@ class StoppedError(FleetError):
     """This process was asked to stop while it waited for a peer."""
 
 
-def connect(address: str, peer: str = "", credentials: Credentials = NOTHING) -> grpc.Channel:
-    """Opens a channel to `host:port` with our options, to a role that its certificate must say. Nothing is sent yet."""
-    return credentials.channel(address, peer, CLIENT_OPTIONS)
+def connect(address: str, peer: str = "", credentials: Credentials = NOTHING, *, in_turn: bool = False) -> grpc.Channel:
+    """Opens a channel to `host:port` with our options, to a role that its certificate must say. Nothing is sent yet.
+
+    Where the name stands for several addresses, calls go to one of them or, `in_turn`, to each in turn.
+    """
+    policy = (("grpc.lb_policy_name", "round_robin"),) if in_turn else ()
+    return credentials.channel(address, peer, (*CLIENT_OPTIONS, *policy))
 
 
 def pieces(payload: bytes) -> Iterator[bytes]:

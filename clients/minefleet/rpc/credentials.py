@@ -21,7 +21,9 @@ from minefleet.core.errors import ConfigError
 
 OPERATOR = "operator"
 """The user of the command line."""
-ROLES = ("actor", "learner", OPERATOR, "parameters", "replay")
+HOST = "host"
+"""A process that runs environments for actors."""
+ROLES = ("actor", HOST, "learner", OPERATOR, "parameters", "replay")
 """Holders of certificates."""
 DOMAIN = ".minefleet"
 CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"

@@ -1,6 +1,7 @@
 """Packs one tensor for its way: halves the floats of a recurrent state where asked to, and compresses without loss."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cramjam
@@ -68,6 +69,16 @@ def pack(
     return packing.codec, _squeeze(data, packing.codec)
 
 
+def pack_bytes(
+    arrays: Sequence[NDArray[np.generic]], packing: Packing
+) -> tuple[tensor_pb2.Codec.ValueType, list[bytes]]:
+    """Packs arrays by one codec, or leaves them as they are where packing the largest is not worth it."""
+    data = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+    if packing.codec == tensor_pb2.CODEC_NONE or not _is_worth_packing(max(data, key=len), packing):
+        return tensor_pb2.CODEC_NONE, [part.tobytes() for part in data]
+    return packing.codec, [bytes(_squeeze(part, packing.codec)) for part in data]
+
+
 def _is_worth_packing(data: NDArray[np.uint8], packing: Packing) -> bool:
     middle = len(data) // 2
     probe = data[middle : middle + PROBE_BYTES]
@@ -81,26 +92,32 @@ def _squeeze(data: NDArray[np.uint8], codec: tensor_pb2.Codec.ValueType) -> Buff
 
 
 def unpack(spec: tensor_pb2.TensorSpec, part: memoryview, raw_bytes: int) -> NDArray[np.generic]:
-    """The array that was packed.
-
-    Raises:
-        RejectedError: If the bytes are none of this codec, or too many or too few.
-    """
-    data: Any
-    if spec.codec == tensor_pb2.CODEC_ZSTD:
-        data = _inflate(spec.name, part, raw_bytes)
-    elif spec.codec == tensor_pb2.CODEC_LZ4:
-        data = lz4.frame.LZ4FrameDecompressor().decompress(part, max_length=raw_bytes + 1)
-    elif spec.codec == tensor_pb2.CODEC_NONE:
-        data = part
-    else:
-        raise RejectedError(f"tensor {spec.name} has the unknown codec {spec.codec}")
-    if len(data) != raw_bytes:
-        raise RejectedError(f"tensor {spec.name} holds {len(data)} bytes, its shape needs {raw_bytes}")
+    """The array that was packed. Raises what `unpack_bytes` does."""
+    data = unpack_bytes(spec.name, spec.codec, part, raw_bytes)
     return _widened(spec, np.frombuffer(data, DTYPES[spec.dtype]).reshape(tuple(spec.shape)))
 
 
-def _inflate(name: str, part: memoryview, raw_bytes: int) -> NDArray[np.uint8]:
+def unpack_bytes(name: str, codec: tensor_pb2.Codec.ValueType, part: Buffer, raw_bytes: int) -> Buffer:
+    """The bytes that were packed.
+
+    Raises:
+        RejectedError: If there are other than `raw_bytes` of them, or none of this codec.
+    """
+    data: Any
+    if codec == tensor_pb2.CODEC_ZSTD:
+        data = _inflate(name, part, raw_bytes)
+    elif codec == tensor_pb2.CODEC_LZ4:
+        data = lz4.frame.LZ4FrameDecompressor().decompress(part, max_length=raw_bytes + 1)
+    elif codec == tensor_pb2.CODEC_NONE:
+        data = part
+    else:
+        raise RejectedError(f"tensor {name} has the unknown codec {codec}")
+    if len(data) != raw_bytes:
+        raise RejectedError(f"tensor {name} holds {len(data)} bytes, its shape needs {raw_bytes}")
+    return data
+
+
+def _inflate(name: str, part: Buffer, raw_bytes: int) -> NDArray[np.uint8]:
     """Unpacks a zstd frame into an array of the size that is expected, which no frame can exceed."""
     data = np.empty(raw_bytes, np.uint8)
     try:

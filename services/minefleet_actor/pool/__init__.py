@@ -1,6 +1,7 @@
-"""Environments behind numbered slots: in supervised processes of their own, or in this one."""
+"""Environments behind numbered slots: in supervised processes of their own, in this one, or on hosts that dial in."""
 
 from minefleet_actor.pool.env_pool import EnvPool
+from minefleet_actor.pool.hosted_pool import HostedPool
 from minefleet_actor.pool.inline import InlinePool
 from minefleet_actor.pool.pool_interface import EnvGaveUpError, EnvStartError, EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.pool.slot_table import Pool
@@ -11,6 +12,7 @@ __all__ = [
     "EnvStartError",
     "EpisodeEnd",
     "Failure",
+    "HostedPool",
     "InlinePool",
     "Kind",
     "Pool",

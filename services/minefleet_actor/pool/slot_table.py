@@ -53,6 +53,8 @@ class SlotTable:
             circuit_breaker_cooldown_s=config.circuit_breaker_cooldown_s,
         )
         self._seed = seed
+        self._given = dict[int, int]()
+        """Slot -> the seed that its next environment gets, where somebody else chooses it."""
         self._actor_index = actor_index
         self._state = np.full(num_slots, SlotState.EMPTY, np.uint8)
         self._kind = np.zeros(num_slots, np.uint8)
@@ -70,8 +72,10 @@ class SlotTable:
         self._state[slots] = SlotState.BUSY
         self.command[slots] = Command.STEP
 
-    def reset(self, slots: Slots) -> None:
+    def reset(self, slots: Slots, seed: int | None = None) -> None:
         """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
+        if seed is not None:
+            self._given.update(dict.fromkeys(slots.tolist(), seed))
         self._refuse(slots[self._state[slots] == SlotState.BUSY], "EMPTY or READY")
         self.arrays.seed[slots] = -1
         for slot in slots.tolist():
@@ -107,14 +111,13 @@ class SlotTable:
             self._broken[slots[index]] = True
             self.breaker.fail([slots[index]], failure.text, time.monotonic())
 
-    def lose(self, slots: range, failure: Failure) -> None:
+    def lose(self, slots: Sequence[int], failure: Failure) -> None:
         """Records that a process has gone, with its environments. Slots without an episode have nothing to report."""
         for slot in slots:
             if self._state[slot] != SlotState.EMPTY:
                 self._fail(slot, failure)
-        section = slice(slots.start, slots.stop)
-        self.command[section] = Command.NONE
-        self._broken[section] = False
+        self.command[slots] = Command.NONE
+        self._broken[slots] = False
 
     def take(self, idle_s: float = 0.0) -> Ready:
         """Returns the news, which were waited for so long, and forgets them."""
@@ -143,7 +146,8 @@ class SlotTable:
     def _sow(self, slot: int) -> None:
         """Gives the slot's new environment the seed of the episode that it is to begin with."""
         episode = int(self._episodes[slot]) - 1
-        self.arrays.seed[slot] = episode_seed(self._seed, self._actor_index, slot, episode)
+        own = episode_seed(self._seed, self._actor_index, slot, episode)
+        self.arrays.seed[slot] = self._given.pop(slot, own)
         self._unseeded[slot] = False
 
     def _refuse(self, wrong: Slots, expected: str) -> None:
@@ -221,12 +225,17 @@ class Pool(abc.ABC):
         """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
         self._book.step(slots, action)
 
-    def reset(self, slots: Slots) -> None:
+    def films(self, slot: int) -> bool:
+        """Whether a slot renders its frames."""
+        return bool(self._book.arrays.film[slot])
+
+    def reset(self, slots: Slots, seed: int | None = None) -> None:
         """Asks for a new episode in each slot, from the next `wait` on. No slot is ever reset without being asked.
 
         It begins when the environment is there, its pause after failures is over and `max_resets_at_once` allows it.
+        A seed is for an environment that has not played yet; without one the pool chooses it.
         """
-        self._book.reset(slots)
+        self._book.reset(slots, seed)
 
     @abc.abstractmethod
     def start(self) -> None:

@@ -1,0 +1,22 @@
+"""`minefleet host`: reads CONFIG and becomes the process that runs its environments for an actor elsewhere."""
+
+import argparse
+import json
+import os
+import sys
+
+from minefleet.cli.settings import required, split
+from minefleet.config.load import load
+from minefleet.core.subprocess_call import PYTHON
+from minefleet.runs.run import to_dict
+
+MODULE = "minefleet_actor.host"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Becomes the host."""
+    name, overrides = split(arguments.settings, arguments.map_path)
+    required(name, overrides)
+    command = [*PYTHON, MODULE, json.dumps(to_dict(load(name, overrides))), "--actor", arguments.actor]
+    sys.stdout.flush()
+    os.execv(command[0], command)

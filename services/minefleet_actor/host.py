@@ -1,0 +1,257 @@
+"""Runs environments for an actor elsewhere: `python -m minefleet_actor.host CONFIG --actor HOST:PORT`; CONFIG is JSON.
+
+The environments run in the pool that an actor uses, with all of its supervision. They outlive a stream that breaks: the
+next one finds them made. Exit codes are those of a role.
+"""
+
+import argparse
+import json
+import logging
+import os
+import queue
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+import grpc
+import numpy as np
+
+from minefleet.config import FleetConfig
+from minefleet.core.errors import EXIT_FAILED, FleetError, UnavailableError
+from minefleet.core.parent_death import die_with_launcher
+from minefleet.core.schema import Schema
+from minefleet.core.tree import Tree, flatten, unflatten
+from minefleet.rpc.channel import WIRE_VERSION, Retrier, StoppedError, bundled, connect
+from minefleet.rpc.credentials import HOST, read_credentials
+from minefleet.rpc.rpc_errors import translated
+from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
+from minefleet.runs.run import from_dict
+from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
+from minefleet_actor.pool import EnvPool, Failure, Ready
+from minefleet_runtime.main import EXIT_CODES
+from minefleet_runtime.process import is_loopback, set_up_logging, stop_on_signal
+
+logger = logging.getLogger(__name__)
+
+WAIT_S = 1.0
+
+Command = worlds_service_pb2.Command
+Result = worlds_service_pb2.Result
+
+
+class WorldHost:
+    """The environments of this process, and the streams over which an actor plays them, one after another."""
+
+    def __init__(self, config: FleetConfig, actor: str, stopping: threading.Event) -> None:
+        self._config = config
+        self._actor = actor
+        self._stopping = stopping
+        self._worlds: Worlds | None = None
+
+    def run(self) -> None:
+        """Plays until asked to stop; looks for the actor again whenever it is away.
+
+        Raises:
+            FleetError: If the actor refuses this host, or no environment works.
+        """
+        credentials = read_credentials(self._config.services.security, HOST)
+        retry = Retrier(peer=f"the actor at {self._actor}", stopping=self._stopping)
+        try:
+            with connect(self._actor, "actor", credentials, in_turn=True) as channel:
+                retry(lambda: self._play(worlds_service_pb2_grpc.WorldsServiceStub(channel)))
+        except StoppedError:
+            pass
+        finally:
+            if self._worlds is not None:
+                self._worlds.pool.close()
+
+    def _play(self, stub: worlds_service_pb2_grpc.WorldsServiceStub) -> None:
+        """Plays over one stream until asked to stop. Raises `UnavailableError` when it ends before."""
+        outbox = queue.SimpleQueue[worlds_service_pb2.PlayRequest | None]()
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        count = self._config.rollout_config.worker_config.num_envs
+        hello = worlds_service_pb2.Hello(wire_version=WIRE_VERSION, name=name, worlds=count, keeps_time=True)
+        outbox.put(worlds_service_pb2.PlayRequest(hello=hello))
+        with translated():
+            stream = stub.Play(iter(outbox.get, None))
+            try:
+                worlds = self._worlds_for(next(stream).welcome)
+                commands = IncomingCommands(stream, worlds.pool)
+                while not self._stopping.is_set():
+                    results = worlds.collect(worlds.pool.wait(WAIT_S))
+                    results += worlds.obey(commands.take())
+                    for bundle in bundled((result, result.ByteSize()) for result in results):
+                        message = worlds_service_pb2.Results(results=bundle)
+                        outbox.put(worlds_service_pb2.PlayRequest(results=message))
+            except StopIteration:
+                raise UnavailableError("the actor has ended the stream") from None
+            finally:
+                outbox.put(None)
+                stream.cancel()
+
+    def _worlds_for(self, welcome: worlds_service_pb2.Welcome) -> "Worlds":
+        """The worlds for a run's spaces: those that there are, where these are as before."""
+        if self._worlds is None or not self._worlds.fit(welcome):
+            if self._worlds is not None:
+                self._worlds.pool.close()
+            is_near = is_loopback(self._actor.rpartition(":")[0])
+            self._worlds = Worlds(self._config, welcome, PACKINGS["none" if is_near else "halving"])
+            self._worlds.pool.start()
+        self._worlds.forget_commands()
+        logger.info("plays %d worlds for the actor at %s", welcome.worlds, self._actor)
+        return self._worlds
+
+
+class Worlds:
+    """A pool of environments that does what an actor's messages say. World i is slot i."""
+
+    def __init__(self, config: FleetConfig, welcome: worlds_service_pb2.Welcome, packing: Packing) -> None:
+        self._welcome = welcome
+        self._packing = packing
+        schema = Schema.from_dict(json.loads(welcome.schema))
+        self._action_leaves = flatten(schema.action)
+        self.pool = EnvPool(
+            config.env,
+            schema,
+            config.rollout_config.worker_config,
+            seed=secrets.randbits(31),
+            actor_index=0,
+            frame_shape=(welcome.frame_height, welcome.frame_width, 3) if welcome.frame_height else None,
+        )
+        self._busy = set[int]()
+        """Worlds whose environments are at a command."""
+        self._forgotten = set[int]()
+        """Those among them whose command came over a stream that has broken."""
+        self._waiting: dict[int, Command] = {}
+        """Commands for worlds that are still at a forgotten one."""
+        self._failed: dict[int, Failure] = {}
+        """Worlds that have failed since their last result."""
+
+    def fit(self, welcome: worlds_service_pb2.Welcome) -> bool:
+        """Whether these worlds show what an actor wants."""
+        wanted = (welcome.schema, welcome.frame_height, welcome.frame_width)
+        return wanted == (self._welcome.schema, self._welcome.frame_height, self._welcome.frame_width)
+
+    def forget_commands(self) -> None:
+        """Begins with a new stream: nobody wants the results of earlier commands."""
+        self._forgotten = set(self._busy)
+        self._waiting.clear()
+
+    def collect(self, ready: Ready) -> list[Result]:
+        """The results of what the pool has done."""
+        results = []
+        for index, world in enumerate(ready.slots.tolist()):
+            if world not in self._busy:
+                self._failed[world] = ready.failures[world]
+            elif world not in self._forgotten:
+                results.append(self._result(ready, index, world))
+            self._busy.discard(world)
+            self._forgotten.discard(world)
+        return results
+
+    def obey(self, commands: Iterable[Command]) -> list[Result]:
+        """Passes commands on to the pool; returns the results of steps of worlds that have failed meanwhile."""
+        self._waiting.update({command.world: command for command in commands})
+        due = [self._waiting.pop(world) for world in list(self._waiting) if world not in self._busy]
+        failures = [(command.world, self._failed.pop(command.world, None)) for command in due]
+        results = [
+            Result(world=world, failure=failure.kind, text=failure.text)
+            for command, (world, failure) in zip(due, failures, strict=True)
+            if failure is not None and command.actions
+        ]
+        dead = {result.world for result in results}
+        due = [command for command in due if command.world not in dead]
+        for command in due:
+            self.pool.film(command.world, command.film)
+            if not command.actions:
+                self.pool.reset(_slots([command]), command.seed if command.HasField("seed") else None)
+        if steps := [command for command in due if command.actions]:
+            self.pool.step(_slots(steps), self._actions(steps))
+        self._busy.update(command.world for command in due)
+        return results
+
+    def _actions(self, steps: Sequence[Command]) -> Tree:
+        """The actions of commands, a tree of [len(steps), ...]."""
+        leaves = {}
+        for number, (path, leaf) in enumerate(self._action_leaves.items()):
+            rows = [np.frombuffer(command.actions[number], leaf.dtype).reshape(leaf.shape) for command in steps]
+            leaves[path] = np.stack(rows)
+        return unflatten(leaves)
+
+    def _result(self, ready: Ready, index: int, world: int) -> Result:
+        ending = ready.endings.get(world)
+        result = Result(world=world, task=ending.task if ending else ready.tasks.get(world, ""))
+        if world in ready.failures:
+            result.failure, result.text = ready.failures[world]
+            return result
+        result.reward = float(ready.reward[index])
+        result.terminated, result.truncated = bool(ready.terminated[index]), bool(ready.truncated[index])
+        if ending:
+            result.metrics.update(ending.metrics)
+        arrays = [leaf[world] for leaf in flatten(self.pool.obs).values()]
+        if self.pool.frames.size and self.pool.films(world):
+            arrays.append(self.pool.frames[world])
+        result.codec, packed = pack_bytes(arrays, self._packing)
+        obs = len(flatten(self.pool.obs))
+        result.obs.extend(packed[:obs])
+        result.frame = b"".join(packed[obs:])
+        return result
+
+
+class IncomingCommands:
+    """The commands of a stream, read by a thread that wakes the pool."""
+
+    def __init__(self, stream: Iterator[worlds_service_pb2.PlayResponse], pool: EnvPool) -> None:
+        self._stream = stream
+        self._pool = pool
+        self._inbox = queue.SimpleQueue[worlds_service_pb2.Commands | Exception]()
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+
+    def take(self) -> list[Command]:
+        """The commands that have come. Raises `StopIteration` or `grpc.RpcError` where the stream has ended."""
+        commands: list[Command] = []
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            if isinstance(message, Exception):
+                raise message
+            commands.extend(message.commands)
+        return commands
+
+    def _read(self) -> None:
+        try:
+            for response in self._stream:
+                self._inbox.put(response.commands)
+                self._pool.wake()
+            self._inbox.put(StopIteration())
+        except grpc.RpcError as error:
+            self._inbox.put(error)
+        self._pool.wake()
+
+
+def _slots(commands: Sequence[Command]) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
+    return np.array([command.world for command in commands], np.intp)
+
+
+def main() -> int:
+    """Plays until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="minefleet host", description="Run environments for an actor elsewhere.")
+    parser.add_argument("config", help="the whole configuration, JSON")
+    parser.add_argument("--actor", required=True, metavar="HOST:PORT")
+    arguments = parser.parse_args()
+    set_up_logging("host", "INFO")
+    die_with_launcher()
+    stopping = threading.Event()
+    stop_on_signal(stopping)
+    try:
+        WorldHost(from_dict(json.loads(arguments.config)), arguments.actor, stopping).run()
+    except FleetError as error:
+        logger.error("%s", error)
+        return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)
+    logger.info("host ends")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,304 @@
+"""Hosts that fail, lie and come back: nothing of it reaches a slot but the end of its episode.
+
+That a host's environments otherwise play as an actor's own is in test_pool.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.minefleet_actor.faulty_env import Act
+from tests.minefleet_actor.hosted import PlayedElsewhere, ServedPool, Words, start_host, words
+from tests.minefleet_actor.test_pool_faults import config_of, kinds, results
+from tests.proxy import Proxy
+from tests.role_process import TIMEOUT_S, wait_for
+
+from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.envs import make, schema_of
+from minefleet.rpc.tensor_compression import PACKINGS, pack_bytes, unpack_bytes
+from minefleet.v1 import tensor_pb2
+from minefleet.v1.worlds_service_pb2 import Result
+from minefleet_actor.pool import Kind, Pool
+
+ALL = np.arange(2)
+NONE = tensor_pb2.CODEC_NONE
+
+
+def opened(kind: type[ServedPool], directory: Path, **worker: Any) -> Any:
+    config = config_of(directory)
+    pool = kind(config, schema_of(make(config)), WorkerConfig(num_envs=2, **worker), seed=0, actor_index=0)
+    pool.start()
+    return pool
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Any]:
+    """A pool that a host process plays, all of whose slots have begun an episode."""
+    pool = opened(PlayedElsewhere, tmp_path)
+    play(pool, Kind.RESET)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Any]:
+    """A pool without a host."""
+    pool = opened(ServedPool, tmp_path, step_timeout_s=0.5)
+    yield pool
+    pool.close()
+
+
+def play(pool: Pool, kind: Kind, *actions: int) -> None:
+    """Resets all slots, or steps them, and expects the same of each."""
+    if actions:
+        pool.step(ALL, np.array(actions))
+    else:
+        pool.reset(ALL)
+    assert kinds(results(pool, {0, 1})) == {0: kind, 1: kind}
+
+
+def obs_of(count: float = 1.0, mode: int = 0) -> list[bytes]:
+    return [np.full(2, count, np.float32).tobytes(), np.int64(mode).tobytes()]
+
+
+def text_of(pool: Pool) -> str:
+    """The text with which slot 0 fails, alone."""
+    ready = results(pool, {0})[0]
+    assert ready.kind[0] == Kind.FAILED
+    return ready.failures[0].text
+
+
+def begin(pool: Pool, host: Words) -> None:
+    """Has the host begin an episode in slot 0."""
+    assert json.loads(next(host.answers).welcome.schema) == schema_of(make(pool._env_config)).to_dict()
+    pool.reset(ALL[:1])
+    pool.wait(0.0)
+    (command,) = host.commands()
+    assert not command.actions and command.seed >= 0
+    host.say(Result(obs=obs_of(), codec=NONE))
+    assert kinds(results(pool, {0})) == {0: Kind.RESET}
+
+
+def test_a_killed_host_costs_its_episodes_and_the_next_one_goes_on(pool: Any) -> None:
+    below = psutil.Process(pool.host.pid).children(recursive=True)
+    pool.step(ALL, np.array([Act.DAWDLE, Act.DAWDLE]))
+    pool.wait(0.0)
+    pool.host.kill()
+    pool.host.wait(TIMEOUT_S)
+    said = results(pool, {0, 1})
+    assert kinds(said) == {0: Kind.FAILED, 1: Kind.FAILED}
+    assert said[0].failures[0].kind == "exit" and "has gone" in said[0].failures[0].text
+    assert not psutil.wait_procs(below, TIMEOUT_S)[1]
+    pool.reset(ALL)
+    assert len(pool.wait(0.2).slots) == 0
+    pool.host = start_host(pool.config, pool.address)
+    assert kinds(results(pool, {0, 1})) == {0: Kind.RESET, 1: Kind.RESET}
+    play(pool, Kind.STEP, Act.GO_ON, Act.GO_ON)
+
+
+def test_a_host_that_is_asked_to_stop_says_so_and_leaves_nothing(pool: Any) -> None:
+    below = psutil.Process(pool.host.pid).children(recursive=True)
+    pool.host.send_signal(signal.SIGTERM)
+    assert pool.host.wait(TIMEOUT_S) == 0
+    assert kinds(results(pool, {0, 1})) == {0: Kind.FAILED, 1: Kind.FAILED}
+    assert not psutil.wait_procs(below, TIMEOUT_S)[1]
+
+
+@pytest.mark.parametrize(("act", "kind"), [(Act.RAISE, "exception"), (Act.EXIT, "exit"), (Act.NAN_OBS, "contract")])
+def test_a_failing_environment_of_a_host_is_a_failure_of_its_slot_only(pool: Any, act: Act, kind: str) -> None:
+    pool.step(ALL, np.array([act, Act.GO_ON]))
+    said = results(pool, {0, 1})
+    assert kinds(said) == {0: Kind.FAILED, 1: Kind.STEP}
+    assert said[0].failures[0].kind == kind
+    pool.reset(ALL[:1])
+    assert kinds(results(pool, {0})) == {0: Kind.RESET}
+    play(pool, Kind.STEP, Act.GO_ON, Act.GO_ON)
+
+
+def test_an_environment_that_dies_between_two_commands_fails_the_next_step(pool: Any) -> None:
+    serving = [child for child in psutil.Process(pool.host.pid).children(recursive=True) if "serve" in child.cmdline()]
+    serving[0].kill()
+    serving[0].wait(TIMEOUT_S)
+    wait_for(lambda: len(psutil.Process(pool.host.pid).children(recursive=True)) > 0)
+    pool.step(ALL, np.array([Act.GO_ON, Act.GO_ON]))
+    assert sorted(kinds(results(pool, {0, 1})).values()) == [Kind.STEP, Kind.FAILED]
+
+
+@pytest.mark.fleet
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_host_out_of_reach_is_given_up_and_returns_with_its_environments(tmp_path: Path, freeze: bool) -> None:
+    pool = opened(ServedPool, tmp_path)
+    config = PlayedElsewhere(pool._env_config, pool._spaces, WorkerConfig(num_envs=2), seed=0, actor_index=0).config
+    with Proxy(pool.address) as proxy:
+        host = start_host(config, proxy.address)
+        play(pool, Kind.RESET)
+        below = {child.pid for child in psutil.Process(host.pid).children(recursive=True)}
+        if freeze:
+            host.send_signal(signal.SIGSTOP)
+        else:
+            proxy.hold("up", "down")
+        pool.step(ALL, np.array([Act.GO_ON, Act.GO_ON]))
+        assert kinds(results(pool, {0, 1})) == {0: Kind.FAILED, 1: Kind.FAILED}
+        pool.reset(ALL)
+        assert len(pool.wait(0.2).slots) == 0
+        if freeze:
+            host.send_signal(signal.SIGCONT)
+        else:
+            proxy.resume()
+        assert kinds(results(pool, {0, 1})) == {0: Kind.RESET, 1: Kind.RESET}
+        assert {child.pid for child in psutil.Process(host.pid).children(recursive=True)} == below
+        play(pool, Kind.STEP, Act.GO_ON, Act.GO_ON)
+        pool.close()
+        host.terminate()
+        assert host.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (Result(world=1, obs=obs_of(), codec=NONE), "there is no world 1"),
+        (Result(obs=obs_of()[:1], codec=NONE), "an observation has 2 arrays, got 1"),
+        (Result(obs=[b"123", obs_of()[1]], codec=NONE), "holds 3 bytes, its shape needs 8"),
+        (Result(obs=obs_of()), "unknown codec"),
+        (Result(failure="boredom"), "there is no failure 'boredom'"),
+    ],
+)
+def test_a_host_that_talks_nonsense_is_cut_off_and_told_why(served: Any, result: Result, why: str) -> None:
+    with words(served.address) as host:
+        host.hello()
+        begin(served, host)
+        served.step(ALL[:1], np.array([Act.GO_ON]))
+        served.wait(0.0)
+        (command,) = host.commands()
+        assert np.frombuffer(command.actions[0], np.int64) == Act.GO_ON
+        host.say(result)
+        assert why in text_of(served)
+        with pytest.raises(grpc.RpcError, match=why):
+            host.commands()
+    with words(served.address) as other:
+        other.hello()
+        begin(served, other)
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (Result(obs=obs_of(np.nan), codec=NONE), "observation 'count' must be finite"),
+        (Result(obs=obs_of(mode=3), codec=NONE), "observation 'mode' must count categories below"),
+        (Result(obs=obs_of(), codec=NONE, reward=np.inf), "must be finite"),
+        (Result(obs=obs_of(), codec=NONE, truncated=True, metrics={"x": np.nan}), "must be finite"),
+    ],
+)
+def test_a_world_that_returns_what_it_must_not_fails_and_its_host_stays(served: Any, result: Result, why: str) -> None:
+    with words(served.address) as host:
+        host.hello()
+        begin(served, host)
+        served.step(ALL[:1], np.array([Act.GO_ON]))
+        served.wait(0.0)
+        host.commands()
+        host.say(result)
+        assert why in text_of(served)
+        served.reset(ALL[:1])
+        served.wait(1.0)
+        assert not host.commands()[0].actions
+
+
+def test_a_result_that_nobody_asked_for_ends_the_stream(served: Any) -> None:
+    with words(served.address) as host:
+        host.hello()
+        begin(served, host)
+        host.say(Result(obs=obs_of(), codec=NONE))
+        assert "was not asked for anything" in text_of(served)
+
+
+def test_a_world_that_is_overdue_is_cut_off_unless_its_host_keeps_time(served: Any) -> None:
+    with words(served.address) as host:
+        host.hello(keeps_time=False)
+        begin(served, host)
+        served.step(ALL[:1], np.array([Act.GO_ON]))
+        ready = results(served, {0})[0]
+        assert (ready.kind[0], ready.failures[0].kind) == (Kind.FAILED, "hang")
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        ({"wire_version": 1}, grpc.StatusCode.FAILED_PRECONDITION),
+        ({"worlds": 0}, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_a_host_that_does_not_fit_is_refused(served: Any, hello: dict[str, Any], code: grpc.StatusCode) -> None:
+    with words(served.address) as host:
+        host.hello(**hello)
+        with pytest.raises(grpc.RpcError) as refusal:
+            next(host.answers)
+        assert isinstance(refusal.value, grpc.Call) and refusal.value.code() == code
+
+
+def test_a_host_gets_the_slots_that_are_left_and_one_too_many_is_refused(served: Any) -> None:
+    with words(served.address) as first, words(served.address) as second, words(served.address) as third:
+        first.hello(1)
+        assert next(first.answers).welcome.worlds == 1
+        second.hello(5)
+        assert next(second.answers).welcome.worlds == 1
+        third.hello(1)
+        with pytest.raises(grpc.RpcError, match="each of the 2 slots") as refusal:
+            next(third.answers)
+        assert isinstance(refusal.value, grpc.Call)
+        assert refusal.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Result,
+            world=st.integers(0, 2),
+            obs=st.one_of(st.just(obs_of()), st.lists(st.binary(max_size=20), max_size=3)),
+            codec=st.sampled_from([0, 1, 2, 3]),
+            reward=st.floats(width=32),
+            terminated=st.booleans(),
+            truncated=st.booleans(),
+            task=st.text(max_size=5),
+            metrics=st.dictionaries(st.text(max_size=3), st.floats(), max_size=2),
+            failure=st.sampled_from(["", "exit", "\0"]),
+            frame=st.binary(max_size=5),
+        ),
+        max_size=3,
+    )
+)
+def test_whatever_a_host_says_slots_stay_finite_and_another_host_can_play(said: list[Result]) -> None:
+    config = EnvConfig(id="CartPole-v1")
+    pool = ServedPool(config, schema_of(make(config)), WorkerConfig(num_envs=2), seed=0, actor_index=0)
+    pool.start()
+    try:
+        with words(pool.address) as host:
+            host.hello(2)
+            next(host.answers)
+            pool.reset(ALL)
+            pool.wait(0.0)
+            host.commands()
+            host.say(*said)
+            pool.wait(0.05)
+        assert np.isfinite(pool.obs).all()
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("packing", ["none", "halving"])
+def test_arrays_travel_whole_whether_they_pack_well_or_not(packing: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8)
+    for picture in (noise, np.zeros((128, 128, 3), np.uint8)):
+        arrays: list[Any] = [picture, np.float32(3.5), np.array([True, False])]
+        codec, parts = pack_bytes(arrays, PACKINGS[packing])
+        assert (codec != NONE) == (packing == "halving" and not picture.any())
+        for array, part in zip(arrays, parts, strict=True):
+            assert bytes(unpack_bytes("x", codec, part, array.nbytes)) == array.tobytes()

@@ -1,0 +1,129 @@
+"""Whole fleets whose environments run elsewhere: on hosts, and in games that dial in by themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
+from tests.deploy.programs import program
+from tests.role_process import TIMEOUT_S, free_address
+
+from minefleet.runs.episode_table import read_episodes
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+pytestmark = pytest.mark.fleet
+
+Train = Callable[..., Fleet]
+HOSTED = "rollout_config.worker_config.hosted=true"
+PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
+WALKER = '''
+import sys
+import time
+
+import grpc
+import numpy as np
+from world_client import play
+
+
+class Walker:
+    """The corridor of examples/world.js; the fourth step of each tenth episode raises."""
+
+    episodes = 0
+
+    def reset(self, seed):
+        self.place, self.steps, self.episodes = 0, 0, self.episodes + 1
+        return {"": np.zeros(1, np.float32)}
+
+    def step(self, action):
+        self.steps += 1
+        if self.episodes % 10 == 0 and self.steps == 4:
+            raise RuntimeError("the floor gives way")
+        self.place = max(0, self.place + (1 if action[""] else -1))
+        over = self.place == 10
+        return {"": np.float32([self.place / 10])}, 1.0 if over else -0.01, over, not over and self.steps == 100
+
+
+while True:
+    try:
+        play(sys.argv[1], [Walker(), Walker(), Walker(), Walker()])
+    except grpc.RpcError as error:
+        print(error.details(), flush=True)
+        assert not {"google.protobuf", "minefleet"} & set(sys.modules)
+        time.sleep(0.2)
+'''
+
+
+@contextmanager
+def process(*command: str, **options: object) -> "Iterator[subprocess.Popen[bytes]]":
+    started = subprocess.Popen(command, **options)  # type: ignore[call-overload]
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait(TIMEOUT_S)
+
+
+def host(address: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*COMMAND, "host", "cartpole", "rollout_config.worker_config.num_envs=4", "--actor", address]
+    )
+
+
+def test_a_fleet_on_two_hosts_of_which_one_is_killed_adds_up(train: Train) -> None:
+    address = free_address()
+    hosts = [host(address), host(address)]
+    fleet = train("cartpole", "stop.env_steps=12000", "seed=4", HOSTED, f"services.actor.address={address}")
+    try:
+        fleet.wait_for_env_steps(4_000)
+        hosts[0].kill()
+        fleet.wait_for_env_steps(6_000)
+        hosts.append(host(address))
+        result = fleet.finish()
+        rows = fleet.rows()
+        assert result["stopped_by"] == "env_steps" and result["episode_return_mean"] > 40
+        assert_counters_never_go_back(rows)
+        assert rows[-1]["trained_steps"] > 0.9 * rows[-1]["env_steps"]
+        played = read_episodes(fleet.directory / "episodes.csv")
+        assert {row["failure"] for row in played} == {"", "exit"}
+        assert sum(row["failure"] == "exit" for row in played) == 4
+        for survivor in hosts[1:]:
+            survivor.send_signal(signal.SIGTERM)
+            assert survivor.wait(TIMEOUT_S) == 0
+    finally:
+        for each in hosts:
+            each.kill()
+            each.wait(TIMEOUT_S)
+
+
+def test_a_world_of_one_file_without_protobuf_is_learned(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "walker.py").write_text(WALKER)
+    address = free_address()
+    path = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
+    with process(sys.executable, str(tmp_path / "walker.py"), address, env=path) as world:
+        fleet = train(str(EXAMPLES / "elsewhere.py"), f"services.actor.address={address}")
+        assert fleet.finish()["episode_return_mean"] > 0.8
+        assert fleet.rows()[-1]["episode_failures_by_kind"].keys() == {"exception"}
+        assert world.poll() is None
+
+
+def test_a_world_in_javascript_is_learned(train: Train, tmp_path: Path) -> None:
+    install = [program("npm", "npm"), "install", "--silent", "--no-save", "--prefix", str(tmp_path), *PACKAGES]
+    if subprocess.run(install, check=False, timeout=TIMEOUT_S).returncode:
+        pytest.skip("npm cannot install @grpc/grpc-js")
+    address = free_address()
+    path = {**os.environ, "NODE_PATH": str(tmp_path / "node_modules")}
+    with process(program("node", "nodejs"), str(EXAMPLES / "world.js"), address, "4", env=path):
+        fleet = train(str(EXAMPLES / "elsewhere.py"), f"services.actor.address={address}")
+        assert fleet.finish()["episode_return_mean"] > 0.8
+
+
+def test_spaces_without_a_world_are_refused_where_nobody_can_dial_in(tmp_path: Path) -> None:
+    command = [*COMMAND, "train", str(EXAMPLES / "elsewhere.py"), HOSTED.replace("true", "false")]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 2 and "runs elsewhere" in done.stderr and HOSTED in done.stderr
+    assert not list(tmp_path.glob("runs/*"))
