@@ -24,7 +24,7 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
 from minefleet.rpc.channel import WIRE_VERSION, Retrier, StoppedError, bundled, connect
-from minefleet.rpc.credentials import HOST, read_credentials
+from minefleet.rpc.credentials import HOST, Credentials, read_credentials
 from minefleet.rpc.rpc_errors import translated
 from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
 from minefleet.runs.run import from_dict
@@ -59,13 +59,17 @@ class WorldHost:
         credentials = read_credentials(self._config.services.security, HOST)
         retry = Retrier(peer=f"the actor at {self._actor}", stopping=self._stopping)
         try:
-            with connect(self._actor, "actor", credentials, in_turn=True) as channel:
-                retry(lambda: self._play(worlds_service_pb2_grpc.WorldsServiceStub(channel)))
+            retry(lambda: self._dial(credentials))
         except StoppedError:
             pass
         finally:
             if self._worlds is not None:
                 self._worlds.pool.close()
+
+    def _dial(self, credentials: Credentials) -> None:
+        """Plays over a channel of its own: a channel in use never learns of actors that have joined its name since."""
+        with connect(self._actor, "actor", credentials, in_turn=True) as channel:
+            self._play(worlds_service_pb2_grpc.WorldsServiceStub(channel))
 
     def _play(self, stub: worlds_service_pb2_grpc.WorldsServiceStub) -> None:
         """Plays over one stream until asked to stop. Raises `UnavailableError` when it ends before."""
