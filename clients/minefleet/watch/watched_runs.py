@@ -199,8 +199,11 @@ def _credentials(directory: Path) -> Credentials:
 
 def slots(directory: Path) -> dict[str, Any]:
     """The slots of each actor, or the reason why they are not known."""
-    credentials, cards = _credentials(directory), read_cards(directory)
-    with ThreadPoolExecutor(max(1, min(len(cards), MAX_CALLS))) as pool:
+    cards = read_cards(directory)
+    if not _actors(cards):
+        return {"actors": []}  # Where no actor is in sight there need not be a certificate either.
+    credentials = _credentials(directory)
+    with ThreadPoolExecutor(min(len(cards), MAX_CALLS)) as pool:
         actors = list(pool.map(partial(_slots_of, credentials), _actors(cards)))
         streams = [slot["stream"] for actor in actors for slot in actor["slots"]]
         shards = [card for card in cards if card["role"] == REPLAY] if streams else []

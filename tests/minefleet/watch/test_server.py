@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 from tests.minefleet.watch.page_server import Browser, make_run, row_of, serving_page
 
+from minefleet.config.security import SecurityConfig
 from minefleet.core.errors import NotFoundError
 from minefleet.monitoring.jsonl_tail import AXES
 from minefleet.monitoring.status import read_status
@@ -202,6 +204,16 @@ def test_logs_and_videos_are_read_within_the_run_only(tmp_path: Path) -> None:
         shutil.rmtree(run.logs)
         run.logs.symlink_to(tmp_path)
         assert browser.get("/api/runs/run/logs").data == {"logs": []}
+
+
+def test_failures_are_shown_without_a_certificate_where_no_actor_has_left_a_card(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rows=1)
+    services = replace(run.config.services, security=SecurityConfig(certificates=str(tmp_path / "none")))
+    replace(run, config=replace(run.config, services=services)).write()
+    with serving_page([tmp_path]) as browser:
+        assert browser.get("/api/runs/run/slots").data == {"actors": []}
+        assert browser.get("/api/runs/run/failures").data == {"by_kind": {}, "episodes": [], "slots": []}
+        assert browser.get("/api/runs/run/status").status == 503
 
 
 @pytest.mark.parametrize("path", ["", "/curves", "/marks", "/status", "/slots", "/failures", "/logs", "/videos"])
