@@ -178,7 +178,7 @@ def certs(parser: CommandParser) -> None:
         action.add_argument("--days", type=int, default=365, help="how long certificates are valid (default: 365)")
     keep = "take the authority that is there, and make new certificates of it"
     actions["init"].add_argument("--keep-authority", action="store_true", help=keep)
-    actions["issue"].add_argument("role", metavar="ROLE", help="actor, learner, operator, parameters or replay")
+    actions["issue"].add_argument("role", metavar="ROLE", help="actor, host, learner, operator, parameters or replay")
     out = "where to write (default: DIR/ROLE)"
     actions["issue"].add_argument("--out", type=Path, metavar="FOLDER", help=out)
 
