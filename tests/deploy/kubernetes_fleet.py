@@ -11,10 +11,12 @@ import pytest
 from deploy.kubernetes import validate
 
 DIRECTORY = Path(validate.__file__).parent
-OVERLAYS = ("gpu", "local")
+OVERLAYS = ("gpu", "hosts", "local")
 ROLES = ("actor", "learner", "parameters", "replay")
+HOST = "host"
+"""Pods that run environments for actors; not in every overlay."""
 COMPONENT, NAMESPACE_NAME = "app.kubernetes.io/component", "kubernetes.io/metadata.name"
-CONTAINER, PREPARE = "minefleet", "prepare"
+CONTAINER, PREPARE, WATCH = "minefleet", "prepare", "watch"
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl; dl.k8s.io has it")
 Tree = dict[str, Any]
@@ -58,10 +60,14 @@ class Fleet:
         """The specification of a role's pods."""
         return dict(self.workload(role)["spec"]["template"]["spec"])
 
-    def container(self, role: str) -> Tree:
-        """The container in which a role runs."""
-        (found,) = self.pod(role)["containers"]
-        assert found["name"] == CONTAINER
+    @property
+    def has_hosts(self) -> bool:
+        """Whether environments run on hosts."""
+        return any(each["metadata"]["name"] == HOST for each in self.of_kind("Deployment"))
+
+    def container(self, role: str, name: str = CONTAINER) -> Tree:
+        """The container in which a role runs, or another one of its pods."""
+        (found,) = [each for each in self.pod(role)["containers"] if each["name"] == name]
         return dict(found)
 
     def preparation(self, role: str) -> Tree:
@@ -94,9 +100,9 @@ class Fleet:
         return str(value)
 
     def pods(self) -> list[Pod]:
-        """A pod of each role."""
+        """A pod of each role, and a host where there are some."""
         namespace = self.of_kind("Namespace")[0]["metadata"]["name"]
-        templates = {role: self.workload(role)["spec"]["template"] for role in ROLES}
+        templates = {role: self.workload(role)["spec"]["template"] for role in (*ROLES, *[HOST] * self.has_hosts)}
         return [
             Pod(name=role, labels=template["metadata"]["labels"], namespace=namespace)
             for role, template in templates.items()

@@ -6,6 +6,7 @@ folders, and the programs of this interpreter.
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.deploy.kubernetes_fleet import ROLES, Fleet, filled, mounts
+from tests.deploy.kubernetes_fleet import HOST, ROLES, Fleet, filled, mounts
 
 from minefleet.launch.ports import free_port
 from minefleet.rpc import certificates
@@ -48,9 +49,11 @@ class Process:
         return self.folder / "log"
 
     def is_ready(self) -> bool:
-        """Whether its readiness probe is content; fails when its container has ended."""
+        """Whether its readiness probe, if it has one, is content; fails when its container has ended."""
         assert self.running is not None
         assert self.running.poll() is None, self.log.read_text()
+        if self.role == HOST:
+            return True
         try:
             with urllib.request.urlopen(
                 f"http://{self.address}:{self.metrics_port}/readyz", timeout=TIMEOUT_S
@@ -71,7 +74,10 @@ class Process:
 
 
 class Cluster:
-    """The pods of a fleet, one actor among them; `config` stands for the CONFIG that the overlay names."""
+    """The pods of a fleet, one actor and at most one host among them.
+
+    `config` stands for the CONFIG that the overlay names.
+    """
 
     def __init__(self, fleet: Fleet, place: Path, config: str, overrides: Sequence[str]) -> None:
         self._fleet = fleet
@@ -82,6 +88,7 @@ class Cluster:
         self._started: list[subprocess.Popen[bytes]] = []
         certificates.init(place / "certs")
         names = [(role, index) for role in ROLES for index in range(self._replicas(role))]
+        names += [(HOST, 0)] * fleet.has_hosts
         # A network of its own for every process that makes a cluster.
         network = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}"
         self.pods = [
@@ -105,6 +112,9 @@ class Cluster:
         overrides = [*self._fleet.generated("overrides")["overrides"].splitlines(), *self._overrides]
         for pod in self.pods:
             pod.folder.mkdir()
+            if pod.role == HOST:
+                (pod.folder / "overrides").write_text("\n".join(overrides) + "\n")
+                continue
             if pod is not self.pods[0]:
                 shutil.copytree(self.pods[0].folder / RUNS, pod.folder / RUNS)
             (pod.folder / "overrides").write_text("\n".join(self._here(each, pod) for each in overrides) + "\n")
@@ -120,6 +130,11 @@ class Cluster:
         for pod in pods:
             container = self._fleet.container(pod.role)
             arguments = [self._here(each, pod) for each in container["args"]]
+            if pod.role == HOST:
+                (script,) = arguments
+                program = shlex.join([sys.executable, *PROGRAMS["minefleet"], HOST])
+                pod.running = self._start([*container["command"], script.replace("minefleet host", program)], pod)
+                continue
             pod.running = self._start([sys.executable, *PROGRAMS[container["command"][0]], *arguments], pod)
 
     def close(self) -> None:
@@ -137,6 +152,7 @@ class Cluster:
 
     def _start(self, command: Sequence[str], pod: Process) -> "subprocess.Popen[bytes]":
         values = {each["name"]: each["value"] for each in self._fleet.container(pod.role)["env"] if "value" in each}
+        values |= self._fleet.generated("run") | {"CONFIG": self._config}
         with pod.log.open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | values, cwd=pod.folder
@@ -152,6 +168,7 @@ class Cluster:
             text = text.replace(f"{other.name}.{other.role}", other.address)
         for role in ROLES:
             text = text.replace(f"address={role}:", f"address={self.of(role)[0].address}:")
+            text = text.replace(f"--actor {role}:", f"--actor {self.of(role)[0].address}:")
             text = text.replace(f"address: {role}:", f"address: {self.of(role)[0].address}:")
         text = text.replace("0.0.0.0", pod.address)
         for port, free in self._ports.items():

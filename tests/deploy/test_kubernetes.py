@@ -16,8 +16,10 @@ from prometheus_client import CollectorRegistry
 from tests.deploy.kubernetes_fleet import (
     COMPONENT,
     DIRECTORY,
+    HOST,
     OVERLAYS,
     ROLES,
+    WATCH,
     Fleet,
     Pod,
     built,
@@ -105,6 +107,7 @@ def test_a_fault_of_any_overlay_fails_the_check(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.splitlines() == [
         "gpu: 1 fault(s)",
         f"  ScaledObjekt actor: keda.sh/v1alpha1 has no such kind, nor has schemas/ (Kubernetes {validate.OLDEST})",
+        "hosts: valid",
         "local: valid",
     ]
 
@@ -124,6 +127,67 @@ def test_a_pod_may_do_nothing_that_it_need_not(fleet: Fleet) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
+
+
+def test_a_host_may_do_nothing_that_it_need_not_and_runs_as_actors_do() -> None:
+    fleet = built("hosts")
+    pod, actors = fleet.pod(HOST), fleet.pod("actor")
+    alike = ("automountServiceAccountToken", "enableServiceLinks", "shareProcessNamespace")
+    assert {key: pod[key] for key in alike} == {key: actors[key] for key in alike}
+    assert pod["securityContext"].items() <= actors["securityContext"].items()
+    assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"}
+    container, actor = fleet.container(HOST), fleet.container("actor")
+    for key in ("image", "env", "envFrom", "securityContext"):
+        assert container[key] == actor[key], key
+    secrets = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert secrets == ["minefleet-host"]
+    assert {name for _, name in mounts(container)} == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_hosts_have_the_environments_of_the_run_and_worlds_for_every_slot(tmp_path: Path) -> None:
+    fleet = built("hosts")
+    config = config_of(fleet)
+    words = words_of_host(fleet, tmp_path)
+    assert words[0] == "host"
+    assert words[-2:] == ["--actor", f"{fleet.named('Service', 'actor')['metadata']['name']}:{GRPC}"]
+    host = load(words[1], words[2:-2])
+    assert host.env == config.env
+    slots, worlds = (each.rollout_config.worker_config.num_envs for each in (config, host))
+    assert config.rollout_config.worker_config.hosted
+    assert fleet.workload(HOST)["spec"]["replicas"] * worlds == slots
+    assert (f"{host.services.security.certificates}/host", "certs") in mounts(fleet.container(HOST))
+
+
+def words_of_host(fleet: Fleet, place: Path) -> list[str]:
+    """The arguments that `minefleet` gets in a host's container."""
+    command = place / "minefleet"
+    command.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    command.chmod(0o755)
+    (place / "overrides").write_text(fleet.generated("overrides")["overrides"])
+    container = fleet.container(HOST)
+    (script,) = container["args"]
+    variables = fleet.generated("run") | {"PATH": f"{place}:/usr/bin:/bin"}
+    script = script.replace("/config", str(place))
+    return subprocess.check_output([*container["command"], script], env=variables, text=True).splitlines()
+
+
+def test_hosts_find_actors_by_a_service_of_theirs() -> None:
+    fleet = built("hosts")
+    service = fleet.named("Service", "actor")["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert service["selector"] == {COMPONENT: "actor"}
+    assert {port["port"]: port["targetPort"] for port in service["ports"]} == {GRPC: "grpc"}
+
+
+def test_the_page_reads_the_learners_volumes_and_is_served_within_its_pod(fleet: Fleet) -> None:
+    container = fleet.container("learner", WATCH)
+    assert "ports" not in container
+    arguments = [*container["command"], *container["args"]]
+    assert arguments[:3] == ["minefleet", "watch", "/runs"]
+    assert "--listen=127.0.0.1:8800" in arguments
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    of_learner = {name for place, name in mounts(fleet.container("learner")) if place.startswith("/runs")}
+    assert {name for _, name in mounts(container)} == of_learner
 
 
 def test_a_role_has_its_own_certificate_and_no_other(fleet: Fleet) -> None:
@@ -207,7 +271,8 @@ def test_connections_go_round_the_ring_and_nowhere_else(fleet: Fleet) -> None:
         if fleet.allows(caller, called, protocol, port) and not {caller.name, called.name} <= outside
     }
     ring = {(caller, called, "TCP", GRPC) for caller in ("actor", "learner") for called in ("replay", "parameters")}
-    own = (*ROLES, STRAY.name)
+    ring |= {(HOST, "actor", "TCP", GRPC)} if fleet.has_hosts else set()
+    own = (*(pod.name for pod in fleet.pods()), STRAY.name)
     metrics = {(PROMETHEUS.name, name, "TCP", METRICS) for name in own}
     names = {(name, NAME_SERVER.name, protocol, DNS) for name in own for protocol in ("TCP", "UDP")}
     several = config_of(fleet).train_config.num_workers > 1
