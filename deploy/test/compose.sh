@@ -71,7 +71,7 @@ build_base_images() {
 fill_wheelhouse() {
     say "gathering packages"
     "$PYTHON" -m pip wheel --quiet --wheel-dir wheelhouse --constraint constraints.txt \
-        '.[replay,parameters,actor,learner,crafter,wandb,tensorboard]' hatchling >"$SCRATCH/pip.log" 2>&1 || { cat "$SCRATCH/pip.log"; exit 1; }
+        '.[replay,parameters,actor,learner,crafter,wandb,tensorboard,watch]' hatchling >"$SCRATCH/pip.log" 2>&1 || { cat "$SCRATCH/pip.log"; exit 1; }
     rm wheelhouse/minefleet-*.whl
 }
 
@@ -83,6 +83,7 @@ start_engine
 build_base_images
 fill_wheelhouse
 export BASE_IMAGE="$LABEL-base" PROMETHEUS_IMAGE="$LABEL-prometheus" IMAGES="$LABEL" COMPOSE_PROJECT_NAME="$LABEL-$$" PROMETHEUS_PORT=${PROMETHEUS_PORT:-19090}
+export WATCH_PORT=${WATCH_PORT:-18800} WATCH_TOKEN=compose-test-$$
 say "building images"
 $COMPOSE build ${PARALLEL:-} >"$SCRATCH/build.log" 2>&1 || { tail -n 40 "$SCRATCH/build.log"; exit 1; }
 "$PYTHON" deploy/test/scenario.py $COMPOSE

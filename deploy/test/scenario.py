@@ -2,7 +2,7 @@
 nothing.
 
 Only Python's own library, so that it needs no environment; the fleet is looked at as users do, by `docker compose`,
-`minefleet status` and Prometheus.
+`minefleet status`, the page and Prometheus.
 """
 
 import json
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +20,10 @@ from typing import Any
 COMPOSE = sys.argv[1:]
 PROJECT = os.environ["COMPOSE_PROJECT_NAME"]
 ROLES = ("parameters", "replay", "learner", "actor")
-STARTED = ("certificates", "prepare", *ROLES, "prometheus")
+STARTED = ("certificates", "prepare", *ROLES, "host", "watch", "prometheus")
 """All but Grafana, whose image cannot be had without a registry."""
 CARTPOLE = "cartpole stop.env_steps=0 train_config.anneal_lr_linearly=false train_config.anneal_clip_linearly=false"
+HOSTED = f"{CARTPOLE} rollout_config.worker_config.hosted=true"
 IMAGES = os.environ["IMAGES"]
 SMALL_MB = 200
 BAR = 400.0
@@ -45,6 +47,7 @@ def main() -> None:
         images_are_small()
         crafter_trains_as_it_stands()
         cartpole_is_scaled_and_hurt()
+        cartpole_is_played_by_hosts()
     except BaseException:
         print(compose("logs", "--tail", "40", checks=False), flush=True)
         raise
@@ -68,6 +71,8 @@ def crafter_trains_as_it_stands() -> None:
     with fleet({}):
         until("Crafter trains", lambda: metrics()["iteration"] >= 2, LEARNING_S)
         say(f"Crafter: {metrics()['env_steps']} steps")
+        page_asks_for_its_token()
+        page_shows_all_roles()
 
 
 def cartpole_is_scaled_and_hurt() -> None:
@@ -83,12 +88,22 @@ def cartpole_is_scaled_and_hurt() -> None:
         drain()
 
 
+def cartpole_is_played_by_hosts() -> None:
+    """Two hosts have four of the actor's eight slots each, and one is killed."""
+    worlds = "rollout_config.worker_config.num_envs=4"
+    with fleet({"RUN": "hosted", "CONFIG": HOSTED, "HOST_OVERRIDES": worlds}, "--scale", "host=2"):
+        assert len(containers("host")) == 2
+        until("hosts play", lambda: metrics()["iteration"] >= 2, LEARNING_S)
+        kill("host")
+        drain()
+
+
 @contextmanager
-def fleet(variables: dict[str, str]) -> Iterator[None]:
+def fleet(variables: dict[str, str], *options: str) -> Iterator[None]:
     """A fleet that is up and healthy, and taken down again."""
     os.environ.update(variables)
     say(f"up: {variables.get('CONFIG', 'the default configuration')}")
-    compose("up", "--detach", *STARTED)
+    compose("up", "--detach", *options, *STARTED)
     healthy()
     yield
     compose("down", "--timeout", "60")
@@ -102,6 +117,37 @@ def strangers_are_refused() -> None:
     published = {name: inspect(name)["HostConfig"]["PortBindings"] for name in containers(*ROLES)}
     assert not any(published.values()), published
     say("strangers are refused")
+
+
+def page_asks_for_its_token() -> None:
+    """The page is open to its token, and to nobody else."""
+    until("the page is served", lambda: page("/")[0] == 200, HEALTHY_S)
+    codes = {shown: page("/api/runs", shown)[0] for shown in ("", "wrong", os.environ["WATCH_TOKEN"])}
+    assert list(codes.values()) == [401, 401, 200], codes
+
+
+def page_shows_all_roles() -> None:
+    """As the operator, the page asks every role, and every actor for its slots."""
+    run = f"/api/runs/{os.environ.get('RUN', 'default')}"
+    states = {role["name"]: role["state"] for role in json.loads(page(f"{run}/status")[1])["roles"]}
+    assert len(states) == len(ROLES), states
+    assert "unreachable" not in states.values(), states
+    (actor,) = json.loads(page(f"{run}/slots")[1])["actors"]
+    assert actor["error"] is None, actor
+    assert actor["slots"], actor
+    say(f"the page shows {', '.join(states)} and {len(actor['slots'])} slots")
+
+
+def page(path: str, token: str | None = None) -> tuple[int, bytes]:
+    """The page's answer, status and body, to a caller who shows a token: its own unless another is given."""
+    shown = {"Authorization": f"Bearer {os.environ['WATCH_TOKEN'] if token is None else token}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{os.environ['WATCH_PORT']}{path}", headers=shown)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read()
 
 
 def scale(number: int) -> None:
@@ -118,8 +164,8 @@ def scale(number: int) -> None:
 
 
 def kill(service: str) -> None:
-    """Kills a service's process, as the engine would not know: it comes back and training goes on."""
-    (name,) = containers(service)
+    """Kills a process of a service, as the engine would not know: it comes back and training goes on."""
+    name = containers(service)[0]
     before, iteration = inspect(name), metrics()["iteration"]
     os.kill(role_process(before["State"]["Pid"]), signal.SIGKILL)
     until(f"{service} starts again", lambda: inspect(name)["RestartCount"] > before["RestartCount"], HEALTHY_S)
