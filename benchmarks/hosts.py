@@ -36,13 +36,13 @@ from minefleet_actor.worlds_service import WorldsServicer
 from minefleet_runtime.serve import SERVER_OPTIONS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from proxy import Proxy
+from proxy import Proxy  # type: ignore[import-not-found]  # It is a fixture of the tests.
 
 HOSTS = 2
 DELAY_S = 0.002
 WARM_UP_S = 5.0
-LARGE = {"edge": 224, "step_s": 0.055, "reset_s": [20.0, 120.0], "life_s": 3600.0}
-SMALL = {"edge": 84, "step_s": 0.05}
+LARGE: dict[str, Any] = {"edge": 224, "step_s": 0.055, "reset_s": [20.0, 120.0], "life_s": 3600.0}
+SMALL: dict[str, Any] = {"edge": 84, "step_s": 0.05}
 EPISODE_STEPS = 2000
 BARE_S = 10.0
 

@@ -128,9 +128,11 @@ class HostedEnv:
     def _reset(self) -> None:
         self._refuse_none()
         seed = int(self._arrays.seed[self._slot])
-        obs, info = self._env.reset(seed=seed if seed >= 0 else None)
+        task = bytes(self._arrays.task[self._slot]).decode()
+        options: dict[str, Any] = {"options": {"task": task}} if task else {}
+        obs, info = self._env.reset(seed=seed if seed >= 0 else None, **options)
         refuse_error(info)
-        self._task = str(info.get("task", ""))
+        self._task = str(info.get("task", task))
         self._write(obs)
         self._write_result(0.0, False, False)
 

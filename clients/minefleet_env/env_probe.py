@@ -68,6 +68,7 @@ def _schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
         schema = schema_of(env)
         arrays = slot_arrays.private(schema, 1)
         arrays.seed[0] = seed
+        arrays.task[0] = next(iter(config["tasks"]), "").encode()
         hosted = HostedEnv(config, schema, arrays, 0)
         hosted.adopt(env)
         hosted.run(Command.RESET)

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ALIGNMENT_BYTES = 64
-_PER_SLOT = {
+TASK_BYTES = 128
+"""Longest name of a task, UTF-8."""
+_PER_SLOT: dict[str, Any] = {
     "reward": np.float32,
     "terminated": np.bool_,
     "truncated": np.bool_,
     "seed": np.int64,
     "began_s": np.float64,
     "film": np.bool_,
+    "task": np.dtype(f"S{TASK_BYTES}"),
 }
 
 
@@ -47,6 +50,8 @@ class Arrays:
     """[N] int64, seed of the next reset; -1 for none."""
     began_s: NDArray[np.float64]
     """[N] float64, when the latest command was begun, on the monotonic clock that all processes share, seconds."""
+    task: NDArray[np.bytes_]
+    """[N] bytes, the task of the next episode, UTF-8; empty where the environment chooses."""
     film: NDArray[np.bool_]
     """[N] bool, whether to draw `frame` after each reset and step."""
     frame: NDArray[np.uint8]

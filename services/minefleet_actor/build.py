@@ -5,9 +5,10 @@ import os
 import secrets
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 import torch
 
@@ -108,6 +109,9 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         rollout=rollout,
         cuts=cuts,
         camera=camera,
+        first_task=partial(
+            draw_task, run.config.env.tasks, Random(episode_seed(seed, context.index, pool.num_slots, 1))
+        ),
         on_failure=pictures.keep,
     )
     view = SlotView(
@@ -132,6 +136,11 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         view=view,
         abandoned=abandoned,
     )
+
+
+def draw_task(weights: Mapping[str, float], random: Random) -> str:
+    """A task by its weight; empty where there are none."""
+    return random.choices([*weights], [*weights.values()])[0] if weights else ""
 
 
 def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:

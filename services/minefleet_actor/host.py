@@ -170,7 +170,8 @@ class Worlds:
         for command in due:
             self.pool.film(command.world, command.film)
             if not command.actions:
-                self.pool.reset(_slots([command]), command.seed if command.HasField("seed") else None)
+                seed = command.seed if command.HasField("seed") else None
+                self.pool.reset(_slots([command]), seed, command.task)
         if steps := [command for command in due if command.actions]:
             self.pool.step(_slots(steps), self._actions(steps))
         self._busy.update(command.world for command in due)

@@ -104,6 +104,7 @@ class Actor:
         cuts: FreshnessCuts,
         camera: Camera | None = None,
         on_failure: Callable[[int], None] = lambda _: None,
+        first_task: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -117,6 +118,8 @@ class Actor:
         self._worker = rollout.worker_config
         self._camera = camera
         self._on_failure = on_failure
+        self._first_task = first_task
+        """Draws the task of an episode that begins before any grant has named one."""
         self._clock = clock
         slots = pool.num_slots
         self._version = inference.version
@@ -137,7 +140,8 @@ class Actor:
         for slot in everyone.tolist():
             self._router.request(slot)
         self._cuts.commands_sent(everyone)
-        self._pool.reset(everyone)
+        for alone in np.split(everyone, len(everyone)):
+            self._pool.reset(alone, task=self._first_task())
 
     def turn(self, wait_s: float = MAX_WAIT_S) -> None:
         """Does what can be done, after waiting at most `wait_s` for something to do."""
@@ -291,7 +295,7 @@ class Actor:
             self._camera.begin(slot, self._inference.version)
         self._cuts.commands_sent(alone)
         self._commands += 1
-        self._pool.reset(alone)
+        self._pool.reset(alone, task=self._router.task(slot) or self._first_task())
 
     def _apply_weights(self) -> None:
         """Passes newer weights on, and says so once they are in use."""

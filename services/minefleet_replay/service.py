@@ -69,6 +69,7 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
             granted=[grant.granted for grant in answer.grants],
             too_slow=[grant.too_slow for grant in answer.grants],
             ahead=[grant.ahead for grant in answer.grants],
+            tasks=[grant.task for grant in answer.grants],
             retry_after=duration(answer.retry_after_s),
             newest_version=answer.newest_version,
             wants_newer_weights=answer.wants_newer_weights,

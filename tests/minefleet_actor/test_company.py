@@ -49,6 +49,7 @@ class Replay:
             granted=[self.grants] * len(chunks),
             too_slow=[False] * len(chunks),
             ahead=[False] * len(chunks),
+            tasks=[],
             closing=None,
             longest_chunk_s=math.inf,
             retry_after_s=FOR_EVER_S,

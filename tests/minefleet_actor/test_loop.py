@@ -75,7 +75,7 @@ class NumberedPool:
         assert action.shape == slots.shape
         self._want(slots, Kind.STEP)
 
-    def reset(self, slots: Slots) -> None:
+    def reset(self, slots: Slots, *, task: str) -> None:
         self._want(slots, Kind.RESET)
 
     def wait(self, timeout_s: float) -> Ready:
@@ -194,6 +194,9 @@ class Post:
     def has_room(self, coming: int) -> bool:
         self.waiting -= int(self.waiting > 0 and self._rng.random() < 0.3)
         return self.waiting + coming < CAPACITY
+
+    def task(self, stream: str) -> str:
+        return ""
 
     def send(self, queued: QueuedFragment) -> None:
         self.waiting += 1

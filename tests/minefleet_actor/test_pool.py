@@ -20,6 +20,7 @@ from minefleet_actor.pool import EnvPool, EpisodeEnd, InlinePool, Kind, Pool, Re
 from minefleet_actor.pool.slot_table import episode_seed
 
 FAULTY = Path(__file__).with_name("faulty_env.py")
+ERRANDS = Path(__file__).with_name("errands_env.py")
 SEED = 3
 ACTOR = 2
 DAWDLE = 14
@@ -124,6 +125,22 @@ def test_every_slot_steps_as_a_plain_loop_with_its_seed_does(make_pool: MakePool
             results(pool, slots[over])
             for slot in slots[over]:
                 np.testing.assert_array_equal(pool.obs[slot], next(expected[slot])[0])
+
+
+@pytest.mark.parametrize("make_pool", [inline, alone, together, elsewhere])
+def test_an_environment_plays_the_task_that_its_reset_names(make_pool: MakePool) -> None:
+    with closing(make_pool(EnvConfig(generator=f"{ERRANDS}:Errands"), num_envs=2)) as pool:
+        pool.start()
+        pool.reset(np.array([0]), task="dig für Köhler")
+        pool.reset(np.array([1]))
+        said = results(pool, np.arange(2))
+        assert {slot: task for ready in said for slot, task in ready.tasks.items()} == {0: "dig für Köhler"}
+        assert pool.obs[:, 0].tolist() == [14.0, 0.0]
+        pool.step(np.arange(2), np.zeros(2, np.int64))
+        ended = {slot: end.task for ready in results(pool, np.arange(2)) for slot, end in ready.endings.items()}
+        assert ended == {0: "dig für Köhler", 1: ""}
+        pool.reset(np.arange(2), task="")
+        assert all(not ready.tasks for ready in results(pool, np.arange(2)))
 
 
 def test_slots_go_their_own_ways(pool: Pool) -> None:

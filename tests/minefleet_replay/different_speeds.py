@@ -108,7 +108,7 @@ class Environments:
             takes_s += task.hiccup_s * (self._rng.random() * HICCUPS < 1)
             heapq.heappush(self._due, (self._clock() + takes_s, slot, Kind.STEP))
 
-    def reset(self, slots: Slots) -> None:
+    def reset(self, slots: Slots, *, task: str) -> None:
         """Likewise."""
         for slot in slots.tolist():
             heapq.heappush(self._due, (self._clock() + self._task[slot].reset_s, slot, Kind.RESET))
@@ -255,6 +255,7 @@ class Client:
             granted=[grant.granted for grant in answer.grants],
             too_slow=[grant.too_slow for grant in answer.grants],
             ahead=[grant.ahead for grant in answer.grants],
+            tasks=[grant.task for grant in answer.grants],
             longest_chunk_s=answer.longest_chunk_s,
             closing=closing
             and LeaseForecast(

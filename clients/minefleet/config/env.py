@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from minefleet.config.checks import above, at_least
 from minefleet.core.errors import ConfigError
+from minefleet_env.slot_arrays import TASK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +59,19 @@ class EnvConfig:
     time_limit: Literal["truncated", "terminated"] = "truncated"
     """The end of an episode by a limit of time is: `truncated`, so that the value of the last observation stands for
     what would have come; or `terminated`, as if nothing would, which is what MineStudio trains on."""
+    tasks: dict[str, float] = field(default_factory=dict)
+    """Tasks by name, with weights > 0: each episode begins with `reset(options={"task": NAME})`. Empty where the
+    environment chooses by itself."""
+    task_sampling: Literal["weights", "success"] = "weights"
+    """Draw tasks by their weights, or by `success`: tasks that are neither mastered nor hopeless come more often, as
+    their episodes say in `info["metrics"]["success"]`."""
     wrappers: WrappersConfig = field(default_factory=WrappersConfig)
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
         if self.id and self.generator:
             raise ConfigError(f"give env.id or env.generator, not both: got {self.id!r} and {self.generator!r}")
+        for name, weight in self.tasks.items():
+            above(f"env.tasks.{name}", weight, 0)
+            if not 0 < len(name.encode()) <= TASK_BYTES:
+                raise ConfigError(f"env.tasks: a name has 1 to {TASK_BYTES} bytes, got {name!r}")

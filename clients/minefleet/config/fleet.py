@@ -186,6 +186,11 @@ class FleetConfig:
                 "no step would be left to train on"
             )
         replay = self.rollout_config.replay_buffer_config
+        if self.env.task_sampling == "success" and (replay.balance == "task" or not self.env.tasks):
+            raise ConfigError(
+                "env.task_sampling=success needs env.tasks, and not rollout_config.replay_buffer_config.balance=task: "
+                "that gives every task the same share"
+            )
         at_least(
             "rollout_config.replay_buffer_config.max_chunks",
             replay.max_chunks,

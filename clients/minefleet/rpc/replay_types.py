@@ -60,6 +60,8 @@ class Reservation:
     """One per asked chunk: whether it is refused because its stream is too slow."""
     ahead: Sequence[bool] = ()
     """One per asked chunk: whether it is refused because others have had fewer steps."""
+    tasks: Sequence[str] = ()
+    """One per asked chunk: the task of episodes that begin from now on; empty where none is named."""
     closing: "LeaseForecast | None" = None
     """None while replay knows too little."""
     longest_chunk_s: float = math.inf
@@ -73,6 +75,7 @@ class Reservation:
             granted=list(response.granted),
             too_slow=list(response.too_slow),
             ahead=list(response.ahead),
+            tasks=list(response.tasks),
             closing=LeaseForecast.from_proto(response.closing) if response.HasField("closing") else None,
             longest_chunk_s=in_seconds(response.longest_chunk) if has_longest else math.inf,
             retry_after_s=in_seconds(response.retry_after),

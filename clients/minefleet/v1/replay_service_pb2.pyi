@@ -285,6 +285,7 @@ class ReserveResponse(_message.Message):
     CLOSING_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     LONGEST_CHUNK_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
     newest_version: _builtins.int
     """The newest policy version that replay knows."""
     wants_newer_weights: _builtins.bool
@@ -315,6 +316,12 @@ class ReserveResponse(_message.Message):
         not known, or no chunk must be cut.
         """
 
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One per requested chunk, in its order: the task of the episodes that its stream begins from now on. Empty where the
+        chunk is not granted, or was before, and where environments choose their tasks.
+        """
+
     def __init__(
         self,
         *,
@@ -326,10 +333,11 @@ class ReserveResponse(_message.Message):
         closing: Global___Closing | None = ...,
         ahead: _abc.Iterable[_builtins.bool] | None = ...,
         longest_chunk: _duration_pb2.Duration | None = ...,
+        tasks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "longest_chunk", b"longest_chunk", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "closing", b"closing", "granted", b"granted", "longest_chunk", b"longest_chunk", "newest_version", b"newest_version", "retry_after", b"retry_after", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "closing", b"closing", "granted", b"granted", "longest_chunk", b"longest_chunk", "newest_version", b"newest_version", "retry_after", b"retry_after", "tasks", b"tasks", "too_slow", b"too_slow", "wants_newer_weights", b"wants_newer_weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

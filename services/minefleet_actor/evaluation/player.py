@@ -3,8 +3,9 @@
 Every slot has its own share of the episodes. Taking whichever finish first instead would favour short ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -48,13 +49,20 @@ class Player:
     """Plays episodes with one policy; a context manager that starts and closes its pool."""
 
     def __init__(
-        self, pool: Pool, inference: PolicyRunner, discount: float, recording: Recording | None = None
+        self,
+        pool: Pool,
+        inference: PolicyRunner,
+        discount: float,
+        recording: Recording | None = None,
+        tasks: Iterable[str] = (),
     ) -> None:
         self.inference = inference
         self.video: Path | None = None
         """The file, once it is written."""
         self._recording = recording
         self._pool = pool
+        self._tasks = cycle([*tasks] or [""])
+        """Played in turn."""
         self._episodes = EpisodeRecorder(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
@@ -84,7 +92,8 @@ class Player:
     def _begin(self, slots: NDArray[np.intp]) -> None:
         self.inference.reset(slots)
         self._values[slots] = self._steps[slots] = 0
-        self._pool.reset(slots)
+        for slot in slots.tolist():
+            self._pool.reset(np.array([slot]), task=next(self._tasks))
 
     def _ended(self, ready: Ready, stream: str) -> Iterator[Played]:
         """Ends the episodes that are over and begins the slots' next ones."""
@@ -166,4 +175,4 @@ def make_player(
     if video is not None:
         reel = Reel(video.parent, run.config.rollout_config.worker_config.video_fps)
         recording = Recording(lens=make_lens(run, pool), reel=reel, name=video.name)
-    return Player(pool, inference, run.config.train_config.discount, recording)
+    return Player(pool, inference, run.config.train_config.discount, recording, run.config.env.tasks)

@@ -103,9 +103,9 @@ class EnvPool(Pool):
         super().step(slots, action)
         self._asked.update((slots // self._config.envs_per_process).tolist())
 
-    def reset(self, slots: Slots, seed: int | None = None) -> None:
+    def reset(self, slots: Slots, seed: int | None = None, task: str = "") -> None:
         """See `Pool`."""
-        super().reset(slots, seed)
+        super().reset(slots, seed, task)
         self._asked.update((slots // self._config.envs_per_process).tolist())
 
     def wait(self, timeout_s: float) -> Ready:

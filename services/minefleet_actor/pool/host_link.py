@@ -117,8 +117,10 @@ class HostLink:
             sent = message.commands.add(world=world, film=bool(arrays.film[slot]))
             if command == Command.STEP:
                 sent.actions.extend([leaf[slot].tobytes() for leaf in arrays.action.values()])
-            elif arrays.seed[slot] >= 0:
-                sent.seed = int(arrays.seed[slot])
+            else:
+                sent.task = bytes(arrays.task[slot]).decode()
+                if arrays.seed[slot] >= 0:
+                    sent.seed = int(arrays.seed[slot])
             self._asked[world] = command
             if self._timeouts_s is not None:
                 self._due_s[world] = now_s + self._timeouts_s[command]

@@ -72,12 +72,13 @@ class SlotTable:
         self._state[slots] = SlotState.BUSY
         self.command[slots] = Command.STEP
 
-    def reset(self, slots: Slots, seed: int | None = None) -> None:
+    def reset(self, slots: Slots, seed: int | None = None, task: str = "") -> None:
         """Wants a new episode in each slot. A new environment gets the episode's seed; later ones go on from it."""
         if seed is not None:
             self._given.update(dict.fromkeys(slots.tolist(), seed))
         self._refuse(slots[self._state[slots] == SlotState.BUSY], "EMPTY or READY")
         self.arrays.seed[slots] = -1
+        self.arrays.task[slots] = task.encode()
         for slot in slots.tolist():
             self._endings.pop(slot, None)
         self._episodes[slots] += 1
@@ -229,13 +230,14 @@ class Pool(abc.ABC):
         """Whether a slot renders its frames."""
         return bool(self._book.arrays.film[slot])
 
-    def reset(self, slots: Slots, seed: int | None = None) -> None:
+    def reset(self, slots: Slots, seed: int | None = None, task: str = "") -> None:
         """Asks for a new episode in each slot, from the next `wait` on. No slot is ever reset without being asked.
 
         It begins when the environment is there, its pause after failures is over and `max_resets_at_once` allows it.
-        A seed is for an environment that has not played yet; without one the pool chooses it.
+        A seed is for an environment that has not played yet; without one the pool chooses it. Without a task, the
+        environments choose.
         """
-        self._book.reset(slots, seed)
+        self._book.reset(slots, seed, task)
 
     @abc.abstractmethod
     def start(self) -> None:

@@ -76,6 +76,8 @@ class RolloutPermits:
         self.forecasts = 0
         """Number of changes of `deadline` and `longest_chunk_s`."""
         self._verdicts: dict[str, StreamVerdict] = {}
+        self._tasks: dict[str, str] = {}
+        """Stream -> the task that its latest grant names."""
         self._requests: dict[Chunk, None] = {}
         self._grants: dict[Chunk, float] = {}
         self._forecast_due = -math.inf
@@ -133,6 +135,10 @@ class RolloutPermits:
         """Replay's latest verdict on a stream."""
         return self._verdicts.get(stream, StreamVerdict())
 
+    def task(self, stream: str) -> str:
+        """The task of the episode that a stream begins next; empty where no grant has named one."""
+        return self._tasks.get(stream, "")
+
     @property
     def interval_s(self) -> float:
         """Between two versions, as far as is known, seconds."""
@@ -181,6 +187,8 @@ class RolloutPermits:
             self._newest_version = answer.newest_version
             for chunk, granted in zip(requested, answer.granted, strict=True):
                 self._record_answer(chunk, granted)
+            named = zip(requested, answer.tasks, strict=False)  # A replay of an older version names none.
+            self._tasks.update({stream: task for (stream, _), task in named if task})
             verdicts = starmap(StreamVerdict, zip(answer.too_slow, answer.ahead, strict=True))
             self._verdicts.update(zip((stream for stream, _ in requested), verdicts, strict=True))
             is_granted_now = self._missed and any(answer.granted)

@@ -152,6 +152,10 @@ class StreamRouter:
         """Replay's latest verdict on the slot's stream."""
         return self._shard(slot).permits.verdict(self.stream(slot))
 
+    def task(self, slot: int) -> str:
+        """The task of the slot's next episode; empty where no grant has named one."""
+        return self._shard(slot).permits.task(self.stream(slot))
+
     def missing(self, slot: int) -> str:
         """The reason for which a slot waits whose next fragment replay does not take yet."""
         return self._shard(slot).missing

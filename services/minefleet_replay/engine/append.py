@@ -17,6 +17,7 @@ from minefleet_replay.state.deduplication import ChunkName, StreamNames
 from minefleet_replay.state.lease_forecast import ForecastRow, needed_s
 from minefleet_replay.state.ledger import Reason, bucket_of
 from minefleet_replay.state.step_usage import PLAYED
+from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.row_codec import ACTOR, GONE_ACTORS, FragmentRow, names_row, number_key
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class Grant(NamedTuple):
     """It is refused since nothing that its stream makes could be used."""
     ahead: bool = False
     """It is refused since others have had fewer steps."""
+    task: str = ""
+    """Of the episodes that its stream begins from now on."""
 
 
 REFUSED = Grant(granted=False)
@@ -54,6 +57,10 @@ class AppendPath:
     def __init__(self, transactions: TransactionManager, clock: Callable[[], float]) -> None:
         self._transactions = transactions
         self._clock = clock
+
+    @property
+    def _sampler(self) -> TaskSampler | None:
+        return self._transactions.sampler
 
     @property
     def _state(self) -> ReplayState:
@@ -114,13 +121,15 @@ class AppendPath:
             # Its room is taken already, or it is lost: refusing would only make its stream wait.
             pacing.renew(name, now)
             return Grant(granted=True)
-        if not pacing.has_granted(name):
+        was_granted = pacing.has_granted(name)
+        if not was_granted:
             if not steps:
                 return Grant(granted=False, too_slow=True)
             self._transactions.streams.wait(name.stream, now)
             if self._transactions.balance is not None and self._transactions.balance.is_ahead(name.stream):
                 return Grant(granted=False, ahead=True)
-        return Grant(pacing.reserve(name, steps, self._state.index.usable_steps, now, fresh_steps))
+        granted, sampler = pacing.reserve(name, steps, self._state.index.usable_steps, now, fresh_steps), self._sampler
+        return Grant(granted, task=sampler.draw() if sampler and granted and not was_granted else "")
 
     def _can_make(self, stream: str, closing: ForecastRow | None, longest_s: float, now: float) -> int:
         """The most steps that a chunk of the stream may have before it is too stale for every lease; 0 for too few."""
@@ -212,6 +221,9 @@ class AppendPath:
                 names[record.stream] = known.with_episode(record.episode, change.ledger.appended)
                 change.put("episodes", number_key(number), record.SerializeToString())
                 number += 1
+                success = record.metrics.get("success")
+                if self._sampler is not None and success is not None and not (record.failure or record.evaluation):
+                    change.then(partial(self._sampler.record, record.task, success))
         if number > self._state.next_episode:
             change.then(partial(self._transactions.metrics.episodes.inc, number - self._state.next_episode))
             change.then(partial(setattr, self._state, "next_episode", number))

@@ -24,6 +24,7 @@ from minefleet_replay.engine.replay import Replay
 from minefleet_replay.engine.transaction import TransactionManager
 from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.rate_limiter import RateLimiter
+from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.identity import FILE, ShardIdentity, read_identity, write_identity
 from minefleet_replay.storage.open_rocksdb import has_remains, lock_store, open_store
 from minefleet_replay.storage.payload_log import PayloadLog, open_payloads
@@ -125,6 +126,9 @@ def _open(
         check(directory, known, state)
         payloads = find_payloads(directory, known, state)
         transactions = TransactionManager(store, payloads, state, begin_pacing(state, clock()), metrics, wall_clock)
+        if limits.tasks:
+            by_success = limits.task_sampling == "success"
+            transactions.sampler = TaskSampler(limits.tasks, by_success=by_success, rng=Random(rng.random()))
         transactions.mark_unusable_dead()
         replay = Replay(directory, transactions, clock=clock, rng=rng, bound=bound)
         record_identity(directory, identity, store, state)

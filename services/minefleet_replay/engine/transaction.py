@@ -21,6 +21,7 @@ from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket
 from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.state.step_usage import PLAYED, TRAINED, StepCounter
+from minefleet_replay.state.task_sampler import TaskSampler
 from minefleet_replay.storage.payload_log import PayloadLog
 from minefleet_replay.storage.rocksdb_store import Family, Store, StoreBatch
 from minefleet_replay.storage.row_codec import LEDGER, RUN_STATE, drop_row, number_key
@@ -86,6 +87,8 @@ class TransactionManager:
         self.streams = Streams(state.limits)
         self.shares = StepCounter()
         self.balance = None if state.limits.balance == "speed" else Balance(state.limits, self.streams)
+        self.sampler: TaskSampler | None = None
+        """Draws tasks, where the configuration names some."""
         self._wall_clock = wall_clock
         self._leaving: deque[tuple[Chunk, Reason]] = deque()
         self._warned = False

@@ -30,6 +30,8 @@ class Limits:
     balance: Literal["speed", "slot", "task"] = "speed"
     task_weights: Mapping[str, float] = field(default_factory=dict)
     balance_limit: float = 4.0
+    tasks: Mapping[str, float] = field(default_factory=dict)
+    task_sampling: Literal["weights", "success"] = "weights"
     syncs_appends: bool = False
     """Whether an acked append survives power loss (`durability: host`)."""
     schema_fingerprint: str = ""
@@ -90,7 +92,9 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
         steps_per_report=replay.fragments_per_report * fragment_steps,
         paced=replay.pacing == "grants",
         balance=replay.balance,
-        task_weights=replay.task_weights,
+        task_weights=run.config.env.tasks | replay.task_weights,
+        tasks=run.config.env.tasks,
+        task_sampling=run.config.env.task_sampling,
         balance_limit=replay.balance_limit,
         syncs_appends=replay.durability == "host",
         schema_fingerprint=run.fragment_schema.fingerprint,

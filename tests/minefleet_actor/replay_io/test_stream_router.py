@@ -38,6 +38,7 @@ class Replay:
             wants_newer_weights=self.wants_newer_weights,
             too_slow=[self.too_slow] * len(chunks),
             ahead=[False] * len(chunks),
+            tasks=[],
             closing=self.closing,
             longest_chunk_s=7.0,
         )
