@@ -2,10 +2,9 @@
 
 import logging
 import os
-import secrets
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -20,6 +19,7 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
+from minefleet_actor.incarnation import choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner
@@ -136,11 +136,6 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         view=view,
         abandoned=abandoned,
     )
-
-
-def draw_task(weights: Mapping[str, float], random: Random) -> str:
-    """A task by its weight; empty where there are none."""
-    return random.choices([*weights], [*weights.values()])[0] if weights else ""
 
 
 def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:
@@ -266,25 +261,6 @@ def make_camera(
         interval=run.config.train_config.record_video_interval,
         metrics=metrics,
     )
-
-
-def choose_name(context: RoleContext, first_version: int, *, inline: bool) -> str:
-    """Names this incarnation; as it was named before where everything is to be as before."""
-    if inline:
-        return f"serial-{first_version}"
-    if context.run.config.rollout_config.worker_config.deterministic:
-        return f"{context.name}-{first_version}"
-    return uuid.uuid4().hex[:12]
-
-
-def choose_seed(seed: int, first_version: int, *, deterministic: bool) -> int:
-    """The run's seed for an actor that starts with the run; another one for an actor that joins later.
-
-    An actor that takes the place of a dead one would otherwise play the same episodes again.
-    """
-    if first_version <= 1:
-        return seed
-    return seed + first_version if deterministic else secrets.randbits(31)
 
 
 def parameters_client(

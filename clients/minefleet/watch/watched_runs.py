@@ -30,8 +30,7 @@ from minefleet.watch.curves import Row, has_place, numbers, read_curves
 
 MARKED_POINTS = 2000
 """Rows in which evaluations are looked for: each stands in all rows until the next one."""
-MAX_RESTARTS = 500
-FAILED_EPISODES = 50
+MAX_RESTARTS, FAILED_EPISODES = 500, 50
 MAX_CALLS = 64
 """Actors that are asked at once."""
 PROGRESS_S = 120.0
@@ -202,9 +201,8 @@ def slots(directory: Path) -> dict[str, Any]:
     cards = read_cards(directory)
     if not _actors(cards):
         return {"actors": []}  # Where no actor is in sight there need not be a certificate either.
-    credentials = _credentials(directory)
     with ThreadPoolExecutor(min(len(cards), MAX_CALLS)) as pool:
-        actors = list(pool.map(partial(_slots_of, credentials), _actors(cards)))
+        actors = list(pool.map(partial(_slots_of, credentials := _credentials(directory)), _actors(cards)))
         streams = [slot["stream"] for actor in actors for slot in actor["slots"]]
         shards = [card for card in cards if card["role"] == REPLAY] if streams else []
         steps = dict(chain.from_iterable(pool.map(partial(_steps_of, credentials, streams), shards)))
