@@ -5,6 +5,7 @@ neither mastered nor hopeless is played most. No factor falls below `LEAST`: wha
 what was mastered may be forgotten.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from itertools import accumulate
@@ -27,7 +28,7 @@ class TaskSampler:
 
     def record(self, task: str, success: float) -> None:
         """Counts an episode of a task: 1 for a success, 0 for none, or between."""
-        if task in self._last:
+        if task in self._last and math.isfinite(success):
             self._last[task].append(min(max(success, 0.0), 1.0))
             self._cumulative = []
 

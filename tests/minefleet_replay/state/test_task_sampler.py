@@ -1,5 +1,6 @@
 """Tasks are drawn by weight, and by success those most that are neither mastered nor hopeless."""
 
+import math
 from collections import Counter
 from random import Random
 
@@ -44,7 +45,7 @@ def test_a_task_that_becomes_possible_is_drawn_more_again() -> None:
 
 def test_a_success_out_of_range_or_of_an_unknown_task_breaks_nothing() -> None:
     sampler = TaskSampler({"dig": 1.0}, by_success=True, rng=Random(0))
-    for success in (-3.0, 7.0):
+    for success in (-3.0, 7.0, math.nan, math.inf):
         sampler.record("dig", success)
     sampler.record("fly", 1.0)
     assert sampler.weight("dig") == pytest.approx(1.0) and drawn(sampler, 10) == {"dig": 10}
