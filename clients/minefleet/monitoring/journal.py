@@ -61,15 +61,19 @@ def read_journal(directory: Path) -> list[Line]:
 
 
 def _changed_keys(directory: Path, checkpoint: Path) -> list[Line]:
-    """The keys whose values in `run.yaml` differ from the checkpoint's copy; addresses move by themselves."""
+    """The keys whose values in `run.yaml` differ from the checkpoint's copy."""
     try:
         if (directory / RUN_FILE).read_bytes() == (checkpoint / RUN_FILE).read_bytes():
             return []
-        old = flat_keys(to_dict(read_run(checkpoint, RUN_FILE).config))
-        new = flat_keys(to_dict(read_run(directory).config))
+        return differing_keys(read_run(checkpoint, RUN_FILE), read_run(directory))
     except (ConfigError, OSError) as error:
         logger.info("the checkpoint's configuration cannot be compared: %s", error)
         return []
+
+
+def differing_keys(one: Run, other: Run) -> list[Line]:
+    """The keys in which two configurations differ, as `key`, `old` and `new`; without `services`, which move."""
+    old, new = (flat_keys(to_dict(run.config)) for run in (one, other))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [{"key": key, "old": old.get(key), "new": new.get(key)} for key in keys if not key.startswith("services.")]
 

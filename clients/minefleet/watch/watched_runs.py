@@ -16,7 +16,7 @@ from minefleet.core.errors import FleetError, NotFoundError
 from minefleet.core.readable_text import readable
 from minefleet.core.tree import flatten
 from minefleet.launch.learner_ranks import LEARNER, is_rank
-from minefleet.monitoring.journal import Line, read_journal
+from minefleet.monitoring.journal import Line, differing_keys, read_journal
 from minefleet.monitoring.jsonl_tail import AXES, last_row
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slots import SlotStatus, StreamSteps, count_steps, get_frame, list_slots
@@ -25,7 +25,7 @@ from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.retention import numbered
-from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, read_run, to_dict
 from minefleet.watch.curves import Row, has_place, numbers, read_curves
 
 MARKED_POINTS = 2000
@@ -263,10 +263,9 @@ def failures(directory: Path, actors: list[Row]) -> dict[str, Any]:
 
 
 def difference(one: Path, other: Path) -> list[dict[str, Any]]:
-    """The keys in which two runs' configurations differ."""
-    left, right = (flat_keys(to_dict(open_run(directory).config)) for directory in (one, other))
-    keys = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
-    return [{"key": key, "this": left.get(key), "other": right.get(key)} for key in keys]
+    """The keys in which two runs' configurations differ, but for addresses."""
+    keys = differing_keys(open_run(one), open_run(other))
+    return [{"key": key["key"], "this": key["old"], "other": key["new"]} for key in keys]
 
 
 def videos(directory: Path) -> list[Row]:

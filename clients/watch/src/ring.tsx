@@ -12,7 +12,7 @@ const STAGES: Record<string, string> = {
   weights: "parameters",
 };
 const SLOT_WAITS: Record<string, string> = {
-  environment: "environment (steps, resets)", inference: "inference", grant: "permit: the learner is behind",
+  environment: "environment (steps, resets)", inference: "inference", grant: "grant: the learner is behind",
   room: "room in replay", weights: "newer weights", pace: "pace: too late for a chunk", balance: "other slots",
 };
 const LOOP_WAITS: Record<string, string> = {

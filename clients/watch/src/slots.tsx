@@ -10,7 +10,7 @@ import { ago, bytes, count, duration, number, percent } from "./units";
 /** A state's letter and sign: no state is told by its colour alone. */
 const STATES: Record<string, [string, string, string]> = {
   stepping: ["S", "▶", "steps its environment"], ready: ["Y", "◆", "waits for the policy's action"],
-  blocked: ["B", "■", "waits for a permit, room, weights or other slots"],
+  blocked: ["B", "■", "waits for a grant, room, weights or other slots"],
   bootstrapping: ["V", "◇", "waits for the value of its last observation"], resetting: ["R", "↻", "starts an episode"],
   resting: ["Z", "✕", "rests after failures in a row"],
 };

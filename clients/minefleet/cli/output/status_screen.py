@@ -32,7 +32,7 @@ STATS = {
     "env_failures": "failed environments",
     "resetting_slots": "resetting",
     "cooling_down_slots": "cooling down",
-    "blocked_for_grant": "waiting for a permit",
+    "blocked_for_grant": "waiting for a grant",
     "blocked_for_room": "waiting for room",
     "blocked_for_weights": "waiting for weights",
     "blocked_for_pace": "waiting for their pace",
