@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+TASK_BYTES = 128
+"""Longest name of a task, UTF-8."""
 MAX_FRAME_BYTES = 2**17
 """Longest packet; below the send buffer that Linux gives a socket."""
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minefleet_env.packets import TASK_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
 ALIGNMENT_BYTES = 64
-TASK_BYTES = 128
-"""Longest name of a task, UTF-8."""
 _PER_SLOT: dict[str, Any] = {
     "reward": np.float32,
     "terminated": np.bool_,

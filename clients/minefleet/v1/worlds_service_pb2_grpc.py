@@ -56,7 +56,8 @@ class WorldsServiceServicer:
         has no command says so with the result of the next. A stream that ends costs the episodes of its worlds.
         RESOURCE_EXHAUSTED: every slot of the actor has a world;
         try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
-        INVALID_ARGUMENT: a message is not what was asked for; it says what.
+        INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
+        may. UNAVAILABLE: the actor has not started yet, or is ending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,8 @@ class WorldsServiceStub:
     has no command says so with the result of the next. A stream that ends costs the episodes of its worlds.
     RESOURCE_EXHAUSTED: every slot of the actor has a world;
     try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
-    INVALID_ARGUMENT: a message is not what was asked for; it says what.
+    INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
+    may. UNAVAILABLE: the actor has not started yet, or is ending.
     """
 
 @_typing.type_check_only
@@ -61,7 +62,8 @@ class WorldsServiceAsyncStub(WorldsServiceStub):
     has no command says so with the result of the next. A stream that ends costs the episodes of its worlds.
     RESOURCE_EXHAUSTED: every slot of the actor has a world;
     try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
-    INVALID_ARGUMENT: a message is not what was asked for; it says what.
+    INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
+    may. UNAVAILABLE: the actor has not started yet, or is ending.
     """
 
 class WorldsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -82,7 +84,8 @@ class WorldsServiceServicer(metaclass=_abc_1.ABCMeta):
         has no command says so with the result of the next. A stream that ends costs the episodes of its worlds.
         RESOURCE_EXHAUSTED: every slot of the actor has a world;
         try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
-        INVALID_ARGUMENT: a message is not what was asked for; it says what.
+        INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
+        may. UNAVAILABLE: the actor has not started yet, or is ending.
         """
 
 def add_WorldsServiceServicer_to_server(servicer: WorldsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

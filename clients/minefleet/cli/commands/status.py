@@ -41,7 +41,8 @@ def watch(directory: Path) -> int:
     console, status = Console(), read_status(directory)
     if not console.is_terminal:
         raise ConfigError("status --watch needs a terminal; --json is for programs")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # A shell's background jobs inherit that Ctrl-C is ignored.
+        signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(render(status), refresh=True)
