@@ -86,9 +86,9 @@ export function CurvesView(props: { runs: Run[]; params: URLSearchParams; theme:
   const asked = all.length ? Object.fromEntries(partly.map((one) => [one.run.id, curveUrl(one)])) : {};
   const curves = usePolls<Curves>(asked, isLive ? 5000 : 60_000);
   const known = partly.map((one) => ({ ...one, curves: curves[one.run.id]?.data, marks: marks[one.run.id]?.data }));
-
   const reach = known.flatMap(({ curves }) => (curves ? [curves[axis][0] ?? 0, curves[axis].at(-1) ?? 0] : []));
-  const full: Range = range === null && reach.length ? [Math.min(...reach), Math.max(...reach)] : null;
+  const [first, end] = [Math.min(...reach), Math.max(...reach)]; // One row alone has no width, for which uPlot finds no ticks.
+  const full: Range = range === null && reach.length ? [first, Math.max(end, first + 1)] : null;
   const [widest, setWidest] = useState<{ axis: Axis; full: Range }>({ axis, full: null });
   if (full && (widest.axis !== axis || widest.full?.join() !== full.join())) setWidest({ axis, full });
 

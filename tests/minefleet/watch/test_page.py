@@ -1,5 +1,6 @@
 """The page of `minefleet watch` in Debian's Chromium: over a fleet whose environments fail, and over files."""
 
+import json
 import os
 import signal
 import subprocess
@@ -142,6 +143,16 @@ def test_every_view_of_a_fleet_fits_desktop_and_phone_in_light_and_dark(chromium
                 watched.page.locator("main").locator(shown[view]).first.wait_for()
                 assert watched.fits(), (view, size)
             assert watched.page.locator("html").get_attribute("data-theme") == scheme
+
+
+def test_a_run_of_one_row_is_drawn(chromium: Browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "young", rows=1)
+    run.metrics.write_text(json.dumps(json.loads(run.metrics.read_text()) | {"env_steps": 512}) + "\n")
+    with serving_page([tmp_path]) as server, opened(chromium) as watched:
+        watched.page.goto(f"http://127.0.0.1:{server.port}/#/curves?run=young")
+        watched.page.locator(".plot canvas").first.wait_for()
+        until(watched.page, "document.querySelectorAll('.values b').length > 0")
+        watched.page.wait_for_timeout(500)  # A fault comes with the drawing, after the numbers.
 
 
 def test_slots_and_failures_of_a_fleet_are_filtered_and_opened(chromium: Browser, fleet: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.minefleet.watch.page_server import Browser, make_run, row_of, serving_page
 
-PATHS = ("", "/curves?keys=episode_return_mean", "/marks", "/status", "/slots", "/failures", "/logs", "/videos")
+PATHS = ("", "/curves?key=episode_return_mean", "/marks", "/status", "/slots", "/failures", "/logs", "/videos")
 GARBAGE = (b"\xff\xfe\0", b"{" * 10_000, b"null", b"", b'"text"')
 
 
@@ -23,7 +23,7 @@ def test_rows_among_garbage_and_before_a_torn_line_are_shown_by_every_view(tmp_p
     with serving_page([run.directory]) as browser:
         (summary,) = browser.get("/api/runs").data["runs"]
         assert (summary["iteration"], summary["env_steps"], summary["wall_s"]) == (39, 3900, 19.5)
-        curves = browser.get("/api/runs/run/curves?keys=episode_return_mean").data
+        curves = browser.get("/api/runs/run/curves?key=episode_return_mean").data
         assert curves["iteration"] == list(range(1, 40)) and curves["total"] == 39
         assert browser.get("/api/runs/run/failures").data["by_kind"] == {"crash": 39}
         assert browser.get("/api/runs/run/status").data["metrics"]["iteration"] == 39

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_every_number_of_a_fleet_that_stands_still_is_that_of_status_metrics_and
         status, slots = page.get("/api/runs/run/status").data, slots_of(page)
         failures, (run,) = page.get("/api/runs/run/failures").data, page.get("/api/runs").data["runs"]
         row = fleet.rows()[-1]
-        curves = page.get(f"/api/runs/run/curves?keys={','.join(finite(row))}").data
+        curves = page.get(f"/api/runs/run/curves?{urlencode([('key', key) for key in finite(row)])}").data
         (shard,) = reported("replay stats", fleet.directory)["shards"]
         after = reported("status", fleet.directory)
         assert_roles_agree(before, status, after)
