@@ -14,7 +14,7 @@ const STATES: Record<string, [string, string, string]> = {
   bootstrapping: ["V", "◇", "waits for the value of its last observation"], resetting: ["R", "↻", "starts an episode"],
   resting: ["Z", "✕", "rests after failures in a row"],
 };
-const [SLOW_S, FRAME_MS, MOST, VIDEO_KEY] = [1, 600, 16, "train_config.record_video_interval"];
+const [SLOW_S, FRAME_MS, MOST, VIDEO_KEY] = [1, 400, 16, "train_config.record_video_interval"];
 /** Less than half of a slot's steps is trained on, as in the warnings of `minefleet train`. */
 const isStarved = (slot: Slot): boolean => slot.trained_share !== null && slot.trained_share < 0.5;
 
