@@ -6,10 +6,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from minefleet.monitoring.jsonl_tail import rows_backwards, whole_bytes
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.episode_table import EPISODE_COLUMNS
 from minefleet.runs.run import WHOLE_CONFIG_FILE, Run, to_dict
@@ -96,7 +98,7 @@ class MetricsLogger:
             return
         self._rows.write(row)
         self._log_line(row)
-        numbers = {tag(name): number for name, number in flat_numbers(row).items()}
+        numbers = tagged_numbers(row)
         for each in self._trackers:
             each.put(lambda one: one.log(numbers, row["env_steps"]))
 
@@ -152,7 +154,15 @@ def tracked_run(run: Run, state: CheckpointState) -> TrackedRun:
         directory=run.directory,
         config=to_dict(run.config) | ({"whole_config": text.read_text(encoding="utf-8")} if text.exists() else {}),
         step=state.env_steps,
+        numbers_at_step=[tagged_numbers(row) for row in rows_at_end(run.metrics, state.env_steps)],
     )
+
+
+def rows_at_end(path: Path, env_steps: int) -> Sequence[Row]:
+    """The last rows of a file that have this number of environment steps, in order."""
+    with path.open("rb") as file:
+        rows = (row for _, row in rows_backwards(file, 0, whole_bytes(file)))
+        return [*takewhile(lambda row: row["env_steps"] == env_steps, rows)][::-1]
 
 
 def cut_after(path: Path, iteration: int, iteration_of: Callable[[bytes], int]) -> None:
@@ -183,6 +193,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tagged_numbers(row: Row) -> dict[str, float]:
+    """The finite numbers of a row by their names for trackers."""
+    return {tag(name): number for name, number in flat_numbers(row).items()}
 
 
 def flat_numbers(row: Row) -> dict[str, float]:

@@ -17,12 +17,14 @@ class TensorBoardTracker(Tracker):
     """Event files; the axis is `env_steps`."""
 
     def start(self, run: TrackedRun) -> None:
-        """Opens one more file, and has TensorBoard drop what earlier ones hold beyond the checkpoint."""
+        """Opens one more file, and has TensorBoard drop what earlier ones hold from the checkpoint's step on."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(run.directory / "tensorboard"), purge_step=run.step + 1)
+        self._writer = SummaryWriter(str(run.directory / "tensorboard"), purge_step=run.step)
         text = yaml.safe_dump(dict(run.config), sort_keys=False)
         self._writer.add_text("config", f"```yaml\n{text}```", run.step)
+        for numbers in run.numbers_at_step:
+            self.log(numbers, run.step)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Adds the numbers, and writes them at once: a killed learner shall lose none from before its checkpoint."""

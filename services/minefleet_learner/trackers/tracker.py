@@ -1,6 +1,6 @@
 """The protocol of trackers, and how they are found by name: ours, and those that installed packages offer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -34,6 +34,9 @@ class TrackedRun:
     step: int
     """Environment steps of the checkpoint that training goes on from. What a killed learner logged at later steps is
     obsolete."""
+    numbers_at_step: Sequence[Mapping[str, float]] = ()
+    """Logged at this very step already, and still true, one entry per iteration: a tracker that drops whole steps only
+    logs them again. Iterations that brought no environment step share one."""
 
 
 class Tracker(Protocol):

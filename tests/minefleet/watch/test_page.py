@@ -164,7 +164,7 @@ def test_slots_and_failures_of_a_fleet_are_filtered_and_opened(chromium: Browser
         until(page, "document.querySelectorAll('.tile').length == document.querySelectorAll('.tile .bad').length")
         page.locator(".tile").first.click()
         page.get_by_role("heading", name="Last failure: exception").wait_for()
-        page.locator(".details img").wait_for()
+        page.locator(".details .last-frame").wait_for()
         page.keyboard.press("Escape")
         page.locator(".details").wait_for(state="detached")
         page.get_by_label("Search slots").fill("no such task")

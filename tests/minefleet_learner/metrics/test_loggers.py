@@ -142,6 +142,16 @@ def test_trackers_get_grouped_numbers_and_the_videos_that_can_be_read(
     assert tracked_run(make_run(tmp_path, schema), state).config["whole_config"] == "# as I wrote it"
 
 
+def test_trackers_get_again_what_holds_of_the_step_of_the_checkpoint(tmp_path: Path, schema: Schema) -> None:
+    rows = [{"iteration": iteration, "env_steps": step} for iteration, step in enumerate((10, 20, 20, 20, 30), start=1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run, state = make_run(tmp_path, schema), CheckpointState(run_id="run", iteration=3, env_steps=20)
+    journal = MetricsLogger(run)
+    journal.open(state)
+    journal.close()
+    assert [numbers["iteration"] for numbers in tracked_run(run, state).numbers_at_step] == [2, 3]
+
+
 def test_learner_logs_a_line_about_its_progress_at_first_and_then_once_a_minute(
     tmp_path: Path, schema: Schema, caplog: pytest.LogCaptureFixture
 ) -> None:

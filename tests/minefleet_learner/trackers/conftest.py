@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,18 @@ MakeTracked = Callable[..., TrackedRun]
 
 @pytest.fixture
 def make_tracked(tmp_path: Path) -> MakeTracked:
-    def make(step: int = 0, directory: Path = tmp_path, **logger: Any) -> TrackedRun:
+    def make(
+        step: int = 0, directory: Path = tmp_path, at_step: Sequence[Mapping[str, float]] = (), **logger: Any
+    ) -> TrackedRun:
         config = replace(FleetConfig(), logger_config=LoggerConfig(**logger))
         return TrackedRun(
-            run_id="run-id", name="n", project="p", directory=directory, config=to_dict(config), step=step
+            run_id="run-id",
+            name="n",
+            project="p",
+            directory=directory,
+            config=to_dict(config),
+            step=step,
+            numbers_at_step=at_step,
         )
 
     return make

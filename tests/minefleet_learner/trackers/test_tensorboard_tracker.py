@@ -28,9 +28,10 @@ def scalars(directory: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_start_after_a_checkpoint_drops_what_was_logged_beyond_it(tmp_path: Path, make_tracked: MakeTracked) -> None:
-    for start, steps in ((0, (100, 200, 300, 400)), (200, (290, 390))):
+    of_checkpoint = [{"loss/entropy": 200.0}]
+    for start, at_step, steps in ((0, (), (100, 200, 200, 300, 400)), (200, of_checkpoint, (290, 390))):
         tracker = TensorBoardTracker()
-        tracker.start(make_tracked(step=start))
+        tracker.start(make_tracked(step=start, at_step=at_step))
         for step in steps:
             tracker.log({"loss/entropy": float(step + start)}, step)
         tracker.close()
