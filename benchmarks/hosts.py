@@ -35,9 +35,6 @@ from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
 from minefleet_actor.worlds_service import WorldsServicer
 from minefleet_runtime.serve import SERVER_OPTIONS
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from proxy import Proxy  # type: ignore[import-not-found]  # It is a fixture of the tests.
-
 HOSTS = 2
 DELAY_S = 0.002
 WARM_UP_S = 5.0
@@ -109,8 +106,7 @@ def hosted_rate(config: FleetConfig, seconds: float, delay_s: float) -> float:
         pool.start()
         address = stack.enter_context(serving(pool))
         if delay_s:
-            proxy = stack.enter_context(Proxy(address))
-            proxy.delay_s, address = delay_s, proxy.address
+            address = stack.enter_context(delayed(address, delay_s))
         for _ in range(HOSTS):
             stack.enter_context(host(config, address))
         return rate(pool, seconds)
@@ -132,6 +128,16 @@ def serving(pool: HostedPool) -> Iterator[str]:
     yield f"127.0.0.1:{port}"
     pool.close()
     server.stop(None).wait()
+
+
+@contextmanager
+def delayed(address: str, delay_s: float) -> Iterator[str]:
+    """The address of a relay before another; it is a process, since a network takes no time of an actor's threads."""
+    relay = [sys.executable, str(Path(__file__).parent / "harness" / "relay.py"), address, str(delay_s)]
+    with subprocess.Popen(relay, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        yield process.stdout.readline().strip()
+        process.stdin.close()
 
 
 @contextmanager
