@@ -38,9 +38,15 @@ from minefleet_runtime.serve import SERVER_OPTIONS
 HOSTS = 2
 DELAY_S = 0.002
 WARM_UP_S = 5.0
-LARGE: dict[str, Any] = {"edge": 224, "step_s": 0.055, "reset_s": [20.0, 120.0], "life_s": 3600.0}
-SMALL: dict[str, Any] = {"edge": 84, "step_s": 0.05}
-EPISODE_STEPS = 2000
+LARGE: dict[str, Any] = {
+    "edge": 224,
+    "step_s": 0.055,
+    "reset_s": [20.0, 120.0],
+    "life_s": 3600.0,
+    "episode_steps": 18_000,
+}
+"""Its episodes are as long as those of MineRL's ObtainDiamond."""
+SMALL: dict[str, Any] = {"edge": 84, "step_s": 0.05, "episode_steps": 2000}
 BARE_S = 10.0
 
 
@@ -49,9 +55,16 @@ class Engine(gymnasium.Env[Any, Any]):
 
     action_space = gymnasium.spaces.Discrete(17)
 
-    def __init__(self, edge: int, step_s: float, reset_s: tuple[float, float] = (0.0, 0.0), life_s: float = 0.0):
+    def __init__(
+        self,
+        edge: int,
+        step_s: float,
+        episode_steps: int,
+        reset_s: tuple[float, float] = (0.0, 0.0),
+        life_s: float = 0.0,
+    ):
         self.observation_space = gymnasium.spaces.Box(0, 255, (edge, edge, 3), np.uint8)
-        self._step_s, self._reset_s, self._life_s = step_s, reset_s, life_s
+        self._step_s, self._reset_s, self._episode_steps = step_s, reset_s, episode_steps
         self._frames = np.random.default_rng(0).integers(0, 256, (16, edge, edge, 3), np.uint8)
         self._dies_s = time.monotonic() + np.random.default_rng().exponential(life_s) if life_s else np.inf
 
@@ -66,7 +79,7 @@ class Engine(gymnasium.Env[Any, Any]):
         if time.monotonic() > self._dies_s:
             sys.exit(1)
         self._steps += 1
-        return self._frames[self._steps % 16], 0.0, False, self._steps >= EPISODE_STEPS, {}
+        return self._frames[self._steps % 16], 0.0, False, self._steps >= self._episode_steps, {}
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def evenly(lengths: Tensor, most: int) -> list[Tensor]:
     """
     in_order, order = lengths.cpu().sort(descending=True, stable=True)
     if len(order) and in_order[0] == in_order[-1]:
-        return list(order.split(most))  # Always so without memory: no loop over thousands of steps.
+        return list(torch.split(order, most))  # Always so without memory: no loop over thousands of steps.
     sizes, longest, steps = [0], 0, 0
     for length in in_order.tolist():
         steps += length
