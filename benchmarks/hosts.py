@@ -37,7 +37,6 @@ from minefleet_runtime.serve import SERVER_OPTIONS
 
 HOSTS = 2
 DELAY_S = 0.002
-WARM_UP_S = 5.0
 LARGE: dict[str, Any] = {
     "edge": 224,
     "step_s": 0.055,
