@@ -21,7 +21,7 @@ from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
 from minefleet.policies.weight_arrays import Architecture, architecture, load_numpy
 from minefleet_actor.inference.forward import Forward, ForwardOptions
-from minefleet_actor.inference.weight_layout import lay_out
+from minefleet_actor.inference.weight_memory_format import lay_out
 
 Slots = NDArray[np.intp]
 Mask = NDArray[np.bool_]

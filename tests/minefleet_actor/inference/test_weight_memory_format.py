@@ -11,7 +11,7 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import flatten
 from minefleet.policies import Policy, build
 from minefleet.policies.weight_arrays import load_numpy, to_numpy
-from minefleet_actor.inference.weight_layout import lay_out
+from minefleet_actor.inference.weight_memory_format import lay_out
 
 SCHEMA = Schema(
     obs={
