@@ -19,7 +19,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from minefleet.cli import EXIT_SIGNAL
-from minefleet.cli.arguments import NEWEST
+from minefleet.cli.command_arguments import NEWEST
 from minefleet.cli.output.curve import Curve
 from minefleet.cli.output.progress import Progress
 from minefleet.cli.output.stall import Stall
