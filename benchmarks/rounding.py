@@ -22,7 +22,7 @@ from minefleet.config import FleetConfig, WorkerConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, tree_map
-from minefleet.launch.preflight import describe_environment
+from minefleet.launch.env_policy_check import describe_environment
 from minefleet.policies import Policy, build
 from minefleet.policies.weight_arrays import load_numpy, rounded_tensors, to_numpy
 from minefleet.rpc.weights.bfloat16 import as_fetched

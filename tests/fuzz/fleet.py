@@ -19,7 +19,7 @@ from tests.replay_process import ReplayProcess, append
 from tests.role_process import TIMEOUT_S, RoleProcess, free_address, wait_for
 
 from minefleet.config import EndpointConfig, EnvConfig, FleetConfig, ServicesConfig
-from minefleet.launch.preflight import PreflightResult, preflight
+from minefleet.launch.env_policy_check import EnvPolicyCheck, check_env_and_policy
 from minefleet.rpc.channel import CLIENT_OPTIONS
 from minefleet.rpc.replay_types import Position
 from minefleet.runs.run import Run
@@ -156,7 +156,7 @@ def parameters_work(process: ParametersProcess) -> None:
 def waiting(module: str, name: str, directory: Path, *services: Any) -> Iterator[Server]:
     """A learner or an actor whose peers are not there."""
     config = FleetConfig(env=EnvConfig(id="CartPole-v1"), services=_nobody())
-    found = _preflight()
+    found = _checked()
     Run(directory=directory, config=config, schema=found.schema, architecture=found.architecture).write()
     role = RoleProcess(module, directory, "")
     process = role.start()
@@ -173,8 +173,8 @@ def waiting(module: str, name: str, directory: Path, *services: Any) -> Iterator
 
 
 @cache
-def _preflight() -> PreflightResult:
-    return preflight(FleetConfig(env=EnvConfig(id="CartPole-v1")))
+def _checked() -> EnvPolicyCheck:
+    return check_env_and_policy(FleetConfig(env=EnvConfig(id="CartPole-v1")))
 
 
 def _nobody() -> ServicesConfig:

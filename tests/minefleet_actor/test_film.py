@@ -8,7 +8,7 @@ import pytest
 from tests.films import pictures
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
-from minefleet.launch.preflight import preflight
+from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import TrainedPolicy
 from minefleet_actor.evaluation.evaluate import evaluate, parse
@@ -17,7 +17,7 @@ from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 
 def make_run(directory: Path, env: str, interval: int = 0) -> Run:
     config = FleetConfig(env=EnvConfig(id=env), train_config=TrainConfig(record_video_interval=interval))
-    found = preflight(config)
+    found = check_env_and_policy(config)
     return Run(
         directory=directory,
         config=config,

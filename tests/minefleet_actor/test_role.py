@@ -13,7 +13,7 @@ import pytest
 from minefleet.config import EnvConfig, FleetConfig, ServicesConfig
 from minefleet.core.errors import EXIT_GAVE_UP
 from minefleet.launch import ports
-from minefleet.launch.preflight import preflight
+from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     config = FleetConfig(env=EnvConfig(id="CartPole-v1"), eval_interval=1, services=ports.claim(ServicesConfig()))
-    found = preflight(config)
+    found = check_env_and_policy(config)
     run = Run(directory=tmp_path, config=config, schema=found.schema, architecture=found.architecture)
     run.write()
     return run

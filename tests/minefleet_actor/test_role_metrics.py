@@ -18,7 +18,7 @@ from tests.role_process import TIMEOUT_S, wait_for
 from minefleet.config import ServicesConfig
 from minefleet.config.load import load
 from minefleet.launch import ports
-from minefleet.launch.preflight import preflight
+from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.monitoring.slots import list_slots
 from minefleet.monitoring.status import read_cards, read_status
 from minefleet.policies import build
@@ -83,7 +83,7 @@ def fleet(tmp_path: Path) -> Iterator[tuple[Run, dict[str, "subprocess.Popen[byt
     (tmp_path / "world.py").write_text(WORLD)
     (tmp_path / "mine.yaml").write_text("env: {generator: 'world.py:world'}\n")
     config = load(str(tmp_path / "mine.yaml"), SETTINGS)
-    found = preflight(config)
+    found = check_env_and_policy(config)
     placed = ports.claim(ServicesConfig())
     run = Run(
         directory=tmp_path,

@@ -35,8 +35,8 @@ from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.core.subprocess_call import NO_DESCRIPTORS, PYTHON, Process, file_in_memory, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH
 
-FIRST_MODULES = ("torch", "minefleet.launch.preflight", "minefleet.policies.factory")
-"""Modules that the preflight needs."""
+FIRST_MODULES = ("torch", "minefleet.launch.env_policy_check", "minefleet.policies.factory")
+"""Modules that the check of environment and policy needs."""
 OTHER_MODULES = (
     "minefleet_actor.role",
     "minefleet_learner.trainer_loader",

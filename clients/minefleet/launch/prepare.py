@@ -15,8 +15,8 @@ from minefleet.config.shards import spread
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import Start, start_fresh
+from minefleet.launch.env_policy_check import Of, check_env_and_policy
 from minefleet.launch.ports import are_given, claim
-from minefleet.launch.preflight import Of, preflight
 from minefleet.launch.run_checks import (
     check_checkpoint,
     check_resume,
@@ -55,7 +55,7 @@ def prepare(config: FleetConfig, directory: Path, start: Start = start_fresh, of
         check_tracker(tracker)
     check_trainer(config, start)
     services = claim(config.services)
-    found = preflight(config, start, None if of is None else lambda schema: spread(of(schema)))
+    found = check_env_and_policy(config, start, None if of is None else lambda schema: spread(of(schema)))
     if trained not in (None, found.architecture):
         raise ConfigError(f"{config.train_config.resume} was trained with another architecture than this policy's")
     return _create(
@@ -83,7 +83,7 @@ def prepare_resumed(config: FleetConfig, previous: Run, start: Start = start_fre
         check_tracker(tracker)
     check_trainer(config, start)
     services = claim(config.services, previous.config.services)
-    found = preflight(config, start)
+    found = check_env_and_policy(config, start)
     if found.schema.fingerprint != previous.schema.fingerprint:
         raise ConfigError(f"{previous.directory} was trained on other spaces than this environment has")
     if found.architecture != previous.architecture:

@@ -123,7 +123,7 @@ def test_a_question_is_answered_by_a_forked_process(server: ForkServer) -> None:
 def test_start_of_an_imported_module_runs_it_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "error::RuntimeWarning:runpy")
     with closing(ForkServer()) as server:
-        assert ask("minefleet.launch.preflight", json.dumps(to_dict(load("cartpole"))), start=server.start) == {}
+        assert ask("minefleet.launch.env_policy_check", json.dumps(to_dict(load("cartpole"))), start=server.start) == {}
 
 
 def test_a_dead_fork_server_harms_nothing_that_it_forked_and_others_start_afresh(

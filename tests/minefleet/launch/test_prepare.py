@@ -197,7 +197,7 @@ def test_whoever_joins_a_run_must_agree_with_it(run: Run) -> None:
 
 
 def test_a_run_is_configured_for_what_its_environment_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minefleet.launch.prepare.preflight", find)
+    monkeypatch.setattr("minefleet.launch.prepare.check_env_and_policy", find)
     path = tmp_path / "mine.yaml"
     path.write_text("env: {id: minefleet/Crafter-v0}\nstop: {env_steps: 1000}\n")
     settings = read_settings(str(path))

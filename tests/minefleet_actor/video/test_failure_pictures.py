@@ -8,7 +8,7 @@ import pytest
 
 from minefleet.config import EnvConfig, FleetConfig, TrainConfig, WorkerConfig
 from minefleet.core.errors import NotFoundError
-from minefleet.launch.preflight import preflight
+from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.runs.run import Run
 from minefleet_actor.pool import InlinePool
 from minefleet_actor.video import failure_pictures
@@ -19,7 +19,7 @@ SLOTS = 3
 
 def make_run(directory: Path, env: str, interval: int = 0) -> Run:
     config = FleetConfig(env=EnvConfig(id=env), train_config=TrainConfig(record_video_interval=interval))
-    found = preflight(config)
+    found = check_env_and_policy(config)
     return Run(
         directory=directory,
         config=config,

@@ -20,7 +20,7 @@ from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError, EnvFailedError
 from minefleet.core.schema import Schema
-from minefleet.launch.preflight import describe_environment
+from minefleet.launch.env_policy_check import describe_environment
 from minefleet_actor.pool import EnvPool, Kind, Ready
 from minefleet_env import boot
 from minefleet_env.minecraft.actions import NULL_CAMERA

@@ -17,8 +17,8 @@ from minefleet.config.load import COMMAND_LINE, Settings, layers_of, read_settin
 from minefleet.config.other_names import OUR_KEYS
 from minefleet.config.shards import spread
 from minefleet.core.repro_command import reproducible
+from minefleet.launch.env_policy_check import check_env_and_policy
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.preflight import preflight
 from minefleet.runs.run import to_dict
 
 WIDTH = 100
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     data = to_dict(loaded)
     if arguments.action == "resolve":
         with reproducible([config, *overrides]), closing(ForkServer()) as forks:
-            data = preflight(spread(loaded), forks.start, lambda schema: spread(settings.of(schema))).to_dict()
+            data = check_env_and_policy(
+                spread(loaded), forks.start, lambda schema: spread(settings.of(schema))
+            ).to_dict()
     print(OmegaConf.to_yaml(OmegaConf.create(data)), end="")
     return 0
 

@@ -11,7 +11,7 @@ from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
 from minefleet.core.schema import Schema
 from minefleet.core.subprocess_call import PYTHON
-from minefleet.launch.preflight import describe_environment
+from minefleet.launch.env_policy_check import describe_environment
 from minefleet.runs.run import RUN_FILE, read_run, to_dict
 
 MODULE = "minefleet_actor.evaluation.env_check"

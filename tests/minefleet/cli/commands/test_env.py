@@ -108,7 +108,7 @@ def test_an_environment_that_never_works_ends_a_launch_with_its_traceback_and_a_
     assert failed.stderr.startswith("minefleet: the environment ")
     assert "Traceback" in failed.stderr and "in reset" in failed.stderr
     assert "KeyError: 'no java'" in failed.stderr and "RuntimeError: no world today" in failed.stderr
-    assert "preflight.py" not in failed.stderr and failed.stderr.count("\n") < 30
+    assert "env_policy_check.py" not in failed.stderr and failed.stderr.count("\n") < 30
     assert not (tmp_path / "runs").exists()
     shown = reproduced(cli, failed)
     assert shown.returncode == 2 and "RuntimeError: no world today" in shown.stderr

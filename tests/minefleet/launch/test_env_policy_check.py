@@ -7,7 +7,7 @@ from minefleet.config import FleetConfig
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError, EnvFailedError
 from minefleet.core.schema import Leaf, Schema
-from minefleet.launch.preflight import describe_environment, preflight
+from minefleet.launch.env_policy_check import check_env_and_policy, describe_environment
 
 WORLDS = """
 import os
@@ -62,7 +62,7 @@ def of_bfloat16(schema):
 
 
 def test_the_spaces_and_the_architecture_are_found_out() -> None:
-    found = preflight(load("cartpole"))
+    found = check_env_and_policy(load("cartpole"))
     assert isinstance(found.schema.obs, Leaf) and found.schema.obs.shape == (4,)
     assert find(load("cartpole")) == found
     assert find(load("cartpole", ["policy.hidden_size=32"])).architecture != found.architecture
@@ -106,7 +106,7 @@ def test_an_environment_that_fails_is_told_with_its_traceback(
     (tmp_path / "worlds.py").write_text(WORLDS)
     monkeypatch.chdir(tmp_path)
     config = load("cartpole", overrides)
-    for look in (preflight, describe_environment):
+    for look in (check_env_and_policy, describe_environment):
         with pytest.raises(EnvFailedError) as caught:
             look(config)
         assert beginning in str(caught.value) and str(caught.value).endswith(end)
@@ -176,7 +176,9 @@ def steps(folder: Path, generator: str, **kwargs: object) -> FleetConfig:
         ("other", r"must have shape \(1,\), got \(2,\)"),
     ],
 )
-def test_preflight_of_an_environment_whose_step_is_wrong_says_how(tmp_path: Path, result: str, message: str) -> None:
+def test_env_policy_check_of_an_environment_whose_step_is_wrong_says_how(
+    tmp_path: Path, result: str, message: str
+) -> None:
     with pytest.raises(EnvFailedError, match=message):
         describe_environment(steps(tmp_path, "World", result=result))
 
@@ -185,7 +187,7 @@ def test_preflight_of_an_environment_whose_step_is_wrong_says_how(tmp_path: Path
     ("generator", "message"),
     [("several", "made SyncVectorEnv: make one environment"), ("agents", "made AECEnv: it has several agents")],
 )
-def test_preflight_of_several_environments_or_agents_says_what_to_make(
+def test_env_policy_check_of_several_environments_or_agents_says_what_to_make(
     tmp_path: Path, generator: str, message: str
 ) -> None:
     package = tmp_path / "pettingzoo" / "utils"
@@ -195,16 +197,16 @@ def test_preflight_of_several_environments_or_agents_says_what_to_make(
         describe_environment(steps(tmp_path, generator))
 
 
-def test_preflight_of_an_environment_whose_close_hangs_names_close(tmp_path: Path) -> None:
+def test_env_policy_check_of_an_environment_whose_close_hangs_names_close(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"close\(\) has not returned within 10 s"):
         describe_environment(steps(tmp_path, "World", close_s=600))
 
 
-def test_preflight_names_a_missing_device_before_the_environment_fails() -> None:
+def test_env_policy_check_names_a_missing_device_before_the_environment_fails() -> None:
     with pytest.raises(ConfigError, match=r"train_config\.device=gpu is no device"):
-        preflight(load("cartpole", ["train_config.device=gpu", "env.id=CartPole-v99"]))
+        check_env_and_policy(load("cartpole", ["train_config.device=gpu", "env.id=CartPole-v99"]))
 
 
 def test_the_environment_alone_is_looked_at_whatever_the_policy() -> None:
     config = load("cartpole", ["policy.generator=nowhere:nothing"])
-    assert Schema.from_dict(describe_environment(config)["schema"]) == preflight(load("cartpole")).schema
+    assert Schema.from_dict(describe_environment(config)["schema"]) == check_env_and_policy(load("cartpole")).schema

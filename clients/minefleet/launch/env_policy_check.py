@@ -1,8 +1,8 @@
 """Tries a configuration before any role starts: makes the environment and the policy once and fits them together.
 
 Both may be heavy, and either may be somebody else's code, so child processes do it: the environment is made by the
-interpreter that will play it, the policy by `python -m minefleet.launch.preflight CONFIG SCHEMA`, both as JSON. Without
-a SCHEMA that program looks for the devices only, while the environment is still being made.
+interpreter that will play it, the policy by `python -m minefleet.launch.env_policy_check CONFIG SCHEMA`, both as JSON.
+Without a SCHEMA that program looks for the devices only, while the environment is still being made.
 """
 
 import json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PreflightResult:
+class EnvPolicyCheck:
     """The contents of `run.yaml`."""
 
     config: FleetConfig
@@ -59,7 +59,7 @@ Of = Callable[[Schema], FleetConfig]
 """The configuration of an environment that shows so."""
 
 
-def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = None) -> PreflightResult:
+def check_env_and_policy(config: FleetConfig, start: Start = start_fresh, of: Of | None = None) -> EnvPolicyCheck:
     """Finds out what the environment shows and takes, and whether the policy fits it.
 
     Args:
@@ -71,14 +71,14 @@ def preflight(config: FleetConfig, start: Start = start_fresh, of: Of | None = N
         EnvFailedError: If the environment fails, with its traceback.
         ConfigError: If there is no such environment or policy, or the two do not fit together.
     """
-    module = "minefleet.launch.preflight"
+    module = "minefleet.launch.env_policy_check"
     with _describing(config) as finish:
         ask(module, json.dumps(to_dict(config)), start=start)
         described = finish()
     schema, shape = Schema.from_dict(described["schema"]), described["frame_shape"]
     config = config if of is None else of(schema)
     answered = ask(module, json.dumps(to_dict(config)), json.dumps(described["schema"]), start=start)
-    return PreflightResult(
+    return EnvPolicyCheck(
         config=config,
         schema=schema,
         architecture=str(answered["architecture"]),
@@ -214,7 +214,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Answers `preflight`."""
+    """Answers `check_env_and_policy`."""
     die_with_launcher()
     config, *schema = map(json.loads, sys.argv[1:])
     reply(lambda: answer(from_dict(config), Schema.from_dict(*schema)) if schema else check_devices(from_dict(config)))
