@@ -17,7 +17,7 @@ from minefleet.config import ReplayBufferConfig, RolloutConfig, WorkerConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
 from minefleet.policies import Policy, PolicyOutput
-from minefleet.policies.frozen_encoder import KEY, FrozenEncoder
+from minefleet.policies.frozen_encoder_outputs import KEY, FrozenEncoder
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weight_arrays import Weights, to_numpy

@@ -9,7 +9,7 @@ from minefleet.config.paths import there
 from minefleet.core import user_code
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
-from minefleet.policies import frozen_encoder
+from minefleet.policies import frozen_encoder_outputs
 from minefleet.policies.actor_critic import ActorCritic
 from minefleet.policies.layers.encoders import encoder
 from minefleet.policies.minestudio.adapter import MinePolicyAdapter, is_mine_policy
@@ -78,7 +78,7 @@ def _generated(config: PolicyConfig, schema: Schema, path_map: Mapping[str, str]
     policy.frozen = [key for key, parameter in policy.named_parameters() if not parameter.requires_grad]
     if config.frozen_encoder:
         called = policy.policy if isinstance(policy, MinePolicyAdapter) else policy
-        frozen_encoder.freeze(policy, called, config.frozen_encoder, schema)
+        frozen_encoder_outputs.freeze(policy, called, config.frozen_encoder, schema)
     return policy.cpu()
 
 

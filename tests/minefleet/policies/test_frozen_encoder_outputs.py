@@ -12,8 +12,8 @@ from minefleet.config import PolicyConfig
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree, flatten, tree_map
-from minefleet.policies import ActorCritic, Policy, build, frozen_encoder
-from minefleet.policies.frozen_encoder import KEY
+from minefleet.policies import ActorCritic, Policy, build, frozen_encoder_outputs
+from minefleet.policies.frozen_encoder_outputs import KEY
 from minefleet.policies.layers.encoders import ENCODE_CHUNK_STEPS
 from minefleet_learner.training.compiled_policy import compiled_policy
 
@@ -134,7 +134,7 @@ def made(encoder: nn.Module | None = None, *, gru_size: int = 0) -> ActorCritic:
 
 
 def frozen(policy: Policy, name: str = "encoder.vit", schema: Schema = SCHEMA) -> Policy:
-    frozen_encoder.freeze(policy, getattr(policy, "policy", policy), name, schema)
+    frozen_encoder_outputs.freeze(policy, getattr(policy, "policy", policy), name, schema)
     return policy
 
 
