@@ -74,7 +74,7 @@ def host(address: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def test_a_fleet_on_two_hosts_of_which_one_is_killed_adds_up(train: Train) -> None:
+def test_fleet_on_two_environment_hosts_of_which_one_is_killed_accounts_for_every_step(train: Train) -> None:
     address = free_address()
     hosts = [host(address), host(address)]
     fleet = train("cartpole", "stop.env_steps=12000", "seed=4", HOSTED, f"services.actor.address={address}")
@@ -100,7 +100,7 @@ def test_a_fleet_on_two_hosts_of_which_one_is_killed_adds_up(train: Train) -> No
             each.wait(TIMEOUT_S)
 
 
-def test_a_world_of_one_file_without_protobuf_is_learned(train: Train, tmp_path: Path) -> None:
+def test_fleet_learns_a_game_that_dials_in_from_one_file_without_protobuf(train: Train, tmp_path: Path) -> None:
     (tmp_path / "walker.py").write_text(WALKER)
     address = free_address()
     path = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
@@ -111,7 +111,7 @@ def test_a_world_of_one_file_without_protobuf_is_learned(train: Train, tmp_path:
         assert world.poll() is None
 
 
-def test_a_world_in_javascript_is_learned(train: Train, tmp_path: Path) -> None:
+def test_fleet_learns_a_game_in_javascript_that_dials_in(train: Train, tmp_path: Path) -> None:
     install = [program("npm", "npm"), "install", "--silent", "--no-save", "--prefix", str(tmp_path), *PACKAGES]
     if subprocess.run(install, check=False, timeout=TIMEOUT_S).returncode:
         pytest.skip("npm cannot install @grpc/grpc-js")
@@ -122,7 +122,7 @@ def test_a_world_in_javascript_is_learned(train: Train, tmp_path: Path) -> None:
         assert fleet.finish()["episode_return_mean"] > 0.8
 
 
-def test_spaces_without_a_world_are_refused_where_nobody_can_dial_in(tmp_path: Path) -> None:
+def test_config_of_spaces_alone_is_refused_where_no_game_can_dial_in(tmp_path: Path) -> None:
     command = [*COMMAND, "train", str(EXAMPLES / "elsewhere.py"), HOSTED.replace("true", "false")]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 2 and "runs elsewhere" in done.stderr and HOSTED in done.stderr

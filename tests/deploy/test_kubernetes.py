@@ -71,12 +71,12 @@ def copy_with(place: Path, file: str, old: str, new: str) -> Path:
     return place
 
 
-def test_the_overlays_are_these() -> None:
+def test_kubernetes_overlays_are_these() -> None:
     assert tuple(overlay.name for overlay in validate.overlays()) == OVERLAYS
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_overlay_is_valid(overlay: str) -> None:
+def test_kubernetes_overlay_is_valid(overlay: str) -> None:
     assert list(validate.faults_of(DIRECTORY / "overlays" / overlay)) == []
 
 
@@ -96,12 +96,12 @@ def test_an_overlay_is_valid(overlay: str) -> None:
         ("overlays/gpu/kustomization.yaml", "images:", "image:", "kubectl does not build it"),
     ],
 )
-def test_a_typo_is_found(tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
+def test_kubernetes_check_finds_a_typo_in_a_manifest(tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
     copied = copy_with(tmp_path / "kubernetes", file, old, new)
     assert any(words in fault for fault in validate.faults_of(copied / "overlays" / "gpu"))
 
 
-def test_a_fault_of_any_overlay_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kubernetes_check_fails_at_a_fault_of_any_overlay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copied = copy_with(tmp_path / "kubernetes", "components/keda/actor.yaml", "ScaledObject", "ScaledObjekt")
     assert validate.main(copied) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -199,14 +199,14 @@ def test_a_role_has_its_own_certificate_and_no_other(fleet: Fleet) -> None:
         assert "certs" not in [name for _, name in mounts(fleet.preparation(role))]
 
 
-def test_every_mount_has_a_volume(fleet: Fleet) -> None:
+def test_every_mount_of_a_pod_has_a_volume(fleet: Fleet) -> None:
     for role in ROLES:
         known = {volume["name"] for volume in fleet.pod(role)["volumes"]} | fleet.claims(role).keys()
         used = {name for each in (fleet.container(role), fleet.preparation(role)) for _, name in mounts(each)}
         assert used == known
 
 
-def test_what_can_be_written_is_a_volume_of_the_pods_own(fleet: Fleet) -> None:
+def test_runs_and_tmp_of_a_pod_are_volumes_of_its_own(fleet: Fleet) -> None:
     for role in ROLES:
         own = fleet.claims(role).keys() | {
             volume["name"] for volume in fleet.pod(role)["volumes"] if "emptyDir" in volume
@@ -250,7 +250,7 @@ def test_there_is_a_pod_for_each_shard(fleet: Fleet) -> None:
     assert "--index=1" in fleet.command("replay", POD_INDEX="1")
 
 
-def test_probes_ask_what_is_answered(fleet: Fleet) -> None:
+def test_probes_of_pods_ask_paths_that_roles_answer(fleet: Fleet) -> None:
     with ProbeServer("127.0.0.1", 0, StatusTracker(), CollectorRegistry()) as server:
         for role in ROLES:
             container = fleet.container(role)
@@ -261,7 +261,7 @@ def test_probes_ask_what_is_answered(fleet: Fleet) -> None:
             assert server.answer(probes["readiness"]["path"], "")[2] == b"starting\n"
 
 
-def test_connections_go_round_the_ring_and_nowhere_else(fleet: Fleet) -> None:
+def test_network_policies_allow_only_connections_that_the_fleet_needs(fleet: Fleet) -> None:
     outsiders = (PROMETHEUS, NAMESAKE, NEIGHBOUR, NAME_SERVER)
     pods, outside = (*fleet.pods(), STRAY, *outsiders), {pod.name for pod in outsiders}
     allowed = {
@@ -280,13 +280,13 @@ def test_connections_go_round_the_ring_and_nowhere_else(fleet: Fleet) -> None:
     assert allowed == ring | metrics | names | ranks
 
 
-def test_a_role_has_the_time_to_drain(fleet: Fleet) -> None:
+def test_grace_period_of_pods_covers_the_drain(fleet: Fleet) -> None:
     needed_s = config_of(fleet).services.drain_s + DRAIN_MARGIN_S
     for role in ROLES:
         assert fleet.pod(role)["terminationGracePeriodSeconds"] >= needed_s
 
 
-def test_selectors_pick_what_they_are_for(fleet: Fleet) -> None:
+def test_kubernetes_selectors_pick_the_pods_that_they_are_for(fleet: Fleet) -> None:
     labels = {pod.name: pod.labels for pod in fleet.pods()}
     for role in ROLES:
         assert fleet.workload(role)["spec"]["selector"] == {"matchLabels": {COMPONENT: role}}
@@ -300,13 +300,13 @@ def test_selectors_pick_what_they_are_for(fleet: Fleet) -> None:
     assert picked == {"actor": ["actor"], "ring": ["learner", "parameters", "replay"]}
 
 
-def test_threads_are_those_of_train(fleet: Fleet) -> None:
+def test_pods_thread_variables_are_those_of_train(fleet: Fleet) -> None:
     for role in ROLES:
         values = {each["name"]: each.get("value") for each in fleet.container(role)["env"]}
         assert values.items() >= ONE_THREAD_EACH.items()
 
 
-def test_replay_has_room_for_what_it_may_hold(fleet: Fleet) -> None:
+def test_volume_of_replays_pod_has_room_for_max_bytes(fleet: Fleet) -> None:
     config = config_of(fleet)
     share = config.rollout_config.replay_buffer_config.max_bytes / len(config.services.replay)
     assert bytes_of(fleet.claims("replay")["runs"]["resources"]["requests"]["storage"]) >= 1.25 * share
@@ -373,7 +373,7 @@ def test_ranks_are_given_the_time_to_meet() -> None:
     assert probe["periodSeconds"] * probe["failureThreshold"] > static_tcp_rendezvous._default_timeout_seconds
 
 
-def test_the_device_is_left_to_each_pod() -> None:
+def test_pods_choose_the_device_by_themselves() -> None:
     config = config_of(built("gpu"))
     assert (config.train_config.device, config.rollout_config.worker_config.device) == ("auto", "auto")
 
@@ -396,7 +396,7 @@ def test_actors_are_scaled_on_a_metric_that_the_learner_exports() -> None:
 @pytest.mark.parametrize(
     ("share", "metric"), [(0.0, 1.0), (0.2, 1.25), (0.5, 2.0), (1.0, 8.0), (math.nan, None), (None, None)]
 )
-def test_the_query_says_how_many_times_the_actors_would_keep_the_learner_busy(
+def test_autoscalers_query_is_how_many_times_the_actors_keep_the_learner_busy(
     tmp_path: Path, share: float | None, metric: float | None
 ) -> None:
     (trigger,) = built("gpu").named("ScaledObject", "actor")["spec"]["triggers"]
@@ -422,7 +422,7 @@ def _constant(value: float | None) -> str:
     return " ".join(["NaN" if value is None or math.isnan(value) else f"{value}"] * 21)
 
 
-def test_prometheus_scrapes_every_role() -> None:
+def test_kubernetes_prometheus_scrapes_every_role() -> None:
     fleet = built("gpu")
     monitor = fleet.named("PodMonitor", "minefleet")["spec"]
     (endpoint,) = monitor["podMetricsEndpoints"]
@@ -433,7 +433,7 @@ def test_prometheus_scrapes_every_role() -> None:
         assert ports[endpoint["port"]] == METRICS
 
 
-def test_schemas_leave_no_field_open() -> None:
+def test_kubernetes_schemas_leave_no_field_open() -> None:
     for path in validate.SCHEMAS.glob("*.json"):
         assert list(open_objects(json.loads(path.read_text()))) == []
 

@@ -115,7 +115,7 @@ def running(worker: FragmentUploader | RolloutPermits) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def test_fragments_travel_together_once_the_queue_is_half_full() -> None:
+def test_uploader_sends_fragments_together_once_the_queue_is_half_full() -> None:
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
     with running(uploader):
@@ -124,7 +124,7 @@ def test_fragments_travel_together_once_the_queue_is_half_full() -> None:
         assert replay.appended.get(timeout=SOON_S) == [0, 1, 2]
 
 
-def test_the_end_waits_for_no_company() -> None:
+def test_uploader_that_is_closed_sends_without_waiting_for_more_fragments() -> None:
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
     with running(uploader):
@@ -133,7 +133,7 @@ def test_the_end_waits_for_no_company() -> None:
         assert replay.appended.get(timeout=SOON_S) == [0]
 
 
-def test_a_fragment_without_company_goes_by_itself_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploader_sends_a_single_fragment_by_itself_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploader_module, "LINGER_S", 0.01)
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
@@ -142,7 +142,7 @@ def test_a_fragment_without_company_goes_by_itself_in_time(monkeypatch: pytest.M
         assert replay.appended.get(timeout=SOON_S) == [0]
 
 
-def test_who_asks_what_is_queued_to_be_sent_waits_for_nothing() -> None:
+def test_uploader_flush_sends_without_waiting_for_more_fragments() -> None:
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
     uploader.send(queued(0))
@@ -151,7 +151,7 @@ def test_who_asks_what_is_queued_to_be_sent_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_the_loop_is_told_of_room_only_where_it_found_none(asked: bool) -> None:
+def test_uploader_wakes_the_loop_for_room_only_where_it_found_none(asked: bool) -> None:
     replay, told = Replay(), list[bool]()
     uploader = uploader_of(replay, capacity=1, sent=lambda: told.append(True))
     uploader.send(queued(0))
@@ -165,7 +165,7 @@ def test_the_loop_is_told_of_room_only_where_it_found_none(asked: bool) -> None:
     assert told == [True] * asked
 
 
-def test_wishes_travel_together_until_the_loop_waits_for_one() -> None:
+def test_permits_are_requested_together_until_the_loop_waits_for_one() -> None:
     replay = Replay()
     asking = grants_of(replay)
     asking.request(("s", 9))
@@ -179,7 +179,7 @@ def test_wishes_travel_together_until_the_loop_waits_for_one() -> None:
 
 
 @pytest.mark.parametrize("missed", [False, True])
-def test_the_loop_is_told_of_a_grant_only_where_it_missed_one(missed: bool) -> None:
+def test_permits_wake_the_loop_for_a_grant_only_where_it_missed_one(missed: bool) -> None:
     replay, told = Replay(), list[bool]()
     asking = grants_of(replay, granted=lambda: told.append(True))
     asking.request(("s", 0))
@@ -193,7 +193,7 @@ def test_the_loop_is_told_of_a_grant_only_where_it_missed_one(missed: bool) -> N
     assert told == [True] * missed
 
 
-def test_a_refusal_leaves_the_loop_to_be_told_later() -> None:
+def test_permits_refused_once_wake_the_loop_when_they_are_granted() -> None:
     replay, told = Replay(), list[bool]()
     replay.grants = False
     asking = grants_of(replay, granted=lambda: told.append(True))

@@ -13,7 +13,7 @@ from minefleet_actor.pool.recycle_schedule import RecycleSchedule
 from minefleet_actor.pool.start_limiter import StartLimiter
 
 
-def test_a_pause_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:
+def test_pause_of_a_failed_slot_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:
     breaker = Breaker(2, max_consecutive_failures=100, circuit_breaker_cooldown_s=300.0)
     pauses = [breaker.fail([0], "why", 1000.0) - 1000.0 for _ in range(20)]
     expected = [min(BACKOFF_S * 2**n, MAX_BACKOFF_S) for n in range(20)]
@@ -21,7 +21,7 @@ def test_a_pause_doubles_with_each_failure_in_a_row_up_to_a_limit() -> None:
     assert breaker.until_s[1] == -np.inf
 
 
-def test_a_slot_rests_after_max_restarts_and_again_after_each_try_until_an_episode_ends_well() -> None:
+def test_circuit_breaker_opens_after_max_consecutive_failures_and_closes_after_a_good_episode() -> None:
     breaker = Breaker(2, max_consecutive_failures=3, circuit_breaker_cooldown_s=300.0)
     for _ in range(2):
         breaker.fail([0], "why", 0.0)
@@ -35,7 +35,7 @@ def test_a_slot_rests_after_max_restarts_and_again_after_each_try_until_an_episo
     assert breaker.cooling_down(1000.0) == 0
 
 
-def test_giving_up_takes_all_slots_at_the_same_time() -> None:
+def test_circuit_breaker_gives_up_only_when_all_slots_are_open_at_the_same_time() -> None:
     breaker = Breaker(2, max_consecutive_failures=1, circuit_breaker_cooldown_s=10.0)
     breaker.fail([0], "why", 0.0)
     breaker.fail([1], "why", 20.0)
@@ -44,7 +44,7 @@ def test_giving_up_takes_all_slots_at_the_same_time() -> None:
 
 
 @given(limit=st.integers(0, 3), moves=st.lists(st.tuples(st.sampled_from("ec"), st.integers(0, 5)), max_size=60))
-def test_the_turnstile_lets_in_as_many_as_it_may_in_the_order_in_which_they_came(
+def test_start_limiter_admits_as_many_as_it_may_first_come_first_served(
     limit: int, moves: Iterable[tuple[str, int]]
 ) -> None:
     turnstile = StartLimiter(limit)
@@ -69,7 +69,7 @@ def test_the_turnstile_lets_in_as_many_as_it_may_in_the_order_in_which_they_came
         assert len(turnstile) == len(inside)
 
 
-def test_a_start_and_the_reset_after_it_have_one_turn() -> None:
+def test_start_limiter_counts_a_start_and_the_reset_after_it_once() -> None:
     turnstile = StartLimiter(1)
     assert [turnstile.enter(who) for who in (0, 1, 2)] == [True, False, False]
     turnstile.leave(0, comes_back=True)
@@ -83,7 +83,7 @@ def test_a_start_and_the_reset_after_it_have_one_turn() -> None:
 
 @example(1, 0.1, [2.0])
 @given(st.integers(1, 70), st.floats(0.1, 1e5), st.lists(st.floats(0.0, 1e6), min_size=1, max_size=20))
-def test_every_environment_is_due_once_per_interval_and_no_two_at_the_same_time(
+def test_recycle_schedule_makes_each_environment_due_once_per_interval_and_no_two_at_once(
     num_slots: int, interval_s: float, renewals_s: list[float]
 ) -> None:
     everyone = range(num_slots)
@@ -96,7 +96,7 @@ def test_every_environment_is_due_once_per_interval_and_no_two_at_the_same_time(
         assert abs(halfway.sum() - num_slots / 2) <= 1
 
 
-def test_without_an_interval_only_what_is_hurried_is_due() -> None:
+def test_recycle_schedule_without_an_interval_makes_only_expired_environments_due() -> None:
     wear = RecycleSchedule(3, 0.0, now_s=0.0)
     assert not wear.is_due(range(3), 1e9).any()
     wear.expire(range(1, 2))

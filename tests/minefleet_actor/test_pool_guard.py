@@ -107,7 +107,7 @@ def line_of(owner: subprocess.Popen[str]) -> str:
     ("victims", "last_action"),
     [("owner", FREEZE), ("worker, owner", HANG), ("owner, workers", GO_ON), ("guard, owner", HANG)],
 )
-def test_whoever_is_killed_with_the_pools_process_nothing_stays(
+def test_environments_die_with_the_process_of_their_pool_whatever_else_is_killed(
     victims: str, last_action: int, mark: str, tmp_path: Path
 ) -> None:
     with owner_of_a_pool(tmp_path, last_action) as owner:
@@ -125,7 +125,9 @@ def test_whoever_is_killed_with_the_pools_process_nothing_stays(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_pools_process_may_be_killed_at_any_moment_of_its_start(seed: int, mark: str, tmp_path: Path) -> None:
+def test_environments_die_with_their_actor_killed_at_any_moment_of_the_pools_start(
+    seed: int, mark: str, tmp_path: Path
+) -> None:
     with owner_of_a_pool(tmp_path, GO_ON) as owner:
         line_of(owner)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -134,7 +136,7 @@ def test_the_pools_process_may_be_killed_at_any_moment_of_its_start(seed: int, m
     wait_for_deaths(mark)
 
 
-def test_what_an_environment_left_behind_dies_with_its_process(mark: str, tmp_path: Path) -> None:
+def test_children_of_an_environment_die_with_its_process(mark: str, tmp_path: Path) -> None:
     with contextlib.closing(open_pool(tmp_path, num_envs=2)) as pool:
         pool.start()
         command(pool, {0, 1})
@@ -172,7 +174,7 @@ def wait_for_death(pid: int) -> None:
         (CLOSE_CHANNEL, "exit"),
     ],
 )
-def test_each_way_to_fail_has_its_kind_and_is_told_of_once(action: int, kind: str, tmp_path: Path) -> None:
+def test_pool_reports_each_kind_of_failure_once(action: int, kind: str, tmp_path: Path) -> None:
     with contextlib.closing(open_pool(tmp_path, num_envs=2, step_timeout_s=1.0)) as pool:
         pool.start()
         command(pool, {0, 1})
@@ -182,7 +184,7 @@ def test_each_way_to_fail_has_its_kind_and_is_told_of_once(action: int, kind: st
         assert command(pool, {0, 1}, GO_ON) == {0: (Kind.STEP, ""), 1: (Kind.STEP, "")}
 
 
-def test_a_killed_guard_is_replaced_with_the_processes(mark: str, tmp_path: Path) -> None:
+def test_pool_replaces_a_killed_guard_and_its_processes(mark: str, tmp_path: Path) -> None:
     with contextlib.closing(open_pool(tmp_path, num_envs=2)) as pool:
         pool.start()
         command(pool, {0, 1})
@@ -203,7 +205,9 @@ def test_a_killed_guard_is_replaced_with_the_processes(mark: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(1000, marks=pytest.mark.soak)])
-def test_failures_leave_nothing_in_the_pools_process(count: int, mark: str, tmp_path: Path) -> None:
+def test_failures_of_environments_leak_nothing_in_the_process_of_their_pool(
+    count: int, mark: str, tmp_path: Path
+) -> None:
     with contextlib.closing(open_pool(tmp_path, num_envs=8)) as pool:
         pool.start()
         command(pool, set(range(8)))

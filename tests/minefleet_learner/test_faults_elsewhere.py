@@ -33,7 +33,7 @@ FAULTS = {
         "tests/minefleet/policies/layers/test_gru.py::test_what_follows_a_first_equals_a_run_from_a_fresh_state"
     ],
     "truncation is termination": [
-        f"{LEARNER}/algorithms/test_gae.py::test_a_truncated_step_bootstraps_and_a_terminated_one_does_not",
+        f"{LEARNER}/algorithms/test_gae.py::test_gae_bootstraps_a_truncated_step_and_not_a_terminated_one",
         f"{ACTOR}/rollout/test_fragment_recorder.py::test_a_truncated_step_bootstraps_from_the_observation_before_the_reset",
     ],
     "a crash of the simulator is a terminal step": [
@@ -47,12 +47,12 @@ FAULTS = {
         f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger"
     ],
     "no multiple of keep_interval survives": [
-        "tests/minefleet/runs/test_checkpoint.py::test_only_what_was_asked_for_is_kept"
+        "tests/minefleet/runs/test_checkpoint.py::test_prune_keeps_the_checkpoints_of_save_and_keep_interval_only"
     ],
     "advantages are chained across gaps": [f"{LEARNER}/algorithms/test_advantages.py::test_a_gap_breaks_the_chain"],
     "the reference starts every fragment afresh": [
-        f"{LEARNER}/targets/test_reference_state.py::test_a_state_is_carried_along_its_stream_within_a_batch_and_from_batch_to_batch",
-        f"{LEARNER}/targets/test_reference_state.py::test_without_the_fragment_before_the_stored_state_serves",
+        f"{LEARNER}/targets/test_reference_state.py::test_reference_state_is_carried_along_its_stream_within_a_batch_and_to_the_next",
+        f"{LEARNER}/targets/test_reference_state.py::test_reference_state_without_the_fragment_before_is_the_stored_one",
     ],
     "a variance below zero by rounding makes advantages NaN": [
         f"{LEARNER}/test_faults_elsewhere.py::test_advantages_that_hardly_vary_are_normalised_to_finite_numbers"

@@ -47,7 +47,7 @@ def has_rows(record: Path, count: int) -> bool:
     return len(rows(record)) >= count
 
 
-def test_a_learner_that_was_frozen_in_a_publish_while_another_took_over_is_fenced(
+def test_parameters_fence_a_learner_frozen_in_a_publish_while_another_took_over(
     parameters: ParametersProcess,
 ) -> None:
     record = parameters.directory / "frozen.jsonl"
@@ -93,7 +93,7 @@ def answer_lost(
             yield answer.result(), client
 
 
-def test_a_publish_whose_answer_died_with_parameters_is_there_once(parameters: ParametersProcess) -> None:
+def test_parameters_killed_before_they_answer_a_publish_have_it_once(parameters: ParametersProcess) -> None:
     def publish(client: ParametersClient) -> int:
         return client.publish(weights_of(2), iteration=2)
 
@@ -104,7 +104,7 @@ def test_a_publish_whose_answer_died_with_parameters_is_there_once(parameters: P
         assert all((weights[name] == array).all() for name, array in weights_of(2).items())
 
 
-def test_an_epoch_whose_answer_died_with_parameters_is_lost_and_a_higher_one_is_issued(
+def test_parameters_killed_before_they_answer_an_epoch_issue_a_higher_one(
     parameters: ParametersProcess,
 ) -> None:
     with answer_lost(parameters, "OpenEpoch", lambda client: client.open_epoch(RUN)) as (opened, client):
@@ -112,7 +112,7 @@ def test_an_epoch_whose_answer_died_with_parameters_is_lost_and_a_higher_one_is_
         assert client.publish(weights_of(2), iteration=2) == 2
 
 
-def test_sigterm_under_load_ends_with_exit_code_0_and_loses_nothing_acked(parameters: ParametersProcess) -> None:
+def test_parameters_at_sigterm_under_load_exit_with_0_and_lose_no_acked_version(parameters: ParametersProcess) -> None:
     record = parameters.directory / "learner.jsonl"
     with parameters.running(), learner(parameters, record):
         for _ in range(3):
@@ -128,7 +128,9 @@ def test_sigterm_under_load_ends_with_exit_code_0_and_loses_nothing_acked(parame
     assert acked == list(range(1, len(acked) + 1))
 
 
-def test_a_watch_that_was_cut_off_comes_back_and_hears_the_newest_version_alone(parameters: ParametersProcess) -> None:
+def test_parameters_watch_that_was_cut_off_reconnects_and_receives_the_newest_version_alone(
+    parameters: ParametersProcess,
+) -> None:
     with (
         parameters.running(),
         Proxy(parameters.address) as proxy,

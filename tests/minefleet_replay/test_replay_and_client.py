@@ -20,7 +20,7 @@ def fill(server: Any, client: Any, *names: tuple[str, int], payload: bytes = b"p
         client.append([(server.header(stream, sequence, payload), payload)])
 
 
-def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Servers) -> None:
+def test_replay_passes_a_chunk_from_an_actor_to_a_learner_and_drops_it(make_server: Servers) -> None:
     server = make_server(fragments_per_chunk=2, max_staleness=0)
     payload = bytes(range(256)) * 8192
     with server.serve(), server.client() as client:
@@ -39,7 +39,7 @@ def test_a_chunk_goes_from_an_actor_to_a_learner_and_is_gone(make_server: Server
         assert client.lease(8, steps=2, use_version=1, wait_s=0.0).chunks == []
 
 
-def test_steps_of_a_stream_are_those_trained_on_and_those_dropped_without(make_server: Servers) -> None:
+def test_replay_counts_the_steps_of_a_stream_as_trained_or_dropped(make_server: Servers) -> None:
     server = make_server(fragments_per_chunk=1, max_staleness=1)
     with server.serve() as replay, server.client() as client:
         card = {"name": "replay", "role": "ROLE_REPLAY", "address": server.address}
@@ -57,7 +57,7 @@ def test_steps_of_a_stream_are_those_trained_on_and_those_dropped_without(make_s
     assert StreamSteps(0, 0).trained_share is None
 
 
-def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:
+def test_replay_client_reads_episodes_from_a_cursor(make_server: Servers) -> None:
     server = make_server()
     with server.serve(), server.client() as client:
         records = [episode_pb2.EpisodeRecord(stream="s", episode=number, episode_return=0.5) for number in range(3)]
@@ -67,7 +67,7 @@ def test_episodes_are_read_from_a_cursor(make_server: Servers) -> None:
         assert client.read_episodes(page.next_cursor, 9).episodes == records[2:]
 
 
-def test_where_the_learner_stands_goes_along_with_every_call(make_server: Servers) -> None:
+def test_replay_client_sends_the_learners_position_with_every_call(make_server: Servers) -> None:
     server = make_server()
     with server.serve() as replay, server.client() as older, server.client() as newer:
         older.read_episodes(0, 1)
@@ -86,7 +86,7 @@ def test_where_the_learner_stands_goes_along_with_every_call(make_server: Server
                 call()
 
 
-def test_another_run_and_another_configuration_are_refused_with_what_differs(make_server: Servers) -> None:
+def test_replay_refuses_another_run_or_configuration_with_what_differs(make_server: Servers) -> None:
     server = make_server()
     with server.serve(), server.client() as client:
         client.reserve(0, [])
@@ -99,7 +99,7 @@ def test_another_run_and_another_configuration_are_refused_with_what_differs(mak
             stranger.reserve(0, [])
 
 
-def test_a_client_waits_for_replay_and_goes_on_where_it_stood(make_server: Servers) -> None:
+def test_replay_client_waits_for_replay_and_goes_on_where_it_stood(make_server: Servers) -> None:
     server, waits = make_server(), list[str | None]()
     with server.serve():
         pass
@@ -115,7 +115,7 @@ def test_a_client_waits_for_replay_and_goes_on_where_it_stood(make_server: Serve
             client.release(1)
 
 
-def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> None:
+def test_replay_client_reading_a_lease_reports_corrupt_fragments_and_leaves_them_out(make_server: Servers) -> None:
     server, missing = make_server(), list[tuple[str, int]]()
     with server.serve() as replay, server.client() as client:
         fill(server, client, ("s", 0), ("s", 1))
@@ -132,7 +132,7 @@ def test_corrupt_fragments_are_reported_and_left_out(make_server: Servers) -> No
             list(client.read(1))
 
 
-def test_some_chunks_of_a_lease_are_read_alone(make_server: Servers) -> None:
+def test_replay_client_reads_some_chunks_of_a_lease_alone(make_server: Servers) -> None:
     server = make_server()
     with server.serve(), server.client() as client:
         fill(server, client, ("s", 0), ("s", 1))
@@ -140,7 +140,7 @@ def test_some_chunks_of_a_lease_are_read_alone(make_server: Servers) -> None:
         assert [header.name.sequence for header, _ in client.read(1, lease.chunks[1:])] == [1]
 
 
-def test_describe_names_the_run(make_server: Servers) -> None:
+def test_replay_describe_names_the_run(make_server: Servers) -> None:
     server = make_server()
     with server.serve(), server.client() as client:
         client.reserve(0, [])

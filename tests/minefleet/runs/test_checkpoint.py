@@ -26,7 +26,7 @@ def make(iteration: int = 0, run_id: str = "a", reference: bool = True, epoch: i
     )
 
 
-def test_what_is_written_is_read_bit_for_bit(tmp_path: Path) -> None:
+def test_checkpoint_is_read_bit_for_bit_as_it_was_written(tmp_path: Path) -> None:
     for reference in (True, False):
         checkpoint = make(3, reference=reference)
         got = read(write(tmp_path, checkpoint))
@@ -44,7 +44,7 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path: Path) -> None:
                 assert loaded[key].tobytes() == array.tobytes()
 
 
-def test_latest_names_the_last_one_written(tmp_path: Path) -> None:
+def test_latest_names_the_last_checkpoint_written(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
     for iteration in (1, 2, 2):
         place = write(tmp_path, make(iteration))
@@ -52,7 +52,7 @@ def test_latest_names_the_last_one_written(tmp_path: Path) -> None:
     assert read_state(tmp_path / "latest").iteration == 2
 
 
-def test_a_fenced_learner_writes_nothing_and_removes_nothing(tmp_path: Path) -> None:
+def test_checkpoints_of_a_fenced_learner_are_neither_written_nor_removed(tmp_path: Path) -> None:
     write(tmp_path, make(5, epoch=1))
     place = write(tmp_path, make(3, epoch=2))
     (tmp_path / ".aside-1").mkdir()  # The newer learner is writing its next one.
@@ -64,7 +64,7 @@ def test_a_fenced_learner_writes_nothing_and_removes_nothing(tmp_path: Path) -> 
     assert read_state(write(tmp_path, make(4, epoch=2))).epoch == 2
 
 
-def test_a_damaged_latest_does_not_keep_the_next_one_from_being_written(tmp_path: Path) -> None:
+def test_checkpoint_is_written_although_latest_is_damaged(tmp_path: Path) -> None:
     (write(tmp_path, make(1)) / "state.json").write_text("{")
     assert read_state(write(tmp_path, make(2))).iteration == 2
 
@@ -80,7 +80,7 @@ def test_a_half_written_checkpoint_is_ignored_and_removed_by_the_next_write(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000002", "latest"]
 
 
-def test_one_that_was_renamed_but_not_yet_latest_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_checkpoint_renamed_but_not_yet_latest_does_not_block_the_next(tmp_path: Path) -> None:
     first = write(tmp_path, make(1))
     second = write(tmp_path, make(2, run_id="b"))
     (tmp_path / "latest").unlink()
@@ -93,7 +93,7 @@ def test_one_that_was_renamed_but_not_yet_latest_is_in_nobodys_way(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["policy.safetensors", "optimizer.safetensors", "run.yaml", "state.json"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
-def test_damage_to_any_file_is_found_and_the_file_named(tmp_path: Path, name: str, damage: str) -> None:
+def test_checkpoint_with_any_file_damaged_is_refused_by_the_files_name(tmp_path: Path, name: str, damage: str) -> None:
     path = write(tmp_path, make(1)) / name
     data = bytearray(path.read_bytes())
     if damage == "missing":
@@ -108,12 +108,12 @@ def test_damage_to_any_file_is_found_and_the_file_named(tmp_path: Path, name: st
             reader(path.parent)
 
 
-def test_a_directory_that_is_no_checkpoint_is_refused_as_such(tmp_path: Path) -> None:
+def test_directory_that_is_no_checkpoint_is_refused_as_such(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         read_state(tmp_path / "nothing")
 
 
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, make(1)) / "state.json"
     content = json.loads(path.read_text()) | {"format": 99}
     path.write_text(json.dumps(content))
@@ -121,7 +121,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
         read_state(path.parent)
 
 
-def test_best_names_the_best_and_outlives_newer_ones(tmp_path: Path) -> None:
+def test_best_names_the_best_checkpoint_and_outlives_newer_ones(tmp_path: Path) -> None:
     returns = [1.0, 3.0, 2.0, 2.5]
     for iteration in range(len(returns)):
         best = returns.index(max(returns[: iteration + 1]))
@@ -133,7 +133,7 @@ def test_best_names_the_best_and_outlives_newer_ones(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000003", "best", "latest"]
 
 
-def test_only_what_was_asked_for_is_kept(tmp_path: Path) -> None:
+def test_prune_keeps_the_checkpoints_of_save_and_keep_interval_only(tmp_path: Path) -> None:
     for iteration in range(26):
         write(tmp_path, make(iteration))
         prune(tmp_path, save_interval=5, keep_interval=10)
@@ -143,7 +143,7 @@ def test_only_what_was_asked_for_is_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000025", "latest"]
 
 
-def test_of_two_of_one_iteration_the_last_is_kept(tmp_path: Path) -> None:
+def test_second_checkpoint_of_one_iteration_replaces_the_first(tmp_path: Path) -> None:
     for iteration in (10, 10, 11):
         write(tmp_path, make(iteration))
     prune(tmp_path, save_interval=5, keep_interval=0)

@@ -92,7 +92,7 @@ def world() -> World:
     return World()
 
 
-def test_before_anything_is_forecast_a_chunk_is_due_that_takes_longer_than_it_may(world: World) -> None:
+def test_freshness_cuts_without_a_forecast_end_a_chunk_that_takes_longer_than_it_may(world: World) -> None:
     assert not world.is_due() and not world.is_overdue()
     world.now += world.router.longest
     assert world.is_due() and world.is_overdue()
@@ -101,7 +101,7 @@ def test_before_anything_is_forecast_a_chunk_is_due_that_takes_longer_than_it_ma
     assert not world.is_due() and not world.is_overdue()
 
 
-def test_a_fragment_is_due_when_the_next_step_would_pass_its_deadline(world: World) -> None:
+def test_freshness_cuts_end_a_fragment_whose_next_step_would_pass_its_deadline(world: World) -> None:
     world.router.foresee(110.0)
     world.now = 110.0 - STEP_TIME_SLACK * STEP_S - MARGIN_S - 0.01
     assert not world.is_due()
@@ -110,7 +110,7 @@ def test_a_fragment_is_due_when_the_next_step_would_pass_its_deadline(world: Wor
     assert not world.is_overdue()
 
 
-def test_a_fragment_whose_step_takes_long_is_overdue_at_its_deadline(world: World) -> None:
+def test_freshness_cuts_count_a_fragment_whose_step_takes_long_as_overdue_at_its_deadline(world: World) -> None:
     world.router.foresee(110.0)
     world.now = 110.0 - MARGIN_S + 0.01
     assert world.is_overdue()
@@ -119,7 +119,7 @@ def test_a_fragment_whose_step_takes_long_is_overdue_at_its_deadline(world: Worl
     assert not world.is_overdue()
 
 
-def test_a_fragment_that_is_too_short_goes_on_unless_its_episode_has_ended(world: World) -> None:
+def test_freshness_cuts_leave_a_short_fragment_open_unless_its_episode_has_ended(world: World) -> None:
     world.router.foresee(0.0)
     world.recorder.length[0] = LEAST - 1
     assert not world.is_due() and not world.is_overdue()
@@ -191,7 +191,7 @@ def test_another_fragment_fits_into_a_chunk_while_its_shortest_form_has_time(wor
     assert not world.cuts.has_time(0)
 
 
-def test_without_cuts_fragments_start_when_they_are_granted_and_end_when_they_are_full() -> None:
+def test_freshness_cuts_switched_off_let_fragments_start_when_granted_and_end_when_full() -> None:
     world = World(enabled=False)
     world.router.left = 0.0
     world.router.foresee(0.0)
@@ -202,7 +202,7 @@ def test_without_cuts_fragments_start_when_they_are_granted_and_end_when_they_ar
     assert world.cuts.step_s(0) == 0 and not world.router.reported
 
 
-def test_a_chunk_that_takes_no_longer_than_it_may_is_not_cut(world: World) -> None:
+def test_freshness_cuts_leave_a_chunk_whole_that_takes_no_longer_than_it_may(world: World) -> None:
     world.router.longest = 1.1 * FULL * STEP_S
     world.router.left = 0.0
     assert world.may_start()
@@ -213,7 +213,7 @@ def test_a_chunk_that_takes_no_longer_than_it_may_is_not_cut(world: World) -> No
     assert world.is_due() and world.is_overdue()
 
 
-def test_how_long_steps_take_follows_them_slowly(world: World) -> None:
+def test_freshness_cuts_estimate_of_step_time_follows_slowly(world: World) -> None:
     for _ in range(30):
         world.step(2.0)
     assert world.cuts.step_s(0) == pytest.approx(2.0, rel=0.05)

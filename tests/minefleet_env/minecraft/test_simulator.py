@@ -121,7 +121,7 @@ def test_a_simulator_is_known_by_a_base_of_its_class_and_shows_images_and_takes_
     assert {path: leaf["categories"] for path, leaf in schema["action"].items()} == {"buttons": [8641], "camera": [121]}
 
 
-def test_what_a_simulator_or_a_callback_declares_is_shown_too() -> None:
+def test_simulator_shows_what_it_or_a_callback_declares() -> None:
     env = Simulator(Observing())
     schema = schema_of(env)
     assert {path: leaf["kind"] for path, leaf in schema["obs"].items()} == {
@@ -140,7 +140,7 @@ def test_what_a_simulator_or_a_callback_declares_is_shown_too() -> None:
         write(env.step({"buttons": 5, "camera": 60})[0])
 
 
-def test_what_nobody_declares_is_not_shown_which_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_simulator_hides_observations_that_nobody_declares_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     env = made()
     assert set(env.reset()[0]) == {"image"}
     env.step({"buttons": 5, "camera": 60})
@@ -148,7 +148,7 @@ def test_what_nobody_declares_is_not_shown_which_is_said_once(caplog: pytest.Log
     assert said.startswith("the policy does not see task")
 
 
-def test_actions_arrive_as_arrays_of_one_and_ours_are_not_touched() -> None:
+def test_simulator_gets_actions_as_arrays_of_one_and_ours_are_not_touched() -> None:
     env, action = made(), {"buttons": 5, "camera": 60}
     env.reset()
     env.step(action)
@@ -160,7 +160,7 @@ def test_actions_arrive_as_arrays_of_one_and_ours_are_not_touched() -> None:
 @pytest.mark.parametrize(
     "action", [{"buttons": -1, "camera": 60}, {"buttons": 8641, "camera": 60}, {"buttons": 5, "camera": -1}]
 )
-def test_an_action_out_of_range_is_refused_by_name(action: dict[str, int]) -> None:
+def test_simulator_refuses_an_action_out_of_range_by_name(action: dict[str, int]) -> None:
     env = made()
     env.reset()
     with pytest.raises(ValueError, match=r"(buttons|camera) must be an integer from 0 to (8640|120), got"):
@@ -168,7 +168,7 @@ def test_an_action_out_of_range_is_refused_by_name(action: dict[str, int]) -> No
     assert env._sim.taken == []
 
 
-def test_an_engine_that_ends_at_its_start_says_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_whose_engine_ends_at_its_start_quotes_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     env = made()
 
     def reset() -> None:
@@ -189,7 +189,7 @@ def test_the_simulators_own_actions_pass_as_they_are() -> None:
     assert env._sim.taken[0]["attack"] == 1
 
 
-def test_a_seed_makes_the_draws_of_callbacks_repeat() -> None:
+def test_simulator_with_a_seed_repeats_the_draws_of_its_callbacks() -> None:
     env = made()
     drawn = []
     for seed in (3, 4, 3):
@@ -199,7 +199,7 @@ def test_a_seed_makes_the_draws_of_callbacks_repeat() -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_nothing_of_the_engine_is_in_the_info_but_metrics_and_task_of_callbacks_are() -> None:
+def test_simulators_info_has_metrics_and_task_of_callbacks_and_nothing_of_the_engine() -> None:
     env = made(end={1: {"info": {"metrics": {"cows": 2}, "task": "hunt", "kill_entity": {}}}})
     assert played(env, 1)[4] == {"metrics": {"cows": 2}, "task": "hunt"}
     assert env.reset()[1] == {}
@@ -216,25 +216,25 @@ def test_nothing_of_the_engine_is_in_the_info_but_metrics_and_task_of_callbacks_
         ({"limit": 2, "end": {2: {"terminated": True, "health": np.array(0.0)}}}, 2, (True, False)),
     ],
 )
-def test_limits_of_time_truncate_and_deaths_and_what_callbacks_judge_terminate(
+def test_simulator_truncates_at_its_time_limit_and_terminates_at_deaths_and_by_callbacks(
     options: Any, steps: int, ends: tuple[bool, bool]
 ) -> None:
     assert played(made(**options), steps)[2:4] == ends
 
 
-def test_a_limit_counts_from_the_last_reset() -> None:
+def test_simulators_time_limit_counts_from_the_last_reset() -> None:
     env = made(limit=2)
     played(env, 1)
     assert played(env, 2)[2:4] == (False, True)
 
 
-def test_a_failed_engine_raises_instead_of_showing_what_was_made_up() -> None:
+def test_simulator_with_a_failed_engine_raises_instead_of_showing_made_up_images() -> None:
     env = made(end={1: {"terminated": True, "truncated": True, "info": {"error": "Connection timed out!"}}})
     with pytest.raises(EnvError, match="engine has failed: Connection timed out!"):
         played(env, 1)
 
 
-def test_images_that_are_not_square_are_refused() -> None:
+def test_simulator_with_images_that_are_not_square_is_refused() -> None:
     with pytest.raises(RefusedError, match=r"only squares are safe, got \(4, 8\)"):
         made(height=8)
 
@@ -247,11 +247,11 @@ def test_the_last_image_can_be_rendered_and_closing_closes_the_simulator() -> No
     assert env._sim.taken[-1] == "closed"
 
 
-def test_a_generator_that_asks_at_the_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_whose_generator_asks_at_the_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(RefusedError, match="asks a question at the terminal; it must not: nobody is there to answer"):
         make({"id": "", "generator": f"{__name__}:asks", "kwargs": {}, "wrappers": DEFAULTS})
 
 
-def test_no_engine_is_missed_where_nothing_of_minestudio_was_asked_for() -> None:
+def test_environment_without_minestudio_does_not_look_for_its_engine() -> None:
     assert minestudio_jar.missing() == ""

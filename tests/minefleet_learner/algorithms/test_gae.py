@@ -41,7 +41,7 @@ def computed(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
 
 
 @given(STEPS, SHARE, SHARE)
-def test_advantages_equal_the_double_sum_on_random_shapes_cuts_and_masks(
+def test_gae_equals_the_double_sum_on_random_shapes_cuts_and_masks(
     steps: Steps, discount: float, gae_lambda: float
 ) -> None:
     got, expected = computed(steps.spoilt(), discount, gae_lambda), definition(steps, discount, gae_lambda)
@@ -49,7 +49,7 @@ def test_advantages_equal_the_double_sum_on_random_shapes_cuts_and_masks(
 
 
 @given(fragmented(), SHARE, SHARE)
-def test_chained_fragments_equal_the_double_sum_over_runs_without_gaps_in_any_order(
+def test_gae_of_chained_fragments_equals_the_double_sum_in_any_order(
     cut: Fragmented, discount: float, gae_lambda: float
 ) -> None:
     got = chain(
@@ -69,7 +69,7 @@ def test_chained_fragments_equal_the_double_sum_over_runs_without_gaps_in_any_or
                 assert not got[index, len(places) :].any()
 
 
-def test_an_infinity_in_one_episode_does_not_reach_the_one_before() -> None:
+def test_gae_with_an_infinity_in_one_episode_leaves_the_one_before_finite() -> None:
     steps = random_steps(1, 2, 9, cuts=0.0)
     steps = replace(steps, mask=torch.ones_like(steps.mask))
     steps.terminated[:, 4] = True
@@ -80,7 +80,7 @@ def test_an_infinity_in_one_episode_does_not_reach_the_one_before() -> None:
     assert spoilt[:, 5].isinf().all()
 
 
-def test_without_a_mask_every_step_counts() -> None:
+def test_gae_without_a_mask_counts_every_step() -> None:
     steps = random_steps(3, 4, 15)
     whole = replace(steps, mask=torch.ones_like(steps.mask))
     without = generalized_advantages(
@@ -89,7 +89,7 @@ def test_without_a_mask_every_step_counts() -> None:
     torch.testing.assert_close(without, definition(whole, 0.9, 0.8), rtol=0, atol=1e-9)
 
 
-def test_lambda_one_gives_the_return_minus_the_value() -> None:
+def test_gae_with_lambda_one_is_the_return_minus_the_value() -> None:
     reward, value = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.5, 0.25, 0.125]])
     no, end = torch.zeros(1, 3, dtype=torch.bool), torch.tensor([[False, False, True]])
     advantage = generalized_advantages(reward, value, value.roll(-1, 1), end, no, discount=0.5, gae_lambda=1.0)
@@ -97,7 +97,7 @@ def test_lambda_one_gives_the_return_minus_the_value() -> None:
 
 
 @pytest.mark.parametrize(("length", "missing"), [(1, 0.94), (8, 0.77), (16, 0.62), (32, 0.42), (64, 0.24), (128, 0.12)])
-def test_what_a_cut_takes_from_advantages_where_values_know_nothing(length: int, missing: float) -> None:
+def test_gae_of_a_cut_fragment_with_zero_values_lacks_a_share_of_an_endless_ones(length: int, missing: float) -> None:
     """The numbers of docs/different-speeds.md: the mean over a fragment, of what an endless one would show."""
     discount, gae_lambda, steps = 0.99, 0.95, 1024
     reward, value, never = torch.ones(1, steps), torch.zeros(1, steps), torch.zeros(1, steps, dtype=torch.bool)
@@ -110,7 +110,7 @@ def test_what_a_cut_takes_from_advantages_where_values_know_nothing(length: int,
     assert (1 - got / endless).item() == pytest.approx(missing, abs=0.005)
 
 
-def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
+def test_gae_bootstraps_a_truncated_step_and_not_a_terminated_one() -> None:
     reward, value, next_value = torch.tensor([[1.0]]), torch.tensor([[10.0]]), torch.tensor([[100.0]])
     yes, no = torch.tensor([[True]]), torch.tensor([[False]])
     cut = generalized_advantages(reward, value, next_value, no, yes, discount=0.5, gae_lambda=0.95)
@@ -118,7 +118,7 @@ def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
     assert (cut.item(), ended.item()) == (41.0, -9.0)
 
 
-def test_other_shapes_are_refused_with_the_shapes_in_the_message() -> None:
+def test_gae_of_other_shapes_is_refused_with_the_shapes_in_the_message() -> None:
     good, bad = torch.zeros(2, 3), torch.zeros(2, 4)
     no = torch.zeros(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"\(2, 3\), \(2, 4\)"):

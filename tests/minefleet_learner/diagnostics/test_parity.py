@@ -100,7 +100,7 @@ def fleet(
 
 @pytest.mark.parametrize("wire", ["keep", "bfloat16"])
 @pytest.mark.parametrize(("env", "policy"), [(CORRIDOR, GRU), (CARTPOLE, GRU), (CARTPOLE, PLAIN)])
-def test_a_healthy_run_stays_below_the_bound_over_thousands_of_steps(
+def test_parity_of_actor_and_learner_stays_below_the_bound_over_thousands_of_steps(
     env: EnvConfig, policy: PolicyConfig, wire: str
 ) -> None:
     steps = 0
@@ -115,7 +115,7 @@ def test_a_healthy_run_stays_below_the_bound_over_thousands_of_steps(
     assert steps == 30 * 2 * LENGTH
 
 
-def test_the_probe_knows_what_was_acted_by_also_after_the_learner_has_moved_on() -> None:
+def test_parity_probe_compares_with_the_acting_version_after_the_learner_has_moved_on() -> None:
     with fleet() as made:
         made.player.swap(made.publish(), made.version)
         named = made.player.play()
@@ -204,7 +204,7 @@ FAULTS: dict[str, tuple[MakeInference, Callable[[Fleet], Named], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_stops_the_run_and_is_suspected(fault: str) -> None:
+def test_parity_probe_stops_the_run_at_a_planted_fault_and_names_the_suspect(fault: str) -> None:
     make, act, suspected = FAULTS[fault]
     with fleet(make=make) as made:
         batch = collate(act(made))
@@ -214,19 +214,19 @@ def test_a_planted_fault_stops_the_run_and_is_suspected(fault: str) -> None:
     assert "of slot-" in str(raised.value) and f"by version {made.version}," in str(raised.value)
 
 
-def test_a_dtype_other_than_declared_stops_the_run() -> None:
+def test_parity_probe_stops_the_run_at_a_dtype_other_than_declared() -> None:
     with fleet(dtype=torch.bfloat16) as made, pytest.raises(ParityError, match=r"worker_config\.dtype"):
         made.probe.compare(collate(acted(made)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_bound_of_a_declared_dtype_lets_it_pass(dtype: torch.dtype) -> None:
+def test_parity_probe_passes_a_declared_dtype(dtype: torch.dtype) -> None:
     with fleet(dtype=dtype, bound=BOUNDS[str(dtype).removeprefix("torch.")]) as made:
         parity = made.probe.compare(collate(acted(made)))
         assert max(parity.logp, parity.value) > BOUND
 
 
-def test_the_message_names_the_step_and_both_numbers() -> None:
+def test_parity_error_names_the_step_and_both_numbers() -> None:
     with fleet() as made:
         named = acted(made)
         fragment = named[1][1]
@@ -237,7 +237,7 @@ def test_the_message_names_the_step_and_both_numbers() -> None:
             made.probe.compare(collate(named))
 
 
-def test_steps_are_compared_for_as_long_as_the_first_version_acted() -> None:
+def test_parity_probe_compares_steps_as_long_as_the_first_version_acted() -> None:
     with fleet() as made:
         named = acted(made)
         version, other = made.version, made.version + 1
@@ -249,7 +249,7 @@ def test_steps_are_compared_for_as_long_as_the_first_version_acted() -> None:
         assert made.probe.compare(collate([(named[0][0], mixed)])).steps == 12
 
 
-def test_what_a_newer_version_may_have_valued_is_not_compared() -> None:
+def test_parity_probe_skips_values_that_a_newer_version_may_have_computed() -> None:
     with fleet() as made:
         (name, fragment), *_ = acted(made)
         fragment = replace(fragment, terminated=np.zeros(LENGTH, np.bool_))
@@ -260,7 +260,7 @@ def test_what_a_newer_version_may_have_valued_is_not_compared() -> None:
         assert made.probe.compare(collate([(name, fragment)])).steps == LENGTH
 
 
-def test_values_that_float32_cannot_resolve_are_not_held_against_actors() -> None:
+def test_parity_probe_tolerates_differences_that_float32_cannot_resolve() -> None:
     with fleet() as made:
         norm = made.updater.policy.value_norm
         norm.mean.fill_(1e4)
@@ -268,7 +268,7 @@ def test_values_that_float32_cannot_resolve_are_not_held_against_actors() -> Non
         assert made.probe.compare(collate(acted(made))).value > BOUND
 
 
-def test_what_is_not_finite_is_left_to_the_update() -> None:
+def test_parity_probe_leaves_values_that_are_not_finite_to_the_update() -> None:
     with fleet() as made:
         (name, fragment), *_ = acted(made)
         fragment.behaviour_logp[3] = math.nan
@@ -276,7 +276,7 @@ def test_what_is_not_finite_is_left_to_the_update() -> None:
         assert made.probe.compare(collate([(name, fragment)])).logp < BOUND
 
 
-def test_iterations_without_a_step_to_compare_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_parity_probe_counts_and_logs_iterations_without_a_step_to_compare(caplog: pytest.LogCaptureFixture) -> None:
     with fleet() as made, caplog.at_level(logging.WARNING):
         named = acted(made)
         unknown = [(name, replace(one, policy_version=one.policy_version + 9)) for name, one in named]
@@ -287,7 +287,7 @@ def test_iterations_without_a_step_to_compare_are_counted_and_said(caplog: pytes
         assert made.probe.compare(collate(named)).unprobed == 0
 
 
-def test_a_fragment_that_an_older_version_began_is_not_compared_with_the_one_that_went_on() -> None:
+def test_parity_probe_skips_a_fragment_whose_first_step_is_of_an_older_version() -> None:
     with fleet() as made:
         (name, fragment), *_ = acted(made)
         began = fragment.policy_version.copy()

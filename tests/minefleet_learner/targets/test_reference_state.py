@@ -48,7 +48,7 @@ def state_after(policy: Policy, fragments: list[Fragment]) -> torch.Tensor:
 
 @pytest.mark.parametrize("ends", [(), (3,)])
 @pytest.mark.parametrize("parts", [[(0, 1, 2)], [(2, 0, 1)], [(0,), (1,), (2,)], [(0, 1), (2, 1)]])
-def test_a_state_is_carried_along_its_stream_within_a_batch_and_from_batch_to_batch(
+def test_reference_state_is_carried_along_its_stream_within_a_batch_and_to_the_next(
     make_fragment: Make, make_policy: MakePolicy, ends: tuple[int, ...], parts: list[tuple[int, ...]]
 ) -> None:
     policy, fragments = make_policy(GRU), stream_of(make_fragment, 3, truncated=ends)
@@ -58,7 +58,9 @@ def test_a_state_is_carried_along_its_stream_within_a_batch_and_from_batch_to_ba
     torch.testing.assert_close(starts[parts[-1].index(2)], state_after(policy, fragments[:2]), rtol=0, atol=1e-6)
 
 
-def test_without_the_fragment_before_the_stored_state_serves(make_fragment: Make, make_policy: MakePolicy) -> None:
+def test_reference_state_without_the_fragment_before_is_the_stored_one(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
     fragments = stream_of(make_fragment, 4)
     carrier = make_carrier(make_policy(GRU))
     carrier.starts(batch_of(fragments, 0, 1))
@@ -66,7 +68,7 @@ def test_without_the_fragment_before_the_stored_state_serves(make_fragment: Make
         assert torch.equal(carrier.starts(batch)["gru"], batch.recurrent_state["gru"])
 
 
-def test_fragments_of_several_lengths_and_streams_do_not_disturb_each_other(
+def test_reference_states_of_streams_of_several_lengths_are_independent(
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
     policy, carrier = make_policy(GRU), make_carrier(make_policy(GRU))
@@ -77,7 +79,7 @@ def test_fragments_of_several_lengths_and_streams_do_not_disturb_each_other(
         torch.testing.assert_close(starts[row + 1], state_after(policy, [alone]), rtol=0, atol=1e-6)
 
 
-def test_what_is_kept_is_bounded_and_the_stream_unseen_for_longest_goes_first(
+def test_reference_state_cache_is_bounded_and_forgets_the_stream_unseen_for_longest(
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
     carrier, fragments = make_carrier(make_policy(GRU), most_bytes=2 * GRU * 4), stream_of(make_fragment, 1)

@@ -52,7 +52,7 @@ def test_a_lease_is_expected_to_close_as_late_after_the_last_one_as_those_before
     assert over is not None and (over.closes_in_s, over.at_most_in_s) == ((0, 0), 0)
 
 
-def test_leases_that_are_irregular_are_expected_to_close_as_soon_as_one_in_four_does() -> None:
+def test_irregular_leases_are_expected_to_close_as_soon_as_one_in_four_does() -> None:
     clock = LeaseClock(max_staleness=1)
     now = answers(clock, [0.0, 2.0] * 4)
     closing = clock.forecast(now)
@@ -60,7 +60,7 @@ def test_leases_that_are_irregular_are_expected_to_close_as_soon_as_one_in_four_
     assert closing.closes_in_s == pytest.approx((0.0, 2.0 - (1 - EARLY)))
 
 
-def test_the_window_is_the_shortest_time_from_a_version_to_the_last_lease_that_may_hold_what_it_acted() -> None:
+def test_forecast_window_is_the_shortest_from_a_version_to_the_last_lease_that_may_hold_it() -> None:
     clock = LeaseClock(max_staleness=1)
     now = answers(clock, [2.0, 1.0, 3.0])
     closing = clock.forecast(now)
@@ -69,7 +69,7 @@ def test_the_window_is_the_shortest_time_from_a_version_to_the_last_lease_that_m
     assert closing.longest_s == pytest.approx(2.0 + MIN_PATIENCE * 2.0)
 
 
-def test_what_leases_wait_for_is_not_taken_for_the_pace_of_the_run() -> None:
+def test_forecast_does_not_take_waits_for_slow_streams_for_the_pace_of_the_run() -> None:
     clock = LeaseClock(max_staleness=1)
     now = answers(clock, [1.0] * 4, waits=0.7)
     closing = clock.forecast(now)
@@ -77,7 +77,7 @@ def test_what_leases_wait_for_is_not_taken_for_the_pace_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(("slow", "patience"), [(0, MIN_PATIENCE), (1, 0.12), (45, MAX_PATIENCE), (100, MAX_PATIENCE)])
-def test_the_more_streams_are_slow_the_longer_leases_wait(slow: int, patience: float) -> None:
+def test_lease_call_waits_for_its_chunks_the_longer_the_more_streams_are_slow(slow: int, patience: float) -> None:
     clock = LeaseClock(max_staleness=0)
     clock.be_patient(slow, 100)
     now = answers(clock, [1.0] * 4)
@@ -98,7 +98,7 @@ def iterate(world: Any, iterations: int, interval_s: float = 1.0) -> None:
         world.hear(version + 1)
 
 
-def test_a_lease_waits_for_a_chunk_that_would_be_too_stale_for_the_next_one_but_not_for_ever(make_world: Any) -> None:
+def test_lease_call_waits_for_a_chunk_too_stale_for_the_next_one_but_not_for_ever(make_world: Any) -> None:
     for comes in (True, False):
         world = make_world(max_staleness=1, least_steps=8, chunk_steps=64)
         iterate(world, 4)
@@ -118,7 +118,7 @@ def test_a_lease_waits_for_a_chunk_that_would_be_too_stale_for_the_next_one_but_
         assert world.lease(version, 2)
 
 
-def test_a_lease_does_not_wait_for_what_cannot_come_in_time(make_world: Any) -> None:
+def test_lease_call_does_not_wait_for_a_chunk_that_cannot_come_in_time(make_world: Any) -> None:
     world = make_world(max_staleness=0, least_steps=8)
     iterate(world, 4)
     version = world.learner.version
@@ -129,7 +129,7 @@ def test_a_lease_does_not_wait_for_what_cannot_come_in_time(make_world: Any) -> 
     assert world.lease(version, 2)
 
 
-def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world: Any) -> None:
+def test_permit_of_a_stream_that_is_too_slow_is_refused_and_may_be_tried_again_later(make_world: Any) -> None:
     world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
     for name in ("slow", "fast"):
         world.say(name, 0, step_s=1.0 if name == "slow" else 0.01)
@@ -151,7 +151,7 @@ def test_a_stream_that_is_too_slow_is_refused_and_may_try_again_later(make_world
     assert ask("slow", 1).granted
 
 
-def test_a_chunk_may_take_as_long_as_streams_that_are_clearly_faster_leave_it_and_a_quarter_more_than_theirs(
+def test_longest_chunk_follows_from_the_window_and_the_clearly_faster_streams(
     make_world: Any,
 ) -> None:
     world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=1000)
@@ -167,7 +167,7 @@ def test_a_chunk_may_take_as_long_as_streams_that_are_clearly_faster_leave_it_an
     assert streams.longest_chunk_s(CLOSING._replace(window_s=40.0, interval_s=2.0)) > 32 * 0.1
 
 
-def test_where_the_learner_sets_the_pace_slow_streams_have_no_more_than_the_window(make_world: Any) -> None:
+def test_longest_chunk_is_the_window_where_the_learner_sets_the_pace(make_world: Any) -> None:
     world = make_world(max_staleness=1, chunk_steps=32, steps_per_iteration=100)
     streams, closing = world.replay.transactions.streams, CLOSING._replace(window_s=8.0, interval_s=4.0)
     world.say("slow", 0, step_s=0.2)
@@ -177,7 +177,7 @@ def test_where_the_learner_sets_the_pace_slow_streams_have_no_more_than_the_wind
     assert streams.longest_chunk_s(closing) == pytest.approx((8.0 * 1.5 - 4.0 - WAYS_S) / SLACK)
 
 
-def test_a_grant_takes_no_more_room_than_its_stream_can_fill_in_time(make_world: Any) -> None:
+def test_permit_takes_no_more_room_than_its_stream_can_fill_in_time(make_world: Any) -> None:
     world = make_world(max_staleness=0, least_steps=8, chunk_steps=32, steps_per_iteration=64)
     iterate(world, 6)
     before = world.figure("coming_steps")
