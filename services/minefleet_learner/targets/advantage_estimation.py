@@ -14,6 +14,7 @@ from minefleet.core.tree import Tree
 from minefleet.policies import Policy
 from minefleet_learner.algorithms.advantages import chain, chain_vtrace
 from minefleet_learner.data.batch import Batch
+from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.minibatch_sampling import sequences
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.forward_passes import (
@@ -30,8 +31,11 @@ from minefleet_learner.targets.sequence_states import StartCollector
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimates:
-    """[B, T] float32 each; 0 at padding."""
+    """A rank's part of an iteration, before it is trained on; [B, T] float32 each where not said, 0 at padding."""
 
+    batch: Batch
+    trained: Tensor
+    """[B, T] bool, False at padding and at steps that only warm the state up."""
     value: Tensor
     """V(sₜ) in reward units."""
     advantage: Tensor
@@ -42,16 +46,6 @@ class Estimates:
     """ln π(aₜ|sₜ) under the weights at the start of the iteration; None where no pass was made for it."""
     start: Tree
     """Tree of [B, W, ...] on the CPU: the states before `sequences`; {} where no pass was made, or none is wanted."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankBatch:
-    """A rank's part of an iteration, before it is trained on."""
-
-    batch: Batch
-    estimates: Estimates
-    trained: Tensor
-    """[B, T] bool, False at padding and at steps that only warm the state up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,10 +63,11 @@ class Recomputed:
 
 
 @torch.no_grad()
-def estimate(policy: Policy, batch: Batch, config: TrainConfig) -> Estimates:
+def estimate(policy: Policy, batch: Batch, config: TrainConfig, *, burn_in: int = 0) -> Estimates:
     """Estimates advantages over chained fragments, with the values that `gae_values` names.
 
     The weights are asked once, for values and log-probabilities together; with recorded values and `clip`, not at all.
+    The first `burn_in` steps of a fragment are not trained on.
     """
     asked = config.gae_values == "recomputed" or config.off_policy != "clip"
     current = recompute(policy, batch, config) if asked else None
@@ -88,6 +83,8 @@ def estimate(policy: Policy, batch: Batch, config: TrainConfig) -> Estimates:
         advantage = chain(batch.names, **steps, discount=config.discount, gae_lambda=config.gae_lambda)
         target = advantage + value
     return Estimates(
+        batch=batch,
+        trained=batch.mask & ~burned_in(batch.first, burn_in),
         value=value,
         advantage=advantage,
         target=target,

@@ -15,7 +15,7 @@ from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import StepTargets, normalize
 from minefleet_learner.data.batch import Batch, Name, subset
 from minefleet_learner.data.minibatch_sampling import Pieces, cut, sequences, windows
-from minefleet_learner.targets.advantage_estimation import Estimates, RankBatch
+from minefleet_learner.targets.advantage_estimation import Estimates
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.forward_passes import PASS_STEPS, gather, has_memory
 from minefleet_learner.targets.reference_state import ReferenceStateCache
@@ -83,10 +83,9 @@ class Preparer:
         self._config = config
         self._has_memory = has_memory(policy)
 
-    def prepare(self, part: RankBatch, before: BatchStats) -> Prepared:
+    def prepare(self, part: Estimates, before: BatchStats) -> Prepared:
         """Changes units, and cuts fragments into what minibatches are drawn from."""
-        batch, estimates, norm = part.batch, part.estimates, self._policy.value_norm
-        advantage = estimates.advantage
+        batch, advantage, norm = part.batch, part.advantage, self._policy.value_norm
         if self._config.normalize_advantage_full_batch:
             advantage = normalize(advantage, part.trained, before.advantage)
         parts = self._windows(part.trained.shape[1])
@@ -98,14 +97,14 @@ class Preparer:
         return Prepared(
             batch=batch,
             pieces=pieces,
-            start=self._starts(self._policy, batch, pieces, parts, state={}, before=estimates.start),
+            start=self._starts(self._policy, batch, pieces, parts, state={}, before=part.start),
             reference_start=reference_start,
             targets=StepTargets(
                 behaviour_logp=batch.behaviour_logp,
-                proximal_logp=self._proximal_logp(batch, estimates),
+                proximal_logp=self._proximal_logp(part),
                 advantage=advantage,
-                value_target=norm.normalize(estimates.target),
-                anchor_value=norm.normalize(estimates.value),
+                value_target=norm.normalize(part.target),
+                anchor_value=norm.normalize(part.value),
             ),
         )
 
@@ -147,11 +146,11 @@ class Preparer:
         row, window = pieces.row.cpu(), pieces.window.cpu()
         return tree_map(lambda leaf: leaf[row, window], before)
 
-    def _proximal_logp(self, batch: Batch, estimates: Estimates) -> Tensor:
+    def _proximal_logp(self, part: Estimates) -> Tensor:
         """[B, T] of the policy from which the update may not go far: with `clip`, the behaviour policy."""
-        if self._config.off_policy == "clip" or estimates.proximal_logp is None:
-            return batch.behaviour_logp
-        return estimates.proximal_logp
+        if self._config.off_policy == "clip" or part.proximal_logp is None:
+            return part.batch.behaviour_logp
+        return part.proximal_logp
 
     def _windows(self, length: int) -> list[slice]:
         """The parts that fragments are cut into."""

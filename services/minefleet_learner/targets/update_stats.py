@@ -11,7 +11,7 @@ from minefleet.policies.layers.moments import Moments, moments_of
 from minefleet_learner.algorithms.importance_weights import Weights, weigh
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.distributed.ranks import Ranks
-from minefleet_learner.targets.advantage_estimation import RankBatch
+from minefleet_learner.targets.advantage_estimation import Estimates
 from minefleet_learner.targets.update_report import UpdateReport
 
 
@@ -35,15 +35,14 @@ class BatchStats:
         return 1 - float(self.error.variance) / total if total > 0 else 0.0
 
 
-def measure_batch(part: RankBatch | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
+def measure_batch(part: Estimates | None, ranks: Ranks, device: torch.device, log_ratio_range: float) -> BatchStats:
     """Measures the batch of all ranks; `part` is this one's, on its device. Every rank calls it."""
     rows, weights, burned_in = torch.zeros(0, 4, device=device), Weights(), 0
     if part is not None:
-        estimates, batch = part.estimates, part.batch
-        columns = (estimates.target, estimates.advantage, estimates.value, estimates.target - estimates.value)
-        rows, burned_in = torch.stack(columns, -1)[part.trained], int((batch.mask & ~part.trained).sum())
-        if estimates.proximal_logp is not None:
-            weights = weigh(estimates.proximal_logp - batch.behaviour_logp, part.trained, log_ratio_range)
+        columns = (part.target, part.advantage, part.value, part.target - part.value)
+        rows, burned_in = torch.stack(columns, -1)[part.trained], int((part.batch.mask & ~part.trained).sum())
+        if part.proximal_logp is not None:
+            weights = weigh(part.proximal_logp - part.batch.behaviour_logp, part.trained, log_ratio_range)
     whole = ranks.merge(moments_of(rows))
     sums = torch.tensor([burned_in, weights.steps, weights.total, weights.squares], dtype=torch.float64)
     ranks.sum([sums])

@@ -27,10 +27,9 @@ from minefleet.config import TrainConfig
 from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import PPOLoss
 from minefleet_learner.data.batch import Batch, Name, subset
-from minefleet_learner.data.burn_in import burned_in
 from minefleet_learner.data.minibatch_sampling import draw
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, RanksError
-from minefleet_learner.targets.advantage_estimation import Estimates, RankBatch, estimate
+from minefleet_learner.targets.advantage_estimation import Estimates, estimate
 from minefleet_learner.targets.epoch_data import Prepared, Preparer
 from minefleet_learner.targets.forward_passes import acted_on, has_memory
 from minefleet_learner.targets.reference_state import build_carrier
@@ -97,7 +96,7 @@ class Updater:
         if rates.renews_reference:
             self.refer_to_current()
         self.policy.eval()
-        part = None if batch is None else self._estimated(batch)
+        part = None if batch is None else estimate(self._runner, batch, self._config, burn_in=self.burn_in)
         bad = self._survey(part, rates)
         if bad:
             self._stepper.leave_out(bad)
@@ -116,16 +115,9 @@ class Updater:
             self.policy.obs_norm.absorb([self._ranks.merge(one) for one in self.policy.obs_norm.moments_of(pieces)])
         return report
 
-    def _estimated(self, batch: Batch) -> RankBatch:
-        return RankBatch(
-            batch=batch,
-            estimates=estimate(self._runner, batch, self._config),
-            trained=batch.mask & ~burned_in(batch.first, self.burn_in),
-        )
-
-    def _survey(self, part: RankBatch | None, rates: Rates) -> list[Name]:
+    def _survey(self, part: Estimates | None, rates: Rates) -> list[Name]:
         """The fragments of all ranks that cannot be trained on."""
-        rows = [] if part is None else not_finite(part.batch, part.estimates)
+        rows = [] if part is None else not_finite(part)
         bad = [] if part is None else [part.batch.names[row] for row in rows]
         if part is not None and rows:
             self._report_bad_step(BadStep(batch=subset(part.batch, torch.tensor(rows)), rates=rates))
@@ -256,19 +248,19 @@ class BadStep:
 Dump: TypeAlias = Callable[[Updater, BadStep], None]
 
 
-def not_finite(batch: Batch, estimates: Estimates) -> list[int]:
+def not_finite(part: Estimates) -> list[int]:
     """The rows with a step that cannot be trained on. Targets are squared: statistics take their second moments."""
-    bad = [~torch.isfinite(tensor) & batch.mask for tensor in judged(batch, estimates).values()]
+    bad = [~torch.isfinite(tensor) & part.batch.mask for tensor in judged(part).values()]
     return torch.nonzero(torch.stack(bad).any(0).any(1)).flatten().tolist()
 
 
-def judged(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
+def judged(part: Estimates) -> dict[str, Tensor]:
     """The tensors that must be finite, [B, T] each."""
-    proximal = {} if estimates.proximal_logp is None else {"proximal_logp": estimates.proximal_logp}
+    proximal = {} if part.proximal_logp is None else {"proximal_logp": part.proximal_logp}
     return {
-        "reward": batch.reward,
-        "behaviour_logp": batch.behaviour_logp,
-        "value": estimates.value,
-        "target squared": estimates.target.square(),
+        "reward": part.batch.reward,
+        "behaviour_logp": part.batch.behaviour_logp,
+        "value": part.value,
+        "target squared": part.target.square(),
         **proximal,
     }

@@ -8,7 +8,7 @@ import torch
 from minefleet.core.fragment import Fragment
 from minefleet_learner.data.batch import collate
 from minefleet_learner.distributed.ranks import SINGLE_RANK
-from minefleet_learner.targets.advantage_estimation import Estimates, RankBatch
+from minefleet_learner.targets.advantage_estimation import Estimates
 from minefleet_learner.targets.update_stats import BatchStats, measure_batch
 
 
@@ -17,8 +17,16 @@ def look(make_fragment: Callable[..., Fragment]) -> Callable[[torch.Tensor, torc
     batch = collate([(("s", number), make_fragment(number, 5 + number)) for number in range(4)])
 
     def look(value: torch.Tensor, target: torch.Tensor) -> BatchStats:
-        estimates = Estimates(value=value, advantage=target - value, target=target, proximal_logp=None, start={})
-        part = RankBatch(batch=batch, estimates=estimates, trained=batch.mask)
+        advantage = target - value
+        part = Estimates(
+            batch=batch,
+            trained=batch.mask,
+            value=value,
+            advantage=advantage,
+            target=target,
+            proximal_logp=None,
+            start={},
+        )
         return measure_batch(part, SINGLE_RANK, torch.device("cpu"), 50.0)
 
     return look
