@@ -35,7 +35,8 @@ class ServedPool(HostedPool):
         super().start()
         servicer = WorldsServicer()
         servicer.pool = self
-        interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry()), Access(NOTHING))
+        self._registry = CollectorRegistry()
+        interceptor = RpcInterceptor(RpcMetrics(self._registry), Access(NOTHING))
         self._server = grpc.server(ThreadPoolExecutor(8), interceptors=[interceptor], options=SERVER_OPTIONS)
         worlds_service_pb2_grpc.add_WorldsServiceServicer_to_server(servicer, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -44,6 +45,12 @@ class ServedPool(HostedPool):
     def close(self) -> None:
         super().close()
         self._server.stop(None).wait()
+
+    @property
+    def ended(self) -> int:
+        """Number of streams that the server has ended."""
+        samples = [sample for family in self._registry.collect() for sample in family.samples]
+        return sum(int(sample.value) for sample in samples if sample.name == "grpc_server_handled_total")
 
     @property
     def is_full(self) -> bool:

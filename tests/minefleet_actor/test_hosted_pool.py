@@ -5,6 +5,7 @@ That a host's environments otherwise play as an actor's own is in test_pool.
 
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from tests.proxy import Proxy
 from tests.role_process import TIMEOUT_S, wait_for
 
 from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.core.schema import Schema
 from minefleet.envs import make, schema_of
+from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.rpc.tensor_compression import PACKINGS, pack_bytes, unpack_bytes
 from minefleet.v1 import tensor_pb2
-from minefleet.v1.worlds_service_pb2 import Result
-from minefleet_actor.pool import Kind, Pool
+from minefleet.v1.worlds_service_pb2 import Hello, Result
+from minefleet_actor.pool import EnvGaveUpError, Kind, Pool
 
 ALL = np.arange(2)
 NONE = tensor_pb2.CODEC_NONE
@@ -168,10 +171,13 @@ def test_a_host_out_of_reach_is_given_up_and_returns_with_its_environments(tmp_p
         (Result(obs=obs_of()[:1], codec=NONE), "an observation has 2 arrays, got 1"),
         (Result(obs=[b"123", obs_of()[1]], codec=NONE), "holds 3 bytes, its shape needs 8"),
         (Result(obs=obs_of()), "unknown codec"),
+        (Result(obs=[bytes(50), obs_of()[1]], codec=tensor_pb2.CODEC_LZ4), "is no LZ4 frame"),
         (Result(failure="boredom"), "there is no failure 'boredom'"),
+        (Result(obs=obs_of(), codec=NONE, task="x" * 2**18), "may take 131072 bytes"),
+        (None, "must hold results"),
     ],
 )
-def test_a_host_that_talks_nonsense_is_cut_off_and_told_why(served: Any, result: Result, why: str) -> None:
+def test_a_host_that_talks_nonsense_is_cut_off_and_told_why(served: Any, result: Result | None, why: str) -> None:
     with words(served.address) as host:
         host.hello()
         begin(served, host)
@@ -179,7 +185,7 @@ def test_a_host_that_talks_nonsense_is_cut_off_and_told_why(served: Any, result:
         served.wait(0.0)
         (command,) = host.commands()
         assert np.frombuffer(command.actions[0], np.int64) == Act.GO_ON
-        host.say(result)
+        host.say(*([result] if result else []))
         assert why in text_of(served)
         with pytest.raises(grpc.RpcError, match=why):
             host.commands()
@@ -217,6 +223,80 @@ def test_a_result_that_nobody_asked_for_ends_the_stream(served: Any) -> None:
         begin(served, host)
         host.say(Result(obs=obs_of(), codec=NONE))
         assert "was not asked for anything" in text_of(served)
+
+
+def test_a_host_that_floods_the_actor_leaves_no_thread(served: Any) -> None:
+    with words(served.address) as host:
+        host.hello()
+        begin(served, host)
+        for _ in range(100):
+            host.say(Result(obs=obs_of(), codec=NONE))
+        assert "was not asked for anything" in text_of(served)
+        wait_for(lambda: "words" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_host_that_reads_no_commands_is_cut_off_and_leaves_no_thread(served: Any) -> None:
+    with words(served.address) as host:
+        host.hello()
+        begin(served, host)
+        for _ in range(2_000):
+            served.step(ALL[:1], np.array([Act.GO_ON]))
+            served.wait(0.0)
+            host.say(Result(obs=obs_of(), codec=NONE))
+            ready = results(served, {0})[0]
+            if ready.failures:
+                break
+        assert "that have not been read" in ready.failures[0].text
+        wait_for(lambda: served.ended == 1)
+
+
+def test_a_caller_that_says_nothing_is_sent_away(served: Any) -> None:
+    with words(served.address) as host, pytest.raises(grpc.RpcError) as end:
+        next(host.answers)
+    assert isinstance(end.value, grpc.Call) and end.value.code() == grpc.StatusCode.CANCELLED
+
+
+def test_a_host_that_came_unnoticed_before_the_pool_closed_is_let_go(served: Any) -> None:
+    link = served.join(Hello(name="late\n", worlds=1, wire_version=WIRE_VERSION), lambda: None)
+    assert link.name == "late"
+    served.close()
+    sent = threading.Thread(target=lambda: list(link.responses()), daemon=True)
+    sent.start()
+    sent.join(TIMEOUT_S)
+    assert not sent.is_alive()
+
+
+def test_worlds_that_all_fail_again_and_again_end_the_actor_and_not_their_host(tmp_path: Path) -> None:
+    pool = opened(ServedPool, tmp_path, max_consecutive_failures=1)
+    try:
+        with words(pool.address) as host:
+            host.hello(2)
+            pool.reset(ALL)
+            pool.wait(0.0)
+            next(host.answers)
+            host.say(Result(failure="exception"), Result(world=1, failure="exception", text="no engine"))
+            with pytest.raises(EnvGaveUpError, match=r"all 2 slots fail.*no engine"):
+                results(pool, {0, 1})
+    finally:
+        pool.close()
+
+
+def test_truths_that_are_neither_0_nor_1_fail_their_world() -> None:
+    leaf = {"kind": "box", "shape": [2], "dtype": "bool", "categories": [], "low": "0.0", "high": "1.0"}
+    move = {"kind": "discrete", "shape": [], "dtype": "int64", "categories": [2], "low": "-inf", "high": "inf"}
+    schema = Schema.from_dict({"obs": {"": leaf}, "action": {"": move}})
+    pool = ServedPool(EnvConfig(), schema, WorkerConfig(num_envs=1), seed=0, actor_index=0)
+    pool.start()
+    try:
+        with words(pool.address) as host:
+            host.hello()
+            pool.reset(ALL[:1])
+            pool.wait(0.0)
+            next(host.answers)
+            host.say(Result(obs=[b"\x01\x02"], codec=NONE))
+            assert "must be of bytes 0 and 1" in text_of(pool)
+    finally:
+        pool.close()
 
 
 def test_a_world_that_is_overdue_is_cut_off_unless_its_host_keeps_time(served: Any) -> None:

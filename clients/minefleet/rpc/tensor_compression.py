@@ -107,7 +107,10 @@ def unpack_bytes(name: str, codec: tensor_pb2.Codec.ValueType, part: Buffer, raw
     if codec == tensor_pb2.CODEC_ZSTD:
         data = _inflate(name, part, raw_bytes)
     elif codec == tensor_pb2.CODEC_LZ4:
-        data = lz4.frame.LZ4FrameDecompressor().decompress(part, max_length=raw_bytes + 1)
+        try:
+            data = lz4.frame.LZ4FrameDecompressor().decompress(part, max_length=raw_bytes + 1)
+        except RuntimeError as error:
+            raise RejectedError(f"tensor {name} is no LZ4 frame: {error}") from error
     elif codec == tensor_pb2.CODEC_NONE:
         data = part
     else:

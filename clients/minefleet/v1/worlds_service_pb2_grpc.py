@@ -57,7 +57,8 @@ class WorldsServiceServicer:
         RESOURCE_EXHAUSTED: every slot of the actor has a world;
         try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
         INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
-        may. UNAVAILABLE: the actor has not started yet, or is ending.
+        may. UNAVAILABLE: the actor has not started yet, or is ending. CANCELLED: no Hello came within 5 s, or the host does not
+        read why it is cut off.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

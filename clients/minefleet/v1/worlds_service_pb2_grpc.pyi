@@ -44,7 +44,8 @@ class WorldsServiceStub:
     RESOURCE_EXHAUSTED: every slot of the actor has a world;
     try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
     INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
-    may. UNAVAILABLE: the actor has not started yet, or is ending.
+    may. UNAVAILABLE: the actor has not started yet, or is ending. CANCELLED: no Hello came within 5 s, or the host does not
+    read why it is cut off.
     """
 
 @_typing.type_check_only
@@ -63,7 +64,8 @@ class WorldsServiceAsyncStub(WorldsServiceStub):
     RESOURCE_EXHAUSTED: every slot of the actor has a world;
     try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
     INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
-    may. UNAVAILABLE: the actor has not started yet, or is ending.
+    may. UNAVAILABLE: the actor has not started yet, or is ending. CANCELLED: no Hello came within 5 s, or the host does not
+    read why it is cut off.
     """
 
 class WorldsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -85,7 +87,8 @@ class WorldsServiceServicer(metaclass=_abc_1.ABCMeta):
         RESOURCE_EXHAUSTED: every slot of the actor has a world;
         try again later. FAILED_PRECONDITION: the actor runs its environments itself, or speaks another wire version.
         INVALID_ARGUMENT: a message is not what was asked for; it says what. DEADLINE_EXCEEDED: a command took longer than it
-        may. UNAVAILABLE: the actor has not started yet, or is ending.
+        may. UNAVAILABLE: the actor has not started yet, or is ending. CANCELLED: no Hello came within 5 s, or the host does not
+        read why it is cut off.
         """
 
 def add_WorldsServiceServicer_to_server(servicer: WorldsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

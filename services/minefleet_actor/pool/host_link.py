@@ -1,10 +1,10 @@
 """One host's stream, as the pool of its actor sees it."""
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Semaphore
 
 import grpc
 import numpy as np
@@ -22,6 +22,8 @@ from minefleet_env.wrappers.masks import allow_nothing, masks_of
 
 MAX_WAITING = 8
 """Messages of a host that may wait for the loop; it is not read from beyond."""
+END_TIMEOUT_S = 5.0
+"""Time in which a host reads why it is cut off."""
 MAX_REWARD = float(np.finfo(np.float32).max)
 Inbox = SimpleQueue["Arrived | None"]
 """Messages of all hosts, and None for `wake`."""
@@ -58,16 +60,21 @@ class HostLink:
     The loop's thread sends and applies; `read` and `responses` belong to threads of the server.
     """
 
-    def __init__(self, name: str, slots: Sequence[int], timeouts_s: Mapping[int, float] | None) -> None:
+    def __init__(
+        self, name: str, slots: Sequence[int], timeouts_s: Mapping[int, float] | None, cancel: Callable[[], object]
+    ) -> None:
         self.name = name
         self.slots = np.asarray(slots, np.intp)
+        self._cancel = cancel
+        """Cancels the stream's call."""
         self._timeouts_s = timeouts_s
         """The longest that each command may take, seconds; None where the host keeps time itself."""
         self._asked = np.zeros(len(slots), np.uint8)
         """[W] uint8, each world's `Command` under way."""
         self._due_s = np.full(len(slots), np.inf)
         self._outbox = SimpleQueue[worlds_service_pb2.PlayResponse | FleetError | None]()
-        self._room = Semaphore(MAX_WAITING)
+        self._room = threading.Semaphore(MAX_WAITING)
+        self._is_over = False
 
     def read(self, requests: Iterable[worlds_service_pb2.PlayRequest], inbox: Inbox) -> None:
         """Passes on what the host says, until the stream ends."""
@@ -75,6 +82,8 @@ class HostLink:
         try:
             for request in requests:
                 self._room.acquire()
+                if self._is_over:
+                    return
                 inbox.put(Arrived(self, request.results))
         except grpc.RpcError:
             pass  # The line broke, or the host died.
@@ -94,8 +103,13 @@ class HostLink:
         self._outbox.put(worlds_service_pb2.PlayResponse(welcome=welcome))
 
     def end(self, error: FleetError | None = None) -> None:
-        """Ends the stream once what was sent before has left."""
+        """Ends the stream once what was sent before has left; a host that does not read it is not waited for."""
+        self._is_over = True
+        self._room.release()  # Nobody applies what still waits.
         self._outbox.put(error)
+        timer = threading.Timer(END_TIMEOUT_S, self._cancel)
+        timer.daemon = True
+        timer.start()
 
     @property
     def idle(self) -> NDArray[np.bool_]:
@@ -133,6 +147,10 @@ class HostLink:
             RejectedError: If they are none that were asked for.
         """
         self._room.release()
+        if not results.results:
+            raise RejectedError("every message after Hello must hold results")
+        if self._outbox.qsize() > len(self.slots):
+            raise RejectedError("commands are answered that have not been read")
         return [self._outcome(result, schema, arrays) for result in results.results]
 
     def _outcome(self, result: worlds_service_pb2.Result, schema: Schema, arrays: Arrays) -> WorldOutcome:
@@ -142,6 +160,8 @@ class HostLink:
         slot, command = int(self.slots[world]), int(self._asked[world])
         if command == Command.NONE:
             raise RejectedError(f"world {world} was not asked for anything")
+        if len(result.task) + sum(map(len, result.metrics)) > MAX_FRAME_BYTES:
+            raise RejectedError(f"task and names of metrics may take {MAX_FRAME_BYTES} bytes")
         self._asked[world], self._due_s[world] = Command.NONE, np.inf
         if result.failure:
             if result.failure not in FAILURES:
@@ -184,6 +204,8 @@ def write_obs(result: worlds_service_pb2.Result, slot: int, schema: Schema, arra
         value = np.frombuffer(unpack_bytes(path, result.codec, data, row[slot].nbytes), row.dtype)
         if row.dtype.kind == "f" and not np.isfinite(value).all():
             raise WorldFailedError(f"observation {path!r} must be finite")
+        if row.dtype == np.bool_ and value.view(np.uint8).max(initial=0) > 1:
+            raise WorldFailedError(f"observation {path!r} must be of bytes 0 and 1")
         if leaf.categories and not ((value >= 0) & (value < leaf.categories)).all():
             raise WorldFailedError(f"observation {path!r} must count categories below {leaf.categories}, got {value}")
         row[slot] = value.reshape(leaf.shape)

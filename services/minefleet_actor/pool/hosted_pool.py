@@ -17,6 +17,7 @@ import json
 import queue
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from minefleet.core.schema import Schema
 from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.v1 import worlds_service_pb2
 from minefleet_actor.pool.failure_log import FailureLog
-from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox
+from minefleet_actor.pool.host_link import Arrived, HostLink, Inbox, WorldOutcome
 from minefleet_actor.pool.pool_interface import Failure, Ready
 from minefleet_actor.pool.process_supervisor import timeouts_s
 from minefleet_actor.pool.slot_table import Pool
@@ -56,8 +57,12 @@ class HostedPool(Pool):
         """Returns at once: hosts may come at any time."""
         self._book.arrays = slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
 
-    def join(self, hello: worlds_service_pb2.Hello) -> HostLink:
+    def join(self, hello: worlds_service_pb2.Hello, cancel: Callable[[], object]) -> HostLink:
         """Gives a host slots. May be called from any thread.
+
+        Args:
+            hello: The host's first message.
+            cancel: Cancels its call, whether it reads or not.
 
         Raises:
             ContractError: If the host speaks another wire version.
@@ -68,18 +73,17 @@ class HostedPool(Pool):
             raise ContractError(f"the host speaks wire version {hello.wire_version}, this actor {WIRE_VERSION}")
         if not hello.worlds:
             raise RejectedError("a host must offer at least one world")
+        name = "".join(filter(str.isprintable, hello.name))[:100]
+        height, width = (self._frame_shape or (0, 0))[:2]
+        welcome = worlds_service_pb2.Welcome(schema=json.dumps(self._schema), frame_height=height, frame_width=width)
         with self._lock:
             slots, self._free = self._free[: hello.worlds], self._free[hello.worlds :]
-        if not slots:
-            raise OverloadedError(f"each of the {self.num_slots} slots of this actor has a world", RETRY_S)
-        link = HostLink(hello.name[:100], slots, None if hello.keeps_time else self._timeouts_s)
-        height, width = (self._frame_shape or (0, 0))[:2]
-        link.welcome(
-            worlds_service_pb2.Welcome(
-                worlds=len(slots), schema=json.dumps(self._schema), frame_height=height, frame_width=width
-            )
-        )
-        self._inbox.put(Arrived(link))
+            if not slots:
+                raise OverloadedError(f"each of the {self.num_slots} slots of this actor has a world", RETRY_S)
+            link = HostLink(name, slots, None if hello.keeps_time else self._timeouts_s, cancel)
+            welcome.worlds = len(slots)
+            link.welcome(welcome)
+            self._inbox.put(Arrived(link))
         return link
 
     @property
@@ -119,7 +123,10 @@ class HostedPool(Pool):
         """Ends every stream. The hosts go on looking for an actor."""
         with self._lock:
             self._free = []
-        for link in self._links:
+        while not self._inbox.empty():  # A host may have come since the last `wait`.
+            if (arrived := self._inbox.get()) is not None:
+                self._links.append(arrived.link)
+        for link in set(self._links):
             link.end()
         self._links = []
         self._book.arrays = slot_arrays.private(self._schema, 0)
@@ -135,16 +142,18 @@ class HostedPool(Pool):
             self._links.append(link)
         elif link in self._links:
             try:
-                self._record(link, arrived.results)
-            except FleetError as error:
+                outcomes = link.apply(arrived.results, self._spaces, self._book.arrays)
+            except RejectedError as error:
                 self._lose(link, Failure("contract", f"host {link.name}: {error}"), error)
+            else:
+                self._record(link, outcomes)
         return False
 
-    def _record(self, link: HostLink, results: worlds_service_pb2.Results) -> None:
+    def _record(self, link: HostLink, outcomes: Sequence[WorldOutcome]) -> None:
         kinds = bytearray(self.num_slots)
         endings: dict[int, EpisodeEnd] = {}
         failures: dict[int, Failure] = {}
-        for outcome in link.apply(results, self._spaces, self._book.arrays):
+        for outcome in outcomes:
             kinds[outcome.slot] = outcome.kind
             if outcome.ending is not None:
                 endings[outcome.slot] = outcome.ending
