@@ -8,34 +8,39 @@ import argparse
 import json
 import logging
 import os
-import queue
 import secrets
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-import grpc
 import numpy as np
 
 from minefleet.config import FleetConfig
-from minefleet.core.errors import EXIT_FAILED, FleetError, UnavailableError
+from minefleet.core.errors import EXIT_FAILED, DeadlineError, FleetError, UnavailableError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
-from minefleet.rpc.channel import WIRE_VERSION, Retrier, StoppedError, bundled, connect
+from minefleet.rpc.channel import WIRE_VERSION, Retrier, StoppedError, connect
 from minefleet.rpc.credentials import HOST, Credentials, read_credentials
-from minefleet.rpc.rpc_errors import translated
 from minefleet.rpc.tensor_compression import PACKINGS, Packing, pack_bytes
 from minefleet.runs.run import from_dict
-from minefleet.v1 import worlds_service_pb2, worlds_service_pb2_grpc
+from minefleet.v1 import status_service_pb2, worlds_service_pb2
+from minefleet_actor.actor_stream import ActorStream
+from minefleet_actor.metrics.host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
 from minefleet_runtime.main import EXIT_CODES
+from minefleet_runtime.metrics import StateCollector
+from minefleet_runtime.probes import probing
 from minefleet_runtime.process import is_loopback, set_up_logging, stop_on_signal
+from minefleet_runtime.role_context import StatusTracker
 
 logger = logging.getLogger(__name__)
 
 WAIT_S = 1.0
+REDIAL_S = 0.2
+"""Pause after a stream, for an actor that ends every one at once."""
 
 Command = worlds_service_pb2.Command
 Result = worlds_service_pb2.Result
@@ -44,10 +49,19 @@ Result = worlds_service_pb2.Result
 class WorldHost:
     """The environments of this process, and the streams over which an actor plays them, one after another."""
 
-    def __init__(self, config: FleetConfig, actor: str, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        config: FleetConfig,
+        actor: str,
+        stopping: threading.Event,
+        status: StatusTracker,
+        metrics: HostMetrics,
+    ) -> None:
         self._config = config
         self._actor = actor
         self._stopping = stopping
+        self._status = status
+        self._metrics = metrics
         self._worlds: Worlds | None = None
 
     def run(self) -> None:
@@ -57,46 +71,50 @@ class WorldHost:
             FleetError: If the actor refuses this host, or no environment works.
         """
         credentials = read_credentials(self._config.services.security, HOST)
-        retry = Retrier(peer=f"the actor at {self._actor}", stopping=self._stopping)
+        peer = f"the actor at {self._actor}"
+        retry = Retrier(peer=peer, stopping=self._stopping, report=self._status.set_waiting)
         try:
-            retry(lambda: self._dial(credentials))
+            while not self._stopping.is_set():
+                stream, welcome = retry(lambda: self._dial(credentials))
+                try:
+                    self._play(stream, self._worlds_for(welcome))
+                except (UnavailableError, DeadlineError) as error:
+                    logger.warning("%s plays no longer: %s", peer, error)
+                    self._status.set_waiting(f"{peer} plays no longer")
+                finally:
+                    self._metrics.worlds.set(0)
+                    stream.close()
+                self._stopping.wait(REDIAL_S)
         except StoppedError:
             pass
         finally:
+            self._status.set_state(status_service_pb2.STATE_DRAINING)
             if self._worlds is not None:
                 self._worlds.pool.close()
 
-    def _dial(self, credentials: Credentials) -> None:
-        """Plays over a channel of its own: a channel in use never learns of actors that have joined its name since."""
-        with connect(self._actor, "actor", credentials, in_turn=True) as channel:
-            self._play(worlds_service_pb2_grpc.WorldsServiceStub(channel))
-
-    def _play(self, stub: worlds_service_pb2_grpc.WorldsServiceStub) -> None:
-        """Plays over one stream until asked to stop. Raises `UnavailableError` when it ends before."""
-        outbox = queue.SimpleQueue[worlds_service_pb2.PlayRequest | None]()
+    def _dial(self, credentials: Credentials) -> tuple[ActorStream, worlds_service_pb2.Welcome]:
+        """Opens a channel of its own: a channel in use never learns of actors that have joined its name since."""
         name = f"{socket.gethostname()}-{os.getpid()}"
         count = self._config.rollout_config.worker_config.num_envs
         hello = worlds_service_pb2.Hello(wire_version=WIRE_VERSION, name=name, worlds=count, keeps_time=True)
-        outbox.put(worlds_service_pb2.PlayRequest(hello=hello))
-        with translated():
-            stream = stub.Play(iter(outbox.get, None))
-            try:
-                worlds = self._worlds_for(next(stream).welcome)
-                commands = IncomingCommands(stream, worlds.pool)
-                while not self._stopping.is_set():
-                    results = worlds.collect(worlds.pool.wait(WAIT_S))
-                    results += worlds.obey(commands.take())
-                    for bundle in bundled((result, result.ByteSize()) for result in results):
-                        message = worlds_service_pb2.Results(results=bundle)
-                        outbox.put(worlds_service_pb2.PlayRequest(results=message))
-            except StopIteration:
-                raise UnavailableError("the actor has ended the stream") from None
-            finally:
-                outbox.put(None)
-                stream.cancel()
+        stream = ActorStream(connect(self._actor, "actor", credentials, in_turn=True), hello)
+        try:
+            return stream, stream.welcome(self._stopping)
+        except FleetError:
+            stream.close()
+            raise
+
+    def _play(self, stream: ActorStream, worlds: "Worlds") -> None:
+        """Plays over a stream until asked to stop. Raises `UnavailableError` when it ends before."""
+        stream.wake = worlds.pool.wake
+        while not self._stopping.is_set():
+            stream.send(worlds.obey(stream.take()))
+            ready = worlds.pool.wait(WAIT_S)
+            self._metrics.count(ready)
+            stream.send(worlds.collect(ready))
 
     def _worlds_for(self, welcome: worlds_service_pb2.Welcome) -> "Worlds":
-        """The worlds for a run's spaces: those that there are, where these are as before."""
+        """The worlds for a run's spaces: those that there are, where these are enough and as before."""
         if self._worlds is None or not self._worlds.fit(welcome):
             if self._worlds is not None:
                 self._worlds.pool.close()
@@ -104,6 +122,8 @@ class WorldHost:
             self._worlds = Worlds(self._config, welcome, PACKINGS["none" if is_near else "halving"])
             self._worlds.pool.start()
         self._worlds.forget_commands()
+        self._metrics.worlds.set(welcome.worlds)
+        self._status.set_state(status_service_pb2.STATE_RUNNING, f"plays {welcome.worlds} worlds")
         logger.info("plays %d worlds for the actor at %s", welcome.worlds, self._actor)
         return self._worlds
 
@@ -115,11 +135,13 @@ class Worlds:
         self._welcome = welcome
         self._packing = packing
         schema = Schema.from_dict(json.loads(welcome.schema))
+        worker = config.rollout_config.worker_config
+        size = min(worker.envs_per_process, welcome.worlds)
         self._action_leaves = flatten(schema.action)
         self.pool = EnvPool(
             config.env,
             schema,
-            config.rollout_config.worker_config,
+            replace(worker, num_envs=welcome.worlds, envs_per_process=size),
             seed=secrets.randbits(31),
             actor_index=0,
             frame_shape=(welcome.frame_height, welcome.frame_width, 3) if welcome.frame_height else None,
@@ -134,9 +156,10 @@ class Worlds:
         """Worlds that have failed since their last result."""
 
     def fit(self, welcome: worlds_service_pb2.Welcome) -> bool:
-        """Whether these worlds show what an actor wants."""
+        """Whether these worlds are as many as an actor wants, and show what it wants."""
+        mine = self._welcome
         wanted = (welcome.schema, welcome.frame_height, welcome.frame_width)
-        return wanted == (self._welcome.schema, self._welcome.frame_height, self._welcome.frame_width)
+        return wanted == (mine.schema, mine.frame_height, mine.frame_width) and welcome.worlds <= mine.worlds
 
     def forget_commands(self) -> None:
         """Begins with a new stream: nobody wants the results of earlier commands."""
@@ -196,43 +219,13 @@ class Worlds:
         if ending:
             result.metrics.update(ending.metrics)
         arrays = [leaf[world] for leaf in flatten(self.pool.obs).values()]
-        if self.pool.frames.size and self.pool.films(world):
+        if self.pool.frames.size and self.pool.is_filmed(world):
             arrays.append(self.pool.frames[world])
         result.codec, packed = pack_bytes(arrays, self._packing)
         obs = len(flatten(self.pool.obs))
         result.obs.extend(packed[:obs])
         result.frame = b"".join(packed[obs:])
         return result
-
-
-class IncomingCommands:
-    """The commands of a stream, read by a thread that wakes the pool."""
-
-    def __init__(self, stream: Iterator[worlds_service_pb2.PlayResponse], pool: EnvPool) -> None:
-        self._stream = stream
-        self._pool = pool
-        self._inbox = queue.SimpleQueue[worlds_service_pb2.Commands | Exception]()
-        threading.Thread(target=self._read, name="commands", daemon=True).start()
-
-    def take(self) -> list[Command]:
-        """The commands that have come. Raises `StopIteration` or `grpc.RpcError` where the stream has ended."""
-        commands: list[Command] = []
-        while not self._inbox.empty():
-            message = self._inbox.get()
-            if isinstance(message, Exception):
-                raise message
-            commands.extend(message.commands)
-        return commands
-
-    def _read(self) -> None:
-        try:
-            for response in self._stream:
-                self._inbox.put(response.commands)
-                self._pool.wake()
-            self._inbox.put(StopIteration())
-        except grpc.RpcError as error:
-            self._inbox.put(error)
-        self._pool.wake()
 
 
 def _slots(commands: Sequence[Command]) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
@@ -244,13 +237,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="minefleet host", description="Run environments for an actor elsewhere.")
     parser.add_argument("config", help="the whole configuration, JSON")
     parser.add_argument("--actor", required=True, metavar="HOST:PORT")
+    parser.add_argument("--metrics-address", default="127.0.0.1:0", metavar="HOST:PORT")
     arguments = parser.parse_args()
     set_up_logging("host", "INFO")
     die_with_launcher()
     stopping = threading.Event()
     stop_on_signal(stopping)
+    status, metrics = StatusTracker(), HostMetrics()
+    metrics.registry.register(StateCollector(status))
     try:
-        WorldHost(from_dict(json.loads(arguments.config)), arguments.actor, stopping).run()
+        with probing(arguments.metrics_address, status, metrics.registry, "--metrics-address") as address:
+            logger.info("metrics and probes are at %s", address)
+            config = from_dict(json.loads(arguments.config))
+            WorldHost(config, arguments.actor, stopping, status, metrics).run()
     except FleetError as error:
         logger.error("%s", error)
         return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)

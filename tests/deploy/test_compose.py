@@ -62,8 +62,8 @@ def test_hosts_start_when_they_are_asked_for_and_play_what_is_trained() -> None:
     assert host["scale"] == 0
     assert host["image"] == SERVICES["actor"]["image"]
     words = words_of(HOST)
-    assert words[-2:] == ["--actor", "actor:7000"]
-    played = load(words[1], words[2:-2])
+    assert words[-4:] == ["--actor", "actor:7000", "--metrics-address", "0.0.0.0:9100"]
+    played = load(words[1], words[2:-4])
     assert played.env == load("crafter").env
     assert played.services.security.certificates == "/certs"
     assert all(" ${CONFIG:-crafter} " in SERVICES[name]["command"] for name in ("prepare", HOST))

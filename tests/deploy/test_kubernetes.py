@@ -137,7 +137,7 @@ def test_a_host_may_do_nothing_that_it_need_not_and_runs_as_actors_do() -> None:
     assert pod["securityContext"].items() <= actors["securityContext"].items()
     assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"}
     container, actor = fleet.container(HOST), fleet.container("actor")
-    for key in ("image", "env", "envFrom", "securityContext"):
+    for key in ("image", "env", "envFrom", "securityContext", "startupProbe", "livenessProbe", "readinessProbe"):
         assert container[key] == actor[key], key
     secrets = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
     assert secrets == ["minefleet-host"]
@@ -149,8 +149,9 @@ def test_hosts_have_the_environments_of_the_run_and_worlds_for_every_slot(tmp_pa
     config = config_of(fleet)
     words = words_of_host(fleet, tmp_path)
     assert words[0] == "host"
-    assert words[-2:] == ["--actor", f"{fleet.named('Service', 'actor')['metadata']['name']}:{GRPC}"]
-    host = load(words[1], words[2:-2])
+    actor = f"{fleet.named('Service', 'actor')['metadata']['name']}:{GRPC}"
+    assert words[-4:] == ["--actor", actor, "--metrics-address", "0.0.0.0:9100"]
+    host = load(words[1], words[2:-4])
     assert host.env == config.env
     slots, worlds = (each.rollout_config.worker_config.num_envs for each in (config, host))
     assert config.rollout_config.worker_config.hosted

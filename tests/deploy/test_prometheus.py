@@ -39,7 +39,7 @@ def test_promtool_finds_no_fault(command: list[str]) -> None:
 
 def test_each_role_is_a_job_that_is_found_by_its_name() -> None:
     config = yaml.safe_load((PROMETHEUS / "prometheus.yaml").read_text())
-    assert [job["job_name"] for job in config["scrape_configs"]] == JOBS
+    assert [job["job_name"] for job in config["scrape_configs"]] == [*JOBS, "host"]
     for job in config["scrape_configs"]:
         (found,) = job["dns_sd_configs"]
         assert (found["names"], found["type"], found["port"]) == ([job["job_name"]], "A", 9100)

@@ -76,12 +76,12 @@ class PlayedElsewhere(ServedPool):
         self.host.wait(TIMEOUT_S)
 
 
-def start_host(config: FleetConfig, actor: str, **worker: Any) -> "subprocess.Popen[bytes]":
+def start_host(config: FleetConfig, actor: str, *arguments: str, **worker: Any) -> "subprocess.Popen[bytes]":
     """A host of this configuration."""
     rollout = config.rollout_config
     rollout = replace(rollout, worker_config=replace(rollout.worker_config, **worker))
     text = json.dumps(to_dict(replace(config, rollout_config=rollout)))
-    return subprocess.Popen([sys.executable, "-m", "minefleet_actor.host", text, "--actor", actor])
+    return subprocess.Popen([sys.executable, "-m", "minefleet_actor.host", text, "--actor", actor, *arguments])
 
 
 class Words:

@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 from tests.minefleet_actor.faulty_env import Act
 from tests.minefleet_actor.hosted import PlayedElsewhere, ServedPool, Words, start_host, words
 from tests.minefleet_actor.test_pool_faults import config_of, kinds, results
+from tests.minefleet_runtime.test_probes import get
 from tests.proxy import Proxy
-from tests.role_process import TIMEOUT_S, wait_for
+from tests.role_process import TIMEOUT_S, free_address, wait_for
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.core.schema import Schema
@@ -57,6 +59,24 @@ def served(tmp_path: Path) -> Iterator[Any]:
     pool = opened(ServedPool, tmp_path, step_timeout_s=0.5)
     yield pool
     pool.close()
+
+
+@contextmanager
+def asked(obs: dict[str, Any], action: dict[str, Any]) -> Iterator[tuple[ServedPool, Words]]:
+    """A pool of one slot and two boxes, and a host that was welcomed and asked for a reset."""
+    box = {"kind": "box", "categories": [], "low": "0.0", "high": "1.0"}
+    schema = Schema.from_dict({"obs": {"": box | obs}, "action": {"": box | action}})
+    pool = ServedPool(EnvConfig(), schema, WorkerConfig(num_envs=1), seed=0, actor_index=0)
+    pool.start()
+    try:
+        with words(pool.address) as host:
+            host.hello()
+            pool.reset(ALL[:1])
+            pool.wait(0.0)
+            next(host.answers)
+            yield pool, host
+    finally:
+        pool.close()
 
 
 def play(pool: Pool, kind: Kind, *actions: int) -> None:
@@ -124,6 +144,26 @@ def test_a_failing_environment_of_a_host_is_a_failure_of_its_slot_only(pool: Any
     pool.reset(ALL[:1])
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
     play(pool, Kind.STEP, Act.GO_ON, Act.GO_ON)
+
+
+def test_a_host_makes_as_many_environments_as_it_has_slots_and_tells_its_probes(tmp_path: Path) -> None:
+    pool, address = opened(ServedPool, tmp_path), free_address()
+    config = PlayedElsewhere(pool._env_config, pool._spaces, WorkerConfig(num_envs=2), seed=0, actor_index=0).config
+    host = start_host(config, pool.address, "--metrics-address", address, num_envs=4)
+    try:
+        play(pool, Kind.RESET)
+        below = psutil.Process(host.pid).children(recursive=True)
+        assert sum("serve" in child.cmdline() for child in below) == 2
+        assert get(address, "/healthz")[0] == 200 and get(address, "/readyz") == (200, "running: plays 2 worlds\n")
+        page = get(address, "/metrics")[1]
+        assert "minefleet_host_worlds 2.0" in page and "minefleet_host_results_total 2.0" in page
+        pool.close()
+        wait_for(lambda: get(address, "/readyz")[0] == 503)
+        assert "minefleet_host_worlds 0.0" in get(address, "/metrics")[1]
+        host.terminate()
+        assert host.wait(TIMEOUT_S) == 0
+    finally:
+        host.kill()
 
 
 def test_an_environment_that_dies_between_two_commands_fails_the_next_step(pool: Any) -> None:
@@ -235,19 +275,18 @@ def test_a_host_that_floods_the_actor_leaves_no_thread(served: Any) -> None:
         wait_for(lambda: "words" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_a_host_that_reads_no_commands_is_cut_off_and_leaves_no_thread(served: Any) -> None:
-    with words(served.address) as host:
-        host.hello()
-        begin(served, host)
-        for _ in range(2_000):
-            served.step(ALL[:1], np.array([Act.GO_ON]))
-            served.wait(0.0)
-            host.say(Result(obs=obs_of(), codec=NONE))
-            ready = results(served, {0})[0]
+def test_a_host_that_reads_no_commands_is_cut_off_and_leaves_no_thread() -> None:
+    size = 2**16
+    with asked({"shape": [1], "dtype": "uint8"}, {"shape": [size], "dtype": "uint8"}) as (pool, host):
+        for _ in range(1_000):
+            host.say(Result(obs=[b"0"], codec=NONE))
+            ready = results(pool, {0})[0]
             if ready.failures:
                 break
+            pool.step(ALL[:1], np.zeros((1, size), np.uint8))
+            pool.wait(0.0)
         assert "that have not been read" in ready.failures[0].text
-        wait_for(lambda: served.ended == 1)
+        wait_for(lambda: pool.ended == 1)
 
 
 def test_a_caller_that_says_nothing_is_sent_away(served: Any) -> None:
@@ -282,21 +321,9 @@ def test_worlds_that_all_fail_again_and_again_end_the_actor_and_not_their_host(t
 
 
 def test_truths_that_are_neither_0_nor_1_fail_their_world() -> None:
-    leaf = {"kind": "box", "shape": [2], "dtype": "bool", "categories": [], "low": "0.0", "high": "1.0"}
-    move = {"kind": "discrete", "shape": [], "dtype": "int64", "categories": [2], "low": "-inf", "high": "inf"}
-    schema = Schema.from_dict({"obs": {"": leaf}, "action": {"": move}})
-    pool = ServedPool(EnvConfig(), schema, WorkerConfig(num_envs=1), seed=0, actor_index=0)
-    pool.start()
-    try:
-        with words(pool.address) as host:
-            host.hello()
-            pool.reset(ALL[:1])
-            pool.wait(0.0)
-            next(host.answers)
-            host.say(Result(obs=[b"\x01\x02"], codec=NONE))
-            assert "must be of bytes 0 and 1" in text_of(pool)
-    finally:
-        pool.close()
+    with asked({"shape": [2], "dtype": "bool"}, {"shape": [1], "dtype": "float32"}) as (pool, host):
+        host.say(Result(obs=[b"\x01\x02"], codec=NONE))
+        assert "must be of bytes 0 and 1" in text_of(pool)
 
 
 def test_a_world_that_is_overdue_is_cut_off_unless_its_host_keeps_time(served: Any) -> None:

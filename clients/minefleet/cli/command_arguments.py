@@ -73,6 +73,8 @@ def host(parser: CommandParser) -> None:
     """Of `minefleet host`."""
     _add_settings(parser)
     parser.add_argument("--actor", required=True, metavar="HOST:PORT", help="the actor to play for")
+    where = "where /metrics, /healthz and /readyz are (default: a free port of 127.0.0.1)"
+    parser.add_argument("--metrics-address", default="127.0.0.1:0", metavar="HOST:PORT", help=where)
 
 
 def status(parser: CommandParser) -> None:

@@ -226,10 +226,6 @@ class Pool(abc.ABC):
         """Asks for a step of each slot, from the next `wait` on; `action` is a tree of [len(slots), ...]."""
         self._book.step(slots, action)
 
-    def films(self, slot: int) -> bool:
-        """Whether a slot renders its frames."""
-        return bool(self._book.arrays.film[slot])
-
     def reset(self, slots: Slots, seed: int | None = None, task: str = "") -> None:
         """Asks for a new episode in each slot, from the next `wait` on. No slot is ever reset without being asked.
 

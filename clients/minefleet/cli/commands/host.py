@@ -17,6 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Becomes the host."""
     name, overrides = split(arguments.settings, arguments.map_path)
     required(name, overrides)
-    command = [*PYTHON, MODULE, json.dumps(to_dict(load(name, overrides))), "--actor", arguments.actor]
+    addresses = ["--actor", arguments.actor, "--metrics-address", arguments.metrics_address]
+    command = [*PYTHON, MODULE, json.dumps(to_dict(load(name, overrides))), *addresses]
     sys.stdout.flush()
     os.execv(command[0], command)
