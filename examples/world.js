@@ -12,6 +12,8 @@ const [WIRE_VERSION, LENGTH, MAX_STEPS] = [5, 10, 100];
 const PROTOS = process.env.PROTOS ?? join(__dirname, "../protos");
 const FILE = "minefleet/v1/worlds_service.proto";
 const OPTIONS = { includeDirs: [PROTOS], keepCase: true, defaults: true };
+// Without keepalive an actor whose machine is cut off would be waited for without end.
+const KEEPALIVE = { "grpc.keepalive_time_ms": 20000, "grpc.keepalive_timeout_ms": 15000 };
 const { minefleet } = grpc.loadPackageDefinition(loadSync(FILE, OPTIONS));
 
 const worlds = Array.from({ length: WORLDS }, () => ({ place: 0, steps: 0 }));
@@ -38,11 +40,14 @@ function obey(command) {
   };
 }
 
+const client = new minefleet.v1.WorldsService(ACTOR, grpc.credentials.createInsecure(), KEEPALIVE);
+
 function dial() {
-  const stream = new minefleet.v1.WorldsService(ACTOR, grpc.credentials.createInsecure()).Play();
+  const stream = client.Play();
   stream.on("data", ({ commands }) => commands && stream.write({ results: { results: commands.commands.map(obey) } }));
-  stream.on("error", (error) => {
-    console.log(`again in a second: ${error.message}`);
+  stream.on("error", () => {}); // Its status follows, as after an end without an error.
+  stream.on("status", ({ details }) => {
+    console.log(`again in a second: ${details}`);
     setTimeout(dial, 1000);
   });
   stream.write({ hello: { wire_version: WIRE_VERSION, name: `javascript-${process.pid}`, worlds: WORLDS } });

@@ -2,18 +2,27 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from examples.elsewhere import env_generator
 from tests.conftest import COMMAND, Fleet, assert_counters_never_go_back
 from tests.deploy.programs import program
+from tests.minefleet_actor.hosted import ServedPool
+from tests.minefleet_actor.test_pool_faults import kinds, results
 from tests.role_process import TIMEOUT_S, free_address
 
+from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.envs import schema_of
+from minefleet.monitoring.status import read_status
 from minefleet.runs.episode_table import read_episodes
+from minefleet_actor.pool import Kind
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 pytestmark = pytest.mark.fleet
@@ -56,6 +65,12 @@ while True:
         assert not {"google.protobuf", "minefleet"} & set(sys.modules)
         time.sleep(0.2)
 '''
+WRONG_CLOCK = """
+import time
+
+real = time.time
+time.time = lambda: real() + 3600.0
+"""
 
 
 @contextmanager
@@ -68,18 +83,24 @@ def process(*command: str, **options: object) -> "Iterator[subprocess.Popen[byte
         started.wait(TIMEOUT_S)
 
 
-def host(address: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*COMMAND, "host", "cartpole", "rollout_config.worker_config.num_envs=4", "--actor", address]
-    )
+def host(address: str, *, python_path: str = "") -> "subprocess.Popen[bytes]":
+    path = os.pathsep.join([python_path, os.environ.get("PYTHONPATH", "")])
+    command = [*COMMAND, "host", "cartpole", "rollout_config.worker_config.num_envs=4", "--actor", address]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
 
 
-def test_fleet_on_two_environment_hosts_of_which_one_is_killed_accounts_for_every_step(train: Train) -> None:
+def test_fleet_on_two_hosts_of_which_one_is_killed_and_one_has_a_wrong_clock_accounts_for_every_step(
+    train: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK)
     address = free_address()
-    hosts = [host(address), host(address)]
+    hosts = [host(address), host(address, python_path=str(tmp_path))]
     fleet = train("cartpole", "stop.env_steps=12000", "seed=4", HOSTED, f"services.actor.address={address}")
     try:
         fleet.wait_for_env_steps(4_000)
+        actor = next(role for role in read_status(fleet.directory).roles if role.name.startswith("actor"))
+        names = sorted(f"{socket.gethostname()}-{each.pid} 4" for each in hosts)
+        assert sorted(actor.detail.removeprefix("hosts: ").split(", ")) == names
         hosts[0].kill()
         fleet.wait_for_env_steps(6_000)
         hosts.append(host(address))
@@ -111,13 +132,31 @@ def test_fleet_learns_a_game_that_dials_in_from_one_file_without_protobuf(train:
         assert world.poll() is None
 
 
-def test_fleet_learns_a_game_in_javascript_that_dials_in(train: Train, tmp_path: Path) -> None:
-    install = [program("npm", "npm"), "install", "--silent", "--no-save", "--prefix", str(tmp_path), *PACKAGES]
+@pytest.fixture(scope="module")
+def node_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a world in JavaScript."""
+    place = tmp_path_factory.mktemp("node")
+    install = [program("npm", "npm"), "install", "--silent", "--no-save", "--prefix", str(place), *PACKAGES]
     if subprocess.run(install, check=False, timeout=TIMEOUT_S).returncode:
         pytest.skip("npm cannot install @grpc/grpc-js")
+    return {**os.environ, "NODE_PATH": str(place / "node_modules")}
+
+
+def test_a_world_in_javascript_dials_again_after_its_stream_has_ended(node_path: dict[str, str]) -> None:
+    address, schema = free_address(), schema_of(env_generator())
+    with process(program("node", "nodejs"), str(EXAMPLES / "world.js"), address, "2", env=node_path):
+        for _ in range(2):
+            pool = ServedPool(EnvConfig(), schema, WorkerConfig(num_envs=2), seed=0, actor_index=0)
+            pool.listen = address
+            pool.start()
+            pool.reset(np.arange(2))
+            assert kinds(results(pool, {0, 1})) == {0: Kind.RESET, 1: Kind.RESET}
+            pool.close()
+
+
+def test_fleet_learns_a_game_in_javascript_that_dials_in(train: Train, node_path: dict[str, str]) -> None:
     address = free_address()
-    path = {**os.environ, "NODE_PATH": str(tmp_path / "node_modules")}
-    with process(program("node", "nodejs"), str(EXAMPLES / "world.js"), address, "4", env=path):
+    with process(program("node", "nodejs"), str(EXAMPLES / "world.js"), address, "4", env=node_path):
         fleet = train(str(EXAMPLES / "elsewhere.py"), f"services.actor.address={address}")
         assert fleet.finish()["episode_return_mean"] > 0.8
 

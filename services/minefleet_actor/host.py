@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from minefleet.config import FleetConfig
+from minefleet.config.checks import host_port
 from minefleet.core.errors import EXIT_FAILED, DeadlineError, FleetError, UnavailableError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
@@ -119,6 +120,7 @@ class WorldHost:
             if self._worlds is not None:
                 self._worlds.pool.close()
             is_near = is_loopback(self._actor.rpartition(":")[0])
+            self._status.set_state(status_service_pb2.STATE_STARTING, "starting environments")
             self._worlds = Worlds(self._config, welcome, PACKINGS["none" if is_near else "halving"])
             self._worlds.pool.start()
         self._worlds.forget_commands()
@@ -246,6 +248,8 @@ def main() -> int:
     status, metrics = StatusTracker(), HostMetrics()
     metrics.registry.register(StateCollector(status))
     try:
+        host_port("--actor", arguments.actor)
+        host_port("--metrics-address", arguments.metrics_address)
         with probing(arguments.metrics_address, status, metrics.registry, "--metrics-address") as address:
             logger.info("metrics and probes are at %s", address)
             config = from_dict(json.loads(arguments.config))

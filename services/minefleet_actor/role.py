@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 
 from minefleet.core.repro_command import reproduction
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """Longest that one thread keeps another one from the interpreter, seconds: a batch is not to wait for a turn to end."""
+SHOWN_HOSTS = 8
+"""Hosts that the status names."""
 REPORT_S = 0.25
 """Time between two reports, seconds."""
 
@@ -65,8 +68,20 @@ def report(context: RoleContext, parts: ActorParts) -> None:
     held = parts.actor.is_blocked()
     state = status_service_pb2.STATE_PAUSED if held else status_service_pb2.STATE_RUNNING
     reasons = parts.actor.blocked().most_common(1) if held else []
-    context.status.set_state(state, "".join(REASONS[reason] for reason, _ in reasons))
+    detail = "".join(REASONS[reason] for reason, _ in reasons)
+    if context.run.config.rollout_config.worker_config.hosted:
+        detail = "; ".join([detail] * held + [hosts_text(parts.pool.hosts, parts.pool.num_slots)])
+    context.status.set_state(state, detail)
     context.status.set_stats(parts.actor.stats())
+
+
+def hosts_text(hosts: Mapping[str, int], slots: int) -> str:
+    """The hosts that play, for people: "hosts: a 8, b 4; 4 slots wait for one"."""
+    names = [f"{name} {count}" for name, count in list(hosts.items())[:SHOWN_HOSTS]]
+    more = [f"{len(hosts) - SHOWN_HOSTS} more"] if len(hosts) > SHOWN_HOSTS else []
+    waiting = slots - sum(hosts.values())
+    text = f"hosts: {', '.join(names + more) or 'none'}"
+    return f"{text}; {waiting} slots wait for one" if waiting else text
 
 
 def ship_the_rest(context: RoleContext, parts: ActorParts) -> None:

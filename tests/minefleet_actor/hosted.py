@@ -31,6 +31,8 @@ from minefleet_runtime.serve import SERVER_OPTIONS
 class ServedPool(HostedPool):
     """A pool with a port of its own, as an actor has it."""
 
+    listen = "127.0.0.1:0"
+
     def start(self) -> None:
         super().start()
         servicer = WorldsServicer()
@@ -39,7 +41,7 @@ class ServedPool(HostedPool):
         interceptor = RpcInterceptor(RpcMetrics(self._registry), Access(NOTHING))
         self._server = grpc.server(ThreadPoolExecutor(8), interceptors=[interceptor], options=SERVER_OPTIONS)
         worlds_service_pb2_grpc.add_WorldsServiceServicer_to_server(servicer, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(self.listen)}"
         self._server.start()
 
     def close(self) -> None:

@@ -5,6 +5,8 @@ That a host's environments otherwise play as an actor's own is in test_pool.
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +26,13 @@ from tests.minefleet_runtime.test_probes import get
 from tests.proxy import Proxy
 from tests.role_process import TIMEOUT_S, free_address, wait_for
 
-from minefleet.config import EnvConfig, WorkerConfig
+from minefleet.config import EnvConfig, FleetConfig, WorkerConfig
+from minefleet.core.errors import EXIT_CONFIG
 from minefleet.core.schema import Schema
 from minefleet.envs import make, schema_of
 from minefleet.rpc.channel import WIRE_VERSION
 from minefleet.rpc.tensor_compression import PACKINGS, pack_bytes, unpack_bytes
+from minefleet.runs.run import to_dict
 from minefleet.v1 import tensor_pb2
 from minefleet.v1.worlds_service_pb2 import Hello, Result
 from minefleet_actor.pool import EnvGaveUpError, Kind, Pool
@@ -164,6 +168,14 @@ def test_a_host_makes_as_many_environments_as_it_has_slots_and_tells_its_probes(
         assert host.wait(TIMEOUT_S) == 0
     finally:
         host.kill()
+
+
+@pytest.mark.parametrize("arguments", [["--actor", "nowhere"], ["--actor", "here:1", "--metrics-address", "x"]])
+def test_a_host_with_no_address_ends_and_names_it(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "minefleet_actor.host", json.dumps(to_dict(FleetConfig())), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == EXIT_CONFIG
+    assert f"{arguments[-2]} must be host:port, got {arguments[-1]!r}" in done.stderr
 
 
 def test_an_environment_that_dies_between_two_commands_fails_the_next_step(pool: Any) -> None:

@@ -18,6 +18,7 @@ from minefleet.policies import build
 from minefleet.policies.weight_arrays import Weights, to_numpy
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
+from minefleet_actor.role import hosts_text
 
 TIMEOUT_S = 120.0
 
@@ -60,3 +61,9 @@ def test_one_whose_policy_differs_gives_up_and_names_the_tensors_that_differ(
     last_words = refused.stderr.splitlines()[-1]
     assert ": parameters refuses this process: the policy's architecture differs" in last_words
     assert "is float32[128, 4] in the run and float32[256, 4] here" in last_words
+
+
+def test_hosts_are_named_with_their_slots_and_slots_without_one_are_counted() -> None:
+    assert hosts_text({}, 4) == "hosts: none; 4 slots wait for one"
+    assert hosts_text({"a": 3, "b": 1}, 4) == "hosts: a 3, b 1"
+    assert hosts_text({f"h{number}": 1 for number in range(10)}, 12).endswith("h7 1, 2 more; 2 slots wait for one")

@@ -17,7 +17,8 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,14 @@ class HostedPool(Pool):
             link.welcome(welcome)
             self._inbox.put(Arrived(link))
         return link
+
+    @property
+    def hosts(self) -> Mapping[str, int]:
+        """See `Pool`."""
+        counts = Counter[str]()
+        for link in self._links:
+            counts[link.name] += len(link.slots)
+        return counts
 
     @property
     def inbox(self) -> Inbox:

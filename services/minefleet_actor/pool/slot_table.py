@@ -9,7 +9,7 @@ A slot is in one state:
 
 import abc
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,6 +201,11 @@ class Pool(abc.ABC):
     def cooling_down(self) -> int:
         """Number of slots that failed so often that they are left alone for a while."""
         return self._book.breaker.cooling_down(time.monotonic())
+
+    @property
+    def hosts(self) -> Mapping[str, int]:
+        """The number of slots that each host plays, by its name; none where the pool runs the environments itself."""
+        return {}
 
     @property
     def rests_until_s(self) -> NDArray[np.float64]:
