@@ -31,22 +31,18 @@ def receive(requests: Iterable[replay_service_pb2.AppendRequest], admit: Admit) 
     """
     receiver = _Receiver(admit)
     try:
-        yield from _receive(requests, receiver)
+        for request in requests:
+            for part in request.parts:
+                receiver.take(part)
+                if receiver.is_whole():
+                    yield receiver.hand_over()
+        if receiver.upload.header is not None:
+            raise RejectedError(f"the upload ends {receiver.missing_bytes} bytes before the end of its fragment")
+        if receiver.upload.episodes or receiver.upload.actor:
+            yield receiver.hand_over()
     finally:
         # gRPC keeps the error of a call that broke off, and with the error all that its frames refer to.
         receiver.upload = FragmentUpload()
-
-
-def _receive(requests: Iterable[replay_service_pb2.AppendRequest], receiver: "_Receiver") -> Iterator[FragmentUpload]:
-    for request in requests:
-        for part in request.parts:
-            receiver.take(part)
-            if receiver.is_whole():
-                yield receiver.hand_over()
-    if receiver.upload.header is not None:
-        raise RejectedError(f"the upload ends {receiver.missing_bytes} bytes before the end of its fragment")
-    if receiver.upload.episodes or receiver.upload.actor:
-        yield receiver.hand_over()
 
 
 def check_name(stream: str, number: int) -> None:

@@ -78,13 +78,10 @@ class InferenceBatcher:
                 part = slice(start, start + self._inference.largest)
                 self._decide(slots[part], keeps[part], begins[part])
         elif len(slots):
-            self._queue(slots, keeps, begins)
-
-    def _queue(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
-        with self._changed:
-            self._since_s = self._since_s if self._wanted else time.monotonic()
-            self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
-            self._changed.notify_all()
+            with self._changed:
+                self._since_s = self._since_s if self._wanted else time.monotonic()
+                self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
+                self._changed.notify_all()
 
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
         """Uses newer weights from the next batch on."""

@@ -168,21 +168,19 @@ class FragmentUploader:
         for queued in queued_fragments:
             if packed_bytes >= CALL_BYTES:
                 break
-            packed.append(self._encode(queued))
-            packed_bytes += packed[-1][0].payload_bytes
+            header, payload = encode(
+                queued.fragment,
+                run_id=self._replay.position.run_id,
+                stream=queued.stream,
+                sequence=queued.sequence,
+                schema_fingerprint=self._schema_fingerprint,
+                compression=self._compression,
+                state_dtype=self._state_dtype,
+                chunk=queued.chunk,
+                chunk_start=queued.chunk_start,
+                closes_chunk=queued.closes_chunk,
+                task=queued.task,
+            )
+            packed.append((header, payload))
+            packed_bytes += header.payload_bytes
         return packed
-
-    def _encode(self, queued: QueuedFragment) -> Packed:
-        return encode(
-            queued.fragment,
-            run_id=self._replay.position.run_id,
-            stream=queued.stream,
-            sequence=queued.sequence,
-            schema_fingerprint=self._schema_fingerprint,
-            compression=self._compression,
-            state_dtype=self._state_dtype,
-            chunk=queued.chunk,
-            chunk_start=queued.chunk_start,
-            closes_chunk=queued.closes_chunk,
-            task=queued.task,
-        )
