@@ -18,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from minefleet_env import process_tree
-from minefleet_env.env_host import EnvHost
+from minefleet_env.batch_host import make_host
 from minefleet_env.env_probe import CLOSE_S, reply
 from minefleet_env.packets import MAX_FRAME_BYTES, Setup, unpack_setup
 from minefleet_env.slot_arrays import attach
@@ -26,6 +26,8 @@ from minefleet_env.slot_arrays import attach
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn
+
+    from minefleet_env.env_host import EnvHost
 
 ALL_CORES = "MINEFLEET_ALL_CORES"
 """Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""
@@ -99,7 +101,7 @@ def _host(setup: Setup) -> EnvHost:
     _extend_path(setup.import_path)
     arrays = attach(setup.memory, setup.schema, setup.num_slots, setup.frame_shape)
     os.close(setup.memory)
-    return EnvHost(setup.config, setup.schema, arrays, setup.slots)
+    return make_host(setup.config, setup.schema, arrays, setup.slots)
 
 
 def _extend_path(places: Iterable[str]) -> None:

@@ -52,12 +52,15 @@ class EnvHost:
                 kinds[index], ending = self._envs[index].run(command)
             except Exception as error:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
                 kinds[index], ending = Kind.FAILED, None
-                kind = error.kind if isinstance(error, EnvError) else "exception"
-                is_ours = isinstance(error, (EnvError, RefusedError))
-                failures[index] = Failure(kind, (str(error) if is_ours else traceback.format_exc())[-MAX_TEXT:])
+                failures[index] = failure_of(error)
             if ending is not None:
                 endings[index] = ending
         return Reply(kinds=bytes(kinds), endings=endings, failures=failures)
+
+    def allow_actions(self) -> None:
+        """Makes the actions in the rows, of zeros, such that the masks allow them."""
+        for env in self._envs:
+            env.allow_action()
 
     def close(self) -> None:
         """Closes all environments."""
@@ -96,8 +99,9 @@ class HostedEnv:
     def adopt(self, env: Any) -> None:
         """Plays this environment, which has the run's spaces, from now on."""
         self._env = env
+        self.read = reader(env.action_space, self._action_rows)
+        """Returns the action in the rows, as the environment takes it."""
         self._write = writer(env.observation_space, self._schema["obs"], self._obs_rows)
-        self._read = reader(env.action_space, self._action_rows)
         self._renders = True
 
     def allow_action(self) -> None:
@@ -138,7 +142,7 @@ class HostedEnv:
 
     def _step(self) -> EpisodeEnd | None:
         self._refuse_none()
-        result = self._env.step(self._read())
+        result = self._env.step(self.read())
         if not isinstance(result, tuple) or len(result) != STEP_VALUES:
             shown = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
             raise EnvError(f"step must return (obs, reward, terminated, truncated, info), got {shown}")
@@ -190,6 +194,13 @@ def rendered(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return frame
     shown = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
     raise EnvError(f"render() must return a uint8 array [height, width, 3], got {shown}")
+
+
+def failure_of(error: Exception) -> Failure:
+    """Reports what an environment has raised, while it is handled."""
+    kind = error.kind if isinstance(error, EnvError) else "exception"
+    is_ours = isinstance(error, (EnvError, RefusedError))
+    return Failure(kind, (str(error) if is_ours else traceback.format_exc())[-MAX_TEXT:])
 
 
 def refuse_error(info: Mapping[str, Any]) -> None:

@@ -7,10 +7,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from minefleet_env import slot_arrays
+from minefleet_env.batch import Batch, BatchRow
+from minefleet_env.batch_host import BatchHost
 from minefleet_env.env_host import HostedEnv, rendered
 from minefleet_env.errors import EnvError, RefusedError, in_one_line
-from minefleet_env.make_env import make
+from minefleet_env.make_env import make, make_batch
 from minefleet_env.packets import Command
 from minefleet_env.space_conversion import schema_of
 
@@ -25,7 +29,7 @@ CLOSE_S = 10
 def reply(question: Mapping[str, Any]) -> dict[str, Any]:
     """The findings of `describe`; or an `error` that says why there is no such environment; or the `failure` of one."""
     try:
-        return describe(question["config"], question["seed"], films=question["films"], hosted=question["hosted"])
+        return describe(**{key: question[key] for key in ("config", "seed", "num_envs", "films", "hosted")})
     except RefusedError as error:
         return {"error": str(error)}
     except EnvError as error:
@@ -44,8 +48,10 @@ def trace(error: BaseException) -> str:
     return "".join(formatted.format()).rstrip()
 
 
-def describe(config: Mapping[str, Any], seed: int, *, films: bool, hosted: bool) -> dict[str, Any]:
+def describe(config: Mapping[str, Any], seed: int, *, films: bool, hosted: bool, num_envs: int = 1) -> dict[str, Any]:
     """Makes an environment, resets and steps it as a run does, and returns its `schema` and `frame_shape`.
+
+    Of environments in a batch it makes `num_envs`.
 
     `frame_shape` is [height, width, 3] of what it renders, or None: where no films are wanted, and where an observation
     has pixels that can be shown instead. Where the run is `hosted`, and only an environment's spaces are here, no more
@@ -55,10 +61,10 @@ def describe(config: Mapping[str, Any], seed: int, *, films: bool, hosted: bool)
         RefusedError: If there is no such environment, it has spaces without a counterpart, or cannot render.
         EnvError: If it breaks the interface or its own spaces at once.
     """
-    env = make(config)
+    env = make_batch(config, num_envs) if config["batched"] else make(config)
     if hosted and getattr(env.unwrapped, "is_elsewhere", False):
         return {"schema": schema_of(env), "frame_shape": None}
-    schema = _schema(env, config, seed)
+    schema = (_batch_schema if config["batched"] else _schema)(env, config, seed)
     renders = films and not any(_is_pixels(leaf) for leaf in schema["obs"].values())
     return {"schema": schema, "frame_shape": _frame_shape(config, seed) if renders else None}
 
@@ -76,6 +82,22 @@ def _schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
         hosted.run(Command.STEP)
     finally:
         close(env)
+    return schema
+
+
+def _batch_schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    schema = schema_of(BatchRow(Batch(env), 0))
+    arrays = slot_arrays.private(schema, env.num_envs)
+    arrays.seed[:] = seed + np.arange(env.num_envs)
+    host = BatchHost(config, schema, arrays, range(env.num_envs))
+    host.adopt(env)
+    try:
+        for command in (Command.RESET, Command.STEP):
+            for failure in host.run(bytes([command]) * env.num_envs).failures.values():
+                raise EnvError(failure.text)
+            host.allow_actions()
+    finally:
+        close(host)
     return schema
 
 

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from minefleet_env.batch import DISABLED, NEXT_STEP, SAME_STEP, Batch, SoleRow, autoreset_mode
 from minefleet_env.errors import RefusedError
 from minefleet_env.import_path import load
 from minefleet_env.minecraft import minestudio_jar
@@ -32,9 +33,10 @@ LIBRARIES = ("gymnasium", "gym")
 METHODS = ("reset", "step", "close", "observation_space", "action_space")
 GYM_WITH_RENDER_MODE = (0, 26)
 _FOR_EACH = "make one environment; rollout_config.worker_config.num_envs says how many of it play"
+_FOR_A_PROCESS = f"{_FOR_EACH}; or set env.batched=true and make num_envs of them"
 _FOR_ONE = "it has several agents; make a gymnasium.Env that plays one of them"
 SEVERAL_AT_ONCE = {
-    "gymnasium.vector.vector_env.VectorEnv": _FOR_EACH,
+    "gymnasium.vector.vector_env.VectorEnv": _FOR_A_PROCESS,
     "gym.vector.vector_env.VectorEnv": _FOR_EACH,
     "stable_baselines3.common.vec_env.base_vec_env.VecEnv": _FOR_EACH,
     "pettingzoo.utils.env.AECEnv": _FOR_ONE,
@@ -53,6 +55,8 @@ def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
     Raises:
         RefusedError: If there is no such environment, a package of its is missing, or the generator makes none.
     """
+    if config["batched"]:
+        return SoleRow(Batch(make_batch(config, 1)))
     if config["generator"]:
         env = _generated(config)
     elif config["id"]:
@@ -60,6 +64,42 @@ def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
     else:
         raise RefusedError("give env.id or env.generator: both are empty")
     return wrap(_adapted(env), config["wrappers"])
+
+
+def make_batch(config: Mapping[str, Any], num_envs: int, seed: int = 0) -> Any:
+    """Makes the environments of a whole process: a `gymnasium.vector.VectorEnv`.
+
+    Args:
+        config: The section `env`, whose generator takes `num_envs`, and `seed` where `takes_seed` says so.
+        num_envs: How many.
+        seed: Of all of them; for a generator that takes it.
+
+    Raises:
+        RefusedError: If the generator does not make so many, or does not say how they are reset.
+    """
+    name = config["generator"]
+    if not _takes(load(name), "num_envs"):
+        raise RefusedError(f"env.batched: {name} must take num_envs, the number of environments that it is to make")
+    more = {"num_envs": num_envs, "seed": seed} if takes_seed(config) else {"num_envs": num_envs}
+    env = _called(dict(config, kwargs={**more, **config["kwargs"]}))
+    if not {"gymnasium.vector.vector_env.VectorEnv", "gymnasium.vector.vector_env.VectorWrapper"} & _classes(env):
+        raise RefusedError(f"env.batched: {name} made a {type(env).__name__}, expected a gymnasium.vector.VectorEnv")
+    if env.num_envs != num_envs:
+        raise RefusedError(
+            f"env.batched: {name} made num_envs={env.num_envs} environments for a process of {num_envs}, which is "
+            "rollout_config.worker_config.envs_per_process, or what is left of its num_envs; it must make as many"
+        )
+    if autoreset_mode(env) not in (NEXT_STEP, SAME_STEP, DISABLED):
+        raise RefusedError(
+            f"env.batched: {name} must say how its environments are reset: metadata['autoreset_mode'] is "
+            f"{env.metadata.get('autoreset_mode')!r}, expected a gymnasium.vector.AutoresetMode"
+        )
+    return env
+
+
+def takes_seed(config: Mapping[str, Any]) -> bool:
+    """Whether the generator of a batch has an argument `seed`, as for EnvPool, whose `reset` takes none."""
+    return "seed" in inspect.signature(load(config["generator"])).parameters and "seed" not in config["kwargs"]
 
 
 class OldEnv:

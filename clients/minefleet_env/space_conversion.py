@@ -15,7 +15,7 @@ import numpy as np
 from minefleet_env.errors import EnvError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -75,6 +75,22 @@ def reader(space: Any, rows: Mapping[str, NDArray[Any]], path: str = "") -> Call
         return _read_category(space, row)
     start, shape, dtype = getattr(space, "start", 0), _shape(space), space.dtype
     return lambda: (row.reshape(shape) + start).astype(dtype)
+
+
+def row_of(space: Any, batch: Any, index: int) -> Any:
+    """One row of a batch of values of `space`, as a `gymnasium.vector.VectorEnv` has them."""
+    if _kind(space) not in ("Dict", "Tuple") or getattr(batch, "dtype", None) == np.dtype(object):
+        return batch[index]
+    parts = {key: row_of(child, batch[key], index) for key, _, child in _children(space)}
+    return parts if _kind(space) == "Dict" else tuple(parts.values())
+
+
+def batch_of(space: Any, rows: Sequence[Any]) -> Any:
+    """Inverts `row_of`."""
+    if _kind(space) not in ("Dict", "Tuple"):
+        return np.array(rows, space.dtype)
+    parts = {key: batch_of(child, [row[key] for row in rows]) for key, _, child in _children(space)}
+    return parts if _kind(space) == "Dict" else tuple(parts.values())
 
 
 def _kind(space: Any) -> str:

@@ -113,6 +113,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
             draw_task, run.config.env.tasks, Random(episode_seed(seed, context.index, pool.num_slots, 1))
         ),
         on_failure=pictures.keep,
+        batch_size=batch_size(run, inline=inline),
     )
     view = SlotView(
         run,
@@ -152,6 +153,14 @@ def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:
         actor_index=actor_index,
         frame_shape=run.frame_shape,
     )
+
+
+def batch_size(run: Run, *, inline: bool) -> int:
+    """The number of environments that step together; 1 where each steps by itself."""
+    worker = run.config.rollout_config.worker_config
+    if not run.config.env.batched:
+        return 1
+    return worker.num_envs if inline else worker.envs_per_process
 
 
 def make_cuts(run: Run, router: StreamRouter, slots: int, *, inline: bool) -> FreshnessCuts:

@@ -19,7 +19,7 @@ import numpy as np
 
 from minefleet.config import FleetConfig
 from minefleet.config.checks import host_port
-from minefleet.core.errors import EXIT_FAILED, DeadlineError, FleetError, UnavailableError
+from minefleet.core.errors import EXIT_FAILED, ConfigError, DeadlineError, FleetError, UnavailableError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
@@ -134,6 +134,8 @@ class Worlds:
     """A pool of environments that does what an actor's messages say. World i is slot i."""
 
     def __init__(self, config: FleetConfig, welcome: worlds_service_pb2.Welcome, packing: Packing) -> None:
+        if config.env.batched:
+            raise ConfigError("env.batched: a host plays environments that step one by one")
         self._welcome = welcome
         self._packing = packing
         schema = Schema.from_dict(json.loads(welcome.schema))

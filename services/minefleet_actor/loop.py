@@ -25,6 +25,9 @@ A slot is in one phase:
     BLOCKED             no permit, room or time for the next fragment -> READY when there is
     AWAITING_BOOTSTRAP  its episode was cut; the value of the last observation is computed before the reset -> WORKING
 
+Environments in a batch step together. While one of them is BLOCKED and others are given commands, it takes steps that
+are not recorded, or those could not go on: replay may wait for what they are making.
+
 A fragment ends when it is full, or before replay would find its first step too stale (`freshness_cuts`): between two
 steps where the next one would take too long, and else while its environment works: the step in flight then begins the
 next one.
@@ -105,6 +108,7 @@ class Actor:
         camera: Camera | None = None,
         on_failure: Callable[[int], None] = lambda _: None,
         first_task: Callable[[], str] = lambda: "",
+        batch_size: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -129,6 +133,10 @@ class Actor:
         self.failures: dict[int, SlotFailures] = {}
         """Of each slot that has failed."""
         self._asked = np.zeros(slots, np.bool_)
+        self._batch_of = np.arange(slots) // batch_size
+        """[S]: the batch of environments that each slot belongs to."""
+        self._is_unrecorded = np.zeros(slots, np.bool_)
+        """[S] bool: the slot's present step is not recorded."""
         self._acted_at = np.full(slots, np.nan)
         self._commands = 0
         """Number of slots that got a command in this turn."""
@@ -233,9 +241,12 @@ class Actor:
             self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
     def _process_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
-        slots, terminated, truncated = ready.slots[stepped], ready.terminated[stepped], ready.truncated[stepped]
-        self._recorder.result(slots, ready.reward[stepped], terminated, truncated)
-        self._episodes.add(slots, ready.reward[stepped])
+        slots, reward = ready.slots[stepped], ready.reward[stepped]
+        terminated, truncated = ready.terminated[stepped], ready.truncated[stepped]
+        recorded = ~self._is_unrecorded[slots]
+        self._recorder.result(slots[recorded], reward[recorded], terminated[recorded], truncated[recorded])
+        self._is_unrecorded[slots] = False
+        self._episodes.add(slots, reward)
         seconds = self._clock() - self._acted_at[slots]
         self._metrics.stepped(self._router.shard_of[slots], seconds)
         self._cuts.stepped(slots, seconds, self._recorder)
@@ -267,7 +278,7 @@ class Actor:
         self._metrics.failed(self._router.shard_of[slot], failure.kind)
         before = self.failures[slot].count if slot in self.failures else 0
         self.failures[slot] = SlotFailures(before + 1, failure, self._clock())
-        self._acted_at[slot] = np.nan
+        self._acted_at[slot], self._is_unrecorded[slot] = np.nan, False
         record = self._episodes.end(
             slot, self._router.stream(slot), version=self._inference.version, task=task, failure=failure.kind
         )
@@ -355,8 +366,12 @@ class Actor:
         if self._worker.deterministic and np.any(self.phase == Phase.WORKING):
             return
         slots = np.flatnonzero(self._wants_decision() & ~self._asked)
-        if not len(slots):
-            return
+        if len(slots):
+            self._request_decisions_of(slots)
+        if self._batch_of[-1] < len(self._batch_of) - 1:
+            self._request_unrecorded_steps()
+
+    def _request_decisions_of(self, slots: Slots) -> None:
         ready, steps = self.phase[slots] == Phase.READY, self._recorder.length[slots]
         full = (steps == self._recorder.fragment_length) | self._cuts.due(slots, self._recorder)
         border = ready & (full | (steps == 0))
@@ -367,6 +382,15 @@ class Actor:
         wants = ~ready | acts | full
         self._asked[slots[wants]] = True
         self._batcher.want(slots[wants], acts[wants], (acts & border)[wants])
+
+    def _request_unrecorded_steps(self) -> None:
+        """Lets blocked slots go on without a fragment where others of their batch wait for them."""
+        is_held = np.isin(self._batch_of, self._batch_of[self.phase == Phase.WORKING])
+        slots = np.flatnonzero(is_held & (self.phase == Phase.BLOCKED))
+        if len(slots):
+            self.phase[slots] = Phase.READY
+            self._asked[slots] = self._is_unrecorded[slots] = True
+            self._batcher.want(slots, np.ones(len(slots), np.bool_), np.zeros(len(slots), np.bool_))
 
     def _wants_decision(self) -> NDArray[np.bool_]:
         """[S] bool: the slots that want a decision, or the value of what they see."""

@@ -1,6 +1,6 @@
 """Configuration of the environment and its wrappers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from minefleet.config.checks import above, at_least
@@ -65,6 +65,9 @@ class EnvConfig:
     task_sampling: Literal["weights", "success"] = "weights"
     """Draw tasks by their weights, or by `success`: tasks that are neither mastered nor hopeless come more often, as
     their episodes say in `info["metrics"]["success"]`."""
+    batched: bool = False
+    """The generator takes `num_envs` and makes a `gymnasium.vector.VectorEnv` of so many environments, for all slots of
+    a process: for those of `envs_per_process`."""
     wrappers: WrappersConfig = field(default_factory=WrappersConfig)
 
     def __post_init__(self) -> None:
@@ -75,3 +78,22 @@ class EnvConfig:
             above(f"env.tasks.{name}", weight, 0)
             if not 0 < len(name.encode()) <= TASK_BYTES:
                 raise ConfigError(f"env.tasks: a name has 1 to {TASK_BYTES} bytes, got {name!r}")
+        if self.batched:
+            self._check_batched()
+
+    def _check_batched(self) -> None:
+        """Rejects what is for single environments."""
+        if not self.generator:
+            raise ConfigError(
+                "env.batched needs env.generator: gymnasium:make_vec with env.kwargs={id: ...} makes a registered one"
+            )
+        if self.tasks:
+            raise ConfigError("env.tasks cannot be had with env.batched: a batch resets its rows with the same options")
+        for wrapper in fields(WrappersConfig):
+            if not wrapper.name.startswith("reward_") and getattr(self.wrappers, wrapper.name) != getattr(
+                WrappersConfig(), wrapper.name
+            ):
+                raise ConfigError(
+                    f"env.wrappers.{wrapper.name} wraps single environments: with env.batched, wrap in env.generator, "
+                    "by gymnasium.wrappers.vector"
+                )

@@ -185,6 +185,12 @@ class FleetConfig:
                 f"train_config.burn_in must be < rollout_config.fragment_length = {length}, got {burn_in}: "
                 "no step would be left to train on"
             )
+        worker = self.rollout_config.worker_config
+        for key in ("hosted", "deterministic", "restart_interval"):
+            if self.env.batched and getattr(worker, key):
+                raise ConfigError(
+                    f"rollout_config.worker_config.{key} cannot be had with env.batched: it takes single environments"
+                )
         replay = self.rollout_config.replay_buffer_config
         if self.env.task_sampling == "success" and (replay.balance == "task" or not self.env.tasks):
             raise ConfigError(

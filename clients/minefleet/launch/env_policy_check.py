@@ -129,12 +129,14 @@ def _describing(config: FleetConfig) -> Iterator[Callable[[], dict[str, Any]]]:
 
     One that has not ended by the end of the block, or takes too long, is killed with all that it has started.
     """
+    worker = config.rollout_config.worker_config
     question = {
         "config": asdict(config.env),
         "import_path": boot.import_path(config.env.python),
         "seed": config.seed,
         "films": config.train_config.record_video_interval > 0,
-        "hosted": config.rollout_config.worker_config.hosted,
+        "num_envs": min(worker.num_envs, worker.envs_per_process),
+        "hosted": worker.hosted,
     }
     with file_in_memory() as file, file_in_memory() as output:
         process = _start(config.env.python, question, file, output)

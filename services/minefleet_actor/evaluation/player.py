@@ -55,6 +55,8 @@ class Player:
         discount: float,
         recording: Recording | None = None,
         tasks: Iterable[str] = (),
+        *,
+        batched: bool = False,
     ) -> None:
         self.inference = inference
         self.video: Path | None = None
@@ -67,6 +69,10 @@ class Player:
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
         self._left = np.zeros(pool.num_slots, np.int64)
+        self._batched = batched
+        """Whether environments step together, so that none may stop before the others."""
+        self._is_under_way = np.zeros(pool.num_slots, np.bool_)
+        """[S] bool: the episode was begun for an earlier `play`, and is not counted."""
 
     def __enter__(self) -> "Player":
         self._pool.start()
@@ -83,11 +89,12 @@ class Player:
         """Yields so many episodes as they end; failed ones are played again."""
         slots = np.arange(self._pool.num_slots)
         self._left = (episodes + len(slots) - 1 - slots) // len(slots)
-        self._begin(slots[self._left > 0])
+        self._begin(slots[((self._left > 0) | self._batched) & ~self._is_under_way])
         while self._left.any():
             ready = self._pool.wait(WAIT_S)
             yield from self._ended(ready, stream)
             self._act(ready)
+        self._is_under_way[:] = self._batched
 
     def _begin(self, slots: NDArray[np.intp]) -> None:
         self.inference.reset(slots)
@@ -101,17 +108,20 @@ class Player:
         self._episodes.add(ready.slots[stepped], ready.reward[stepped])
         over = stepped & (ready.terminated | ready.truncated)
         for slot, terminated in zip(ready.slots[over], ready.terminated[over], strict=True):
-            yield self._end(int(slot), bool(terminated), ready, stream)
+            played = self._end(int(slot), bool(terminated), ready, stream)
+            if self._left[slot] and not self._is_under_way[slot]:
+                self._left[slot] -= 1
+                yield played
         again = over | (ready.kind == Kind.FAILED)
         for slot in ready.slots[ready.kind == Kind.FAILED]:
             self._episodes.end(int(slot), stream, version=self.inference.version)
             if slot == 0 and self._recording is not None:
                 self._recording.reel.discard()
-        self._begin(ready.slots[again & (self._left[ready.slots] > 0)])
+        self._is_under_way[ready.slots[again]] = False
+        self._begin(ready.slots[again & ((self._left[ready.slots] > 0) | self._batched)])
 
     def _end(self, slot: int, terminated: bool, ready: Ready, stream: str) -> Played:
         ending = ready.endings.get(slot)
-        self._left[slot] -= 1
         record = self._episodes.end(
             slot,
             f"{stream}-{slot}",
@@ -175,4 +185,5 @@ def make_player(
     if video is not None:
         reel = Reel(video.parent, run.config.rollout_config.worker_config.video_fps)
         recording = Recording(lens=make_lens(run, pool), reel=reel, name=video.name)
-    return Player(pool, inference, run.config.train_config.discount, recording, run.config.env.tasks)
+    env = run.config.env
+    return Player(pool, inference, run.config.train_config.discount, recording, env.tasks, batched=env.batched)

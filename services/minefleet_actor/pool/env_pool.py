@@ -15,6 +15,8 @@ Commands   filled by `wait` with what `step` and `reset` have asked for, as soon
 Replies    filled by the process, emptied by `wait`, which waits for them, for the guard's events, for the next deadline
            and for `wake`.
 
+Of environments in a batch (`env.batched`) all are given a command or none is, since they step together.
+
 A process has at most one frame of either kind before it, so neither socket can fill up.
 
 A process that dies, takes longer than a command may, takes too much memory or talks nonsense is killed by the guard,
@@ -217,6 +219,8 @@ class EnvPool(Pool):
             return
         row = self._book.command[process.slots.start : process.slots.stop]
         commands = row.tobytes()
+        if self._env_config.batched and not all(commands):
+            return
         if max(commands) >= Command.RESET:
             commands = self._sift(index, row)
         else:
@@ -231,9 +235,10 @@ class EnvPool(Pool):
         until_s = self._book.breaker.until_s[slots.start : slots.stop]
         is_reset = row >= Command.RESET
         is_ripe = is_reset & (until_s <= now_s)
+        waits = is_reset & ~is_ripe
         worn = is_ripe & self._wear.is_due(slots, now_s) & (not process.is_fresh)
-        if not is_ripe.any():
-            self._supervisor.call_at(index, float(until_s[is_reset].min()))
+        if not is_ripe.any() or (self._env_config.batched and waits.any()):
+            self._supervisor.call_at(index, float(until_s[waits].min()))
         elif worn.any() and len(slots) == 1:
             self._supervisor.shut_down(index)
             return b""
@@ -242,6 +247,8 @@ class EnvPool(Pool):
         else:
             self._renew([slots[offset] for offset in np.flatnonzero(worn)], now_s)
         may_go = is_ripe | ~is_reset
+        if self._env_config.batched and not may_go.all():
+            return b""
         commands = (row * may_go).tobytes()
         row[may_go] = Command.NONE
         return commands

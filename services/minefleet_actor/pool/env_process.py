@@ -87,6 +87,11 @@ class EnvProcess:
         return self.stage != Stage.DOWN and self.under_way != Command.MAKE
 
     @property
+    def is_batch(self) -> bool:
+        """Whether its environments step together, and fail so."""
+        return bool(self.setup.config["batched"])
+
+    @property
     def is_idle(self) -> bool:
         """Whether it waits for commands."""
         return self.stage == Stage.UP and not self.under_way
@@ -153,6 +158,9 @@ class EnvProcess:
             return
         failed = {index for index, kind in enumerate(reply.kinds) if kind == Kind.FAILED}
         answered = [Kind.FAILED if i in failed and self._commands[i] else kind for i, kind in enumerate(expected)]
+        if self.is_batch:
+            # Steps may wait for the others' resets.
+            answered = [Kind.NONE if not got else kind for got, kind in zip(reply.kinds, answered, strict=True)]
         if bytes(answered) != reply.kinds or failed != set(reply.failures):
             raise ValueError(f"{list(reply.kinds)} follows on {list(self._commands)}")
         for index, ending in reply.endings.items():

@@ -13,6 +13,7 @@ from minefleet.core.schema import Schema
 from minefleet_actor.pool.pool_interface import EnvStartError, Ready
 from minefleet_actor.pool.slot_table import Pool
 from minefleet_env import slot_arrays
+from minefleet_env.batch_host import make_host
 from minefleet_env.env_host import EnvHost
 from minefleet_env.packets import Command
 
@@ -31,7 +32,7 @@ class InlinePool(Pool):
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
         self._book.arrays = slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
-        self._host = EnvHost(asdict(self._env_config), self._schema, self._book.arrays, self._slots)
+        self._host = make_host(asdict(self._env_config), self._schema, self._book.arrays, self._slots)
         failures = self._host.make().failures
         if failures:
             self.close()
@@ -61,7 +62,7 @@ class InlinePool(Pool):
         row, now_s = self._book.command, time.monotonic()
         may_go = (row < Command.RESET) | (self._book.breaker.until_s <= now_s)
         commands = (row * may_go).tobytes()
-        if self._host is None or not any(commands):
+        if self._host is None or not (all if self._env_config.batched else any)(commands):
             return False
         row[may_go] = Command.NONE
         self._book.record(self._host.run(commands), self._slots)

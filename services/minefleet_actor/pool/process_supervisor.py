@@ -169,7 +169,7 @@ class ProcessSupervisor:
         self._began_s = np.zeros(0)
 
     def _receive(self, index: int) -> Iterator[Event]:
-        """Receives a process's reply. A lone environment's failure is its process's: it may have left children."""
+        """Receives a process's reply. A failure of all that it has is its process's: it may have left children."""
         process = self.processes[index]
         if process.stage not in (Stage.UP, Stage.LEAVING):
             return
@@ -182,12 +182,16 @@ class ProcessSupervisor:
             return
         if reply is None:
             self.kill(index, None if process.stage == Stage.LEAVING else _EXIT)
-        elif reply.failures and (len(process.slots) == 1 or not process.made):
+        elif reply.failures and (not process.made or self._is_of_all(process, reply)):
             self.kill(index, next(iter(reply.failures.values())))
         else:
             longest, process.under_way = process.under_way, Command.NONE
             self._due_s[index] = np.inf
             yield ProcessAnswer(index, reply, longest)
+
+    @staticmethod
+    def _is_of_all(process: EnvProcess, reply: Reply) -> bool:
+        return len(reply.failures) == len(process.slots) and (len(process.slots) == 1 or process.is_batch)
 
     def _receive_from_guard(self) -> Iterator[Event]:
         try:

@@ -41,8 +41,11 @@ NAMES = ("EMPTY", "BUSY", "READY")
 class SlotTable:
     """Keeps the slots' states, the commands to pass on, and the news since the last `take`."""
 
-    def __init__(self, schema: Schema, config: WorkerConfig, *, seed: int, actor_index: int) -> None:
+    def __init__(
+        self, schema: Schema, config: WorkerConfig, *, seed: int, actor_index: int, batched: bool = False
+    ) -> None:
         num_slots = config.num_envs
+        self._batched = batched
         self.arrays = private(schema.to_dict(), 0)
         """The pool's; none before it starts and after it has closed."""
         self.command = np.zeros(num_slots, np.uint8)
@@ -104,7 +107,13 @@ class SlotTable:
     def record(self, reply: Reply, slots: range) -> None:
         """Records the results of a process's environments."""
         section = self._kind[slots.start : slots.stop]
-        np.maximum(section, np.frombuffer(reply.kinds, np.uint8), out=section)
+        kinds = np.frombuffer(reply.kinds, np.uint8)
+        np.maximum(section, kinds, out=section)
+        if self._batched:
+            # Steps that had to wait for resets of others are commanded again.
+            command = self.command[slots.start : slots.stop]
+            is_busy = self._state[slots.start : slots.stop] == SlotState.BUSY
+            command[(kinds == Kind.NONE) & is_busy & (command == Command.NONE)] = Command.STEP
         for index, ending in reply.endings.items():
             self._endings[slots[index]] = ending
         for index, failure in reply.failures.items():
@@ -185,7 +194,7 @@ class Pool(abc.ABC):
         self._env_config = env_config
         self._schema = schema.to_dict()
         self._frame_shape = frame_shape
-        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index)
+        self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index, batched=env_config.batched)
 
     @property
     def num_slots(self) -> int:
