@@ -385,8 +385,13 @@ class Actor:
 
     def _request_unrecorded_steps(self) -> None:
         """Lets blocked slots go on without a fragment where others of their batch wait for them."""
-        is_held = np.isin(self._batch_of, self._batch_of[self.phase == Phase.WORKING])
-        slots = np.flatnonzero(is_held & (self.phase == Phase.BLOCKED))
+        is_blocked = self.phase == Phase.BLOCKED
+        if not is_blocked.any():
+            return
+        goes_on = (self.phase == Phase.WORKING) & ~self._is_unrecorded
+        for slot in np.flatnonzero(goes_on & self.resetting & (self._recorder.length == 0)):
+            goes_on[slot] = self._may_start(int(slot))
+        slots = np.flatnonzero(is_blocked & np.isin(self._batch_of, self._batch_of[goes_on]))
         if len(slots):
             self.phase[slots] = Phase.READY
             self._asked[slots] = self._is_unrecorded[slots] = True
