@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minefleet_env.batch import DISABLED, NEXT_STEP, Batch, BatchRow
+from minefleet_env.env_batch import DISABLED, NEXT_STEP, BatchRow, EnvBatch
 from minefleet_env.env_host import EnvHost, failure_of
 from minefleet_env.errors import EnvError
 from minefleet_env.make_env import make_batch, takes_seed
@@ -42,7 +42,7 @@ class BatchHost(EnvHost):
         super().__init__(config, schema, arrays, slots)
         self._config, self._schema = config, schema
         self._seeds = arrays.seed[slots.start : slots.stop]
-        self._batch: Batch | None = None
+        self._batch: EnvBatch | None = None
         self._is_new = True
 
     def run(self, commands: bytes) -> Reply:
@@ -63,7 +63,7 @@ class BatchHost(EnvHost):
     def adopt(self, env: Any) -> None:
         """Plays this vector environment, whose rows have the run's spaces, from now on."""
         self.close()
-        self._batch, self._is_new = Batch(env), True
+        self._batch, self._is_new = EnvBatch(env), True
         rows = [BatchRow(self._batch, row) for row in range(len(self._envs))]
         schema = schema_of(rows[0])
         if schema != self._schema:
@@ -93,7 +93,7 @@ class BatchHost(EnvHost):
         self._batch.reset(**({} if takes_seed(self._config) else {"seed": self._seed(everyone)}))
         self._is_new = False
 
-    def _step(self, batch: Batch, resets: NDArray[np.bool_]) -> None:
+    def _step(self, batch: EnvBatch, resets: NDArray[np.bool_]) -> None:
         if (resets & ~batch.is_over).any():
             raise EnvError("a row cannot be reset within an episode: the batch resets rows whose episode is over")
         batch.step([hosted.read() for hosted in self._envs])

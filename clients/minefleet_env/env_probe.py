@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minefleet_env import slot_arrays
-from minefleet_env.batch import Batch, BatchRow
 from minefleet_env.batch_host import BatchHost
+from minefleet_env.env_batch import BatchRow, EnvBatch
 from minefleet_env.env_host import HostedEnv, rendered
 from minefleet_env.errors import EnvError, RefusedError, in_one_line
 from minefleet_env.make_env import make, make_batch
@@ -86,7 +86,7 @@ def _schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _batch_schema(env: Any, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    schema = schema_of(BatchRow(Batch(env), 0))
+    schema = schema_of(BatchRow(EnvBatch(env), 0))
     arrays = slot_arrays.private(schema, env.num_envs)
     arrays.seed[:] = seed + np.arange(env.num_envs)
     host = BatchHost(config, schema, arrays, range(env.num_envs))

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from minefleet_env.batch import DISABLED, NEXT_STEP, SAME_STEP, Batch, SoleRow, autoreset_mode
+from minefleet_env.env_batch import DISABLED, NEXT_STEP, SAME_STEP, EnvBatch, SoleRow, autoreset_mode
 from minefleet_env.errors import RefusedError
 from minefleet_env.import_path import load
 from minefleet_env.minecraft import minestudio_jar
@@ -56,7 +56,7 @@ def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
         RefusedError: If there is no such environment, a package of its is missing, or the generator makes none.
     """
     if config["batched"]:
-        return SoleRow(Batch(make_batch(config, 1)))
+        return SoleRow(EnvBatch(make_batch(config, 1)))
     if config["generator"]:
         env = _generated(config)
     elif config["id"]:

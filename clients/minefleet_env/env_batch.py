@@ -18,7 +18,7 @@ INFO_KEYS = ("error", "task", "metrics")
 """Keys of an environment's info that are read."""
 
 
-class Batch:
+class EnvBatch:
     """A vector environment and its latest results."""
 
     def __init__(self, env: Any) -> None:
@@ -66,7 +66,7 @@ class Batch:
 class BatchRow:
     """An environment that is one row of a batch, which somebody else resets and steps."""
 
-    def __init__(self, batch: Batch, row: int) -> None:
+    def __init__(self, batch: EnvBatch, row: int) -> None:
         self.observation_space = batch.env.single_observation_space
         self.action_space = batch.env.single_action_space
         self._batch, self._row = batch, row
@@ -92,7 +92,7 @@ class BatchRow:
 class SoleRow(BatchRow):
     """A batch of one as an environment."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: EnvBatch) -> None:
         super().__init__(batch, 0)
 
     def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Any, Mapping[str, Any]]:
