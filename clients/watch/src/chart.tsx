@@ -53,7 +53,8 @@ const last = (values: (number | null)[]): number | null => values.findLast((valu
 function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
   const [ratio, bottom] = [devicePixelRatio, bbox.top + bbox.height];
   ctx.save();
-  ctx.clip(new Path2D(`M${bbox.left} ${bbox.top}h${bbox.width}v${bbox.height}h${-bbox.width}Z`));
+  const [left, width] = [bbox.left - 6 * ratio, bbox.width + 12 * ratio]; // A sign at the very edge is drawn whole.
+  ctx.clip(new Path2D(`M${left} ${bbox.top}h${width}v${bbox.height}h${-width}Z`));
   ctx.lineWidth = ratio;
   [ctx.textAlign, ctx.textBaseline] = ["center", "middle"];
   ctx.font = `600 ${10 * ratio}px system-ui`;
@@ -63,9 +64,9 @@ function drawMarks({ ctx, bbox, valToPos }: uPlot, marks: Mark[]): void {
     ctx.strokeStyle = ctx.fillStyle = color;
     ctx.setLineDash(kind === "restart" ? [] : [2 * ratio, 3 * ratio]);
     if (hasLine) ctx.stroke(new Path2D(`M${x} ${bbox.top}V${bottom}`));
-    const top = bbox.top + (kind === "change" ? 22 : 6) * ratio; // A change comes with a restart: below its sign.
-    const height = hasLine ? top : kind === "checkpoint" ? bottom - 5 * ratio : valToPos(y ?? NaN, "y", true);
-    ctx.fillText(SIGNS[kind], hasLine ? x + 7 * ratio : x, height);
+    const aside = hasLine ? (kind === "change" ? 17 : 7) * ratio : 0; // A change comes with a restart: beside its sign.
+    const height = hasLine ? bbox.top + 6 * ratio : kind === "checkpoint" ? bottom - 5 * ratio : valToPos(y ?? NaN, "y", true);
+    ctx.fillText(SIGNS[kind], x + aside, height);
   }
   ctx.restore();
 }
@@ -143,7 +144,7 @@ export function Chart(props: ChartProps): JSX.Element {
     const x = u && left >= 0 ? u.posToVal(left, "x") : null;
     series.forEach((one, index) => {
       const node = values.current?.children[index]?.lastElementChild;
-      if (node) node.textContent = number(x === null ? last(one.smooth) : nearest(one.x, one.smooth, x));
+      if (node) node.textContent = number(x === null ? last(one.y) : nearest(one.x, one.y, x));
     });
     if (where.current) where.current.textContent = x === null ? "latest" : position(axis, x);
   };
@@ -170,7 +171,7 @@ export function Chart(props: ChartProps): JSX.Element {
     show(plot.current);
   }, [shape, props.series, props.marks, props.range?.join(), props.full?.join()]);
 
-  const summary = props.series.map((one) => `${one.label}: ${number(last(one.smooth))}`).join("; ");
+  const summary = props.series.map((one) => `${one.label}: ${number(last(one.y))}`).join("; ");
   return <figure class="chart">
     <figcaption><h3 title={props.title}>{props.title}</h3><span class="where" ref={where} /></figcaption>
     <ul class="values" ref={values} aria-hidden="true">

@@ -15,7 +15,7 @@ export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSear
   const query = props.params.get("q") ?? "";
   const found = runs.filter(({ id, env }) => has(`${id} ${env}`, query));
   const choose = (id: string) => set({ run: toggled(chosen, id) });
-  const act = chosen.length > 1 ? `Lay ${chosen.length} runs over each other` : "Show its curves";
+  const act = chosen.length > 1 ? `Compare ${chosen.length} runs` : "Show its curves";
   const color = (id: string) => (chosen.includes(id) ? colorOf(chosen.indexOf(id)) : "transparent");
   if (!runs.length)
     return <Empty title="There is no run here yet">
@@ -36,7 +36,7 @@ export function RunsView(props: { runs: Run[]; chosen: string[]; params: URLSear
             <i class="swatch" style={{ background: color(run.id) }} />
             <a href={href("curves", { run: run.id })} title={run.directory}>{run.id}</a>
           </label>, run.is_live ? <b class="good">● live</b> : <span class="quiet">○ ended</span>, run.env,
-          number(run.episode_return_mean), number(run.env_steps), count(run.iteration), duration(run.wall_s),
+          number(run.episode_return_mean), count(run.env_steps), count(run.iteration), duration(run.wall_s),
           ago(run.updated_s),
         ])} />
     </div>}
@@ -54,13 +54,13 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
   if (!total && !episodes.length && !slots.length)
     return <Empty title="Nothing has failed">No environment of this run has died, hung or raised. It would be listed here.</Empty>;
   return <>
-    <Panel title="Kinds" aside={`${count(total)} failures`}>
+    <Panel title="Kinds" aside={`${count(total)} failed episodes, up to the last iteration`}>
       {kinds.map(([name, times]) => <button type="button" key={name} class="row" aria-pressed={kind === name}
         onClick={() => set({ kind: kind === name ? null : name })}>
         <Meter label={name} share={times / Math.max(1, total)} text={`${count(times)}, ${percent(times / Math.max(1, total))}`} />
       </button>)}
     </Panel>
-    <Panel title="Slots that fail" aside={kind ? `only ${kind}` : `${slots.length} slots`}>
+    <Panel title="Slots that fail" aside={kind ? `only ${kind}` : `${count(slots.reduce((all, { failures }) => all + failures, 0))} failures of ${slots.length} slots, up to now`}>
       {slots.length === 0 && <p class="quiet">No running slot has such a failure.</p>}
       {slots.map((slot) => <details class="failure" key={`${slot.actor}/${slot.slot}`}>
         <summary>
@@ -68,8 +68,9 @@ export function FailuresView(props: { run: string; params: URLSearchParams }): J
           <span class="quiet last">{slot.text.trim().split("\n").filter(Boolean).at(-1)}</span>
           <span class="right">{count(slot.failures)} ✕</span><span class="right quiet">{duration(slot.age_s)} ago</span>
         </summary>
-        {slot.has_frame && <LastFrame run={props.run} {...slot} />}
-        <pre tabIndex={0}>{slot.text}</pre>
+        <div class="evidence">
+          {slot.has_frame && <LastFrame run={props.run} {...slot} />}<pre tabIndex={0}>{slot.text}</pre>
+        </div>
         <p class="links">
           <a href={href("slots", { slot: `${slot.actor}/${slot.slot}` })}>The slot now</a>
           <a href={href("live", { pick: `${slot.actor}/${slot.slot}` })}>Watch it live</a>
@@ -95,13 +96,13 @@ export function LogsView({ run, params, status }: { run: string; params: URLSear
   const roles = status.data?.roles ?? [];
   const look = (state: string) => (state === "running" ? "good" : state in STATE_SIGNS ? "" : "bad");
   return <>
-    <Panel title="Roles" aside={`${roles.filter(({ state }) => state === "running").length} of ${roles.length} running`}>
+    <Panel title="Roles" aside={`${roles.filter(({ state }) => state in STATE_SIGNS).length} of ${roles.length} up`}>
       {roles.length === 0 && <p class="quiet">No role of this run is running.</p>}
       {roles.length > 0 && <Table label="Roles" left={[1]} keys={roles.map(({ name }) => name)}
         head={["Role", "State", "Up for", "Processor time", "Address", "Process"]} rows={roles.map((one) => [
           one.name,
           <span key="state" class={look(one.state)}>
-            {STATE_SIGNS[one.state] ?? "✕"} {one.state}{one.detail && `: ${one.detail}`}
+            {STATE_SIGNS[one.state] ?? "✕"} {one.detail.startsWith(one.state) ? one.detail : one.state + (one.detail && `: ${one.detail}`)}
           </span>, duration(one.uptime_s || null), duration(one.stats.processor_seconds), one.address || "–", one.pid,
         ])} />}
     </Panel>
@@ -117,9 +118,10 @@ function LogTail(props: { run: string; log: string; names: string[]; params: URL
   const { data, error } = usePoll<string>(`${at(props.run, "logs", props.log)}?bytes=${size}`, 2000, asText);
   const [follows, setFollows] = useState(true);
   const box = useRef<HTMLPreElement>(null);
-  const lines = data?.split("\n") ?? [];
-  const found = lines.filter((line) => has(line, query));
   const look = (line: string) => (/\b(ERROR|CRITICAL|Traceback)\b/.test(line) ? "bad" : /\bWARNING\b/.test(line) ? "warn" : "");
+  let last = ""; // A line without a time goes on with the record before it.
+  const lines = (data?.split("\n") ?? []).map((line): [string, string] => [line, (last = look(line) || (/^\d{4}-/.test(line) ? "" : last))]);
+  const found = lines.filter(([line]) => has(line, query));
   useEffect(() => {
     if (follows && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [data, follows, query, props.log]);
@@ -135,7 +137,7 @@ function LogTail(props: { run: string; log: string; names: string[]; params: URL
     {error && <p class="warning">⚠ {error}</p>}
     <pre class="log" ref={box} tabIndex={0} aria-label={`The end of ${props.log}`}
       onScroll={({ currentTarget: it }) => setFollows(it.scrollHeight - it.scrollTop - it.clientHeight < 24)}>
-      {found.map((line, index) => <div key={index} class={look(line)}><Marked text={line} query={query} /></div>)}
+      {found.map(([line, level], index) => <div key={index} class={level}><Marked text={line} query={query} /></div>)}
       {data !== undefined && !found.length && "No line of this tail has it: take a longer one."}
     </pre>
   </>;
@@ -182,7 +184,7 @@ export function MachineView(): JSX.Element {
   if (!data) return <Waiting error={error} />;
   return <div class="columns">
     <Panel title="Processor" aside={`${data.cores} cores`}>
-      <Meter label="busy" share={data.cpu_share} text={`${number(data.cpu_share * data.cores)} cores, ${percent(data.cpu_share)}`} />
+      <Meter label="busy" share={data.cpu_share} text={`${(data.cpu_share * data.cores).toFixed(1)} cores, ${percent(data.cpu_share)}`} />
     </Panel>
     <Panel title="Memory" aside={bytes(data.memory_bytes)}>
       <Filled label="used" used={data.memory_used_bytes} of={data.memory_bytes} />

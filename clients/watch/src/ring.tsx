@@ -12,8 +12,8 @@ const STAGES: Record<string, string> = {
   weights: "parameters",
 };
 const SLOT_WAITS: Record<string, string> = {
-  environment: "environment (steps, resets)", inference: "inference", grant: "grant: the learner is behind",
-  room: "room in replay", weights: "newer weights", pace: "pace: too late for a chunk", balance: "other slots",
+  environment: "environment: steps, resets", inference: "inference", grant: "grant: the learner is behind",
+  room: "room: replay is full", weights: "weights: newer ones", pace: "pace: too late for a chunk", balance: "balance: other slots",
 };
 const LOOP_WAITS: Record<string, string> = {
   training: "training", fragments: "fragments: the actors are behind", replay: "reading from replay",
@@ -43,20 +43,18 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
   const [actors, shards, learners, parameters] = [of("actor"), of("replay"), of("learner"), of("parameters")];
   const versions = actors.flatMap(({ stats }) => stats.policy_version ?? []);
   const newest = parameters[0]?.stats.newest_version ?? learners[0]?.stats.policy_version;
+  const unknown = data.roles.every(({ state }) => state in STATE_SIGNS)
+    ? "not known yet: both loops must have worked for a while" : "not known while a role does not answer";
   const limiting = STAGES[data.bottleneck.stage ?? ""];
-  const stat = (roles: Role[], name: string, unit: string) => {
-    const value = sum(roles, name);
-    return value === undefined ? null : `${number(value)} ${unit}`;
-  };
+  const stat = (roles: Role[], name: string, unit: string) =>
+    sum(roles, name) === undefined ? null : `${number(sum(roles, name))} ${unit}`;
   const reasons = ["grant", "room", "weights", "pace", "balance"];
   const waiting = reasons.reduce((total, name) => total + (sum(actors, `blocked_for_${name}`) ?? 0), 0);
   const span = versions.length ? [...new Set([Math.min(...versions), Math.max(...versions)])].map(count).join(" – ") : "–";
   return <>
     <p class="verdict" role="status">
       <b>{data.bottleneck.stage ? `Limit: ${data.bottleneck.stage}` : "Limit"}</b>
-      <span>
-        {data.bottleneck.sentence ? <Sentence text={data.bottleneck.sentence} /> : "not known yet: both loops must have worked for a while"}
-      </span>
+      <span><Sentence text={data.bottleneck.sentence || unknown} /></span>
     </p>
     <div class="overview">
       <div class="ring panel">
@@ -64,23 +62,23 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
           `${count(sum(actors, "slots"))} slots`, `${count(waiting)} blocked, ${count(sum(actors, "resetting_slots"))} resetting`,
           stat(actors, "env_failures", "failures"),
         ]} />
-        <Arrow sign="→" rate={`${number(sum(actors, "env_steps_per_s"))} steps/s`} what={stat(actors, "queued_fragments", "queued")} />
+        <Arrow to="right" rate={`${number(sum(actors, "env_steps_per_s"))} steps/s`} what={stat(actors, "queued_fragments", "fragments queued")} />
         <Station kind="replay" roles={shards} limiting={limiting} title="Replay" facts={[
-          stat(shards, "ready_steps", "steps ready"), stat(shards, "leased_steps", "leased"),
-          bytes(sum(shards, "payload_disk_bytes")),
+          stat(shards, "ready_steps", "steps ready"), stat(shards, "leased_steps", "steps leased"),
+          `${bytes(sum(shards, "payload_disk_bytes"))} on disk`,
         ]} />
-        <Arrow sign="↑" down rate={`version ${span}`} what="weights" />
+        <Arrow to="up" rate={`version ${span}`} what="weights" />
         <div class="hub quiet">
           lag {versions.length && newest !== undefined ? count(newest - Math.min(...versions)) : "–"} versions<br />
-          staleness {number(data.metrics.staleness_mean as number)}
+          staleness {number(data.metrics.staleness_mean as number)} versions
         </div>
-        <Arrow sign="↓" down rate={`${number(sum(learners, "sps"))} steps/s`} what="leased" />
+        <Arrow to="down" rate={`${number(sum(learners, "sps"))} steps/s`} what="leased" />
         <Station kind="parameters" roles={parameters} limiting={limiting} title="Parameters" facts={[
-          `version ${count(newest)}`, stat(parameters, "kept_versions", "kept"), stat(parameters, "watchers", "watchers"),
+          `version ${count(newest)}`, stat(parameters, "kept_versions", "versions kept"), stat(parameters, "watchers", "watching"),
         ]} />
-        <Arrow sign="←" rate={`version ${count(learners[0]?.stats.policy_version)}`} what="published" />
+        <Arrow to="left" rate={`version ${count(learners[0]?.stats.policy_version)}`} what="published" />
         <Station kind="learner" roles={learners} limiting={limiting} title="Learner" facts={[
-          `iteration ${count(learners[0]?.stats.iteration)}`, `${percent(learners[0]?.stats.learner_wait_ratio)} waiting`,
+          `iteration ${count(learners[0]?.stats.iteration)}`, `${percent(data.bottleneck.loop?.training)} training`,
           `return ${number(data.metrics.episode_return_mean as number)}`,
         ]} />
       </div>
@@ -96,7 +94,7 @@ export function RingView({ status }: { status: Answer<Status> }): JSX.Element {
           rows={actors.map(({ name, stats }) => [
             name, count(stats.policy_version),
             newest === undefined || stats.policy_version === undefined ? "–" : count(newest - stats.policy_version),
-            number(stats.env_steps), `${number(stats.env_steps_per_s)}/s`,
+            number(stats.env_steps), `${number(stats.env_steps_per_s)} steps/s`,
           ])} />
       </Panel>
     </div>
@@ -119,11 +117,9 @@ function Station(props: {
   );
 }
 
-const Arrow = (props: { sign: string; rate: string; what: string | null; down?: boolean }): JSX.Element => (
-  <div class={`arrow ${props.down ? "down" : ""}`}>
-    <span>{props.rate}</span>
-    <i aria-hidden="true">{props.sign}</i>
-    <small class="quiet">{props.what ?? " "}</small>
+const Arrow = (props: { to: "right" | "down" | "left" | "up"; rate: string; what: string | null }): JSX.Element => (
+  <div class={`arrow ${props.to}`}>
+    <span>{props.rate}</span><i aria-hidden="true" /><small class="quiet">{props.what ?? " "}</small>
   </div>
 );
 

@@ -15,6 +15,8 @@ const STATES: Record<string, [string, string, string]> = {
   resting: ["Z", "✕", "rests after failures in a row"],
 };
 const [SLOW_S, FRAME_MS, MOST, VIDEO_KEY] = [1, 400, 16, "train_config.record_video_interval"];
+/** Longer in one step than ten usual ones, as where it hangs. */
+const isLate = ({ state, age_s, step_s }: Slot): boolean => state === "stepping" && age_s > Math.max(SLOW_S, 10 * (step_s ?? 0));
 /** Less than half of a slot's steps is trained on, as in the warnings of `minefleet train`. */
 const isStarved = (slot: Slot): boolean => slot.trained_share !== null && slot.trained_share < 0.5;
 
@@ -59,10 +61,10 @@ export function SlotsView({ run, params }: { run: string; params: URLSearchParam
         {[...new Set([...Object.keys(STATES), ...all.map(({ state }) => state)])].map((state) => <Toggle key={state} on={states.includes(state)}
           title={STATES[state]?.[2]} act={() => set({ state: toggled(states, state) })}
           label={<><State name={state} /> <b>{all.filter((slot) => slot.state === state).length}</b></>} />)}
-        <Toggle {...flag("failed")} label={`failed ${all.filter((slot) => slot.failures > 0).length}`} />
-        <Toggle {...flag("starved")} label={`starved ${all.filter(isStarved).length}`} title="less than half of their steps is trained on" />
+        <Toggle {...flag("failed")} label={<>failed <b>{all.filter((slot) => slot.failures > 0).length}</b></>} />
+        <Toggle {...flag("starved")} label={<>starved <b>{all.filter(isStarved).length}</b></>} title="less than half of their steps is trained on" />
       </div>
-      <span class="quiet note">{found.length} of {all.length} slots</span>
+      <span class="quiet note">{found.length} of {all.length} slots. A tile: state, for how long; usual step, failures; task, share of steps trained on</span>
     </div>
     {found.length === 0 && all.length > 0 && <Empty title="No slot matches">
       <button type="button" onClick={() => set({ state: null, actor: null, q: null, failed: null, starved: null })}>Show all</button>
@@ -86,7 +88,7 @@ function Tile({ slot, isOpen }: { slot: Placed; isOpen: boolean }): JSX.Element 
     aria-label={`Slot ${slot.slot}, ${slot.state} ${slot.reason}, for ${duration(slot.age_s)}, ${slot.failures} failures, ${percent(slot.trained_share)} trained on`}
     onClick={() => set({ slot: isOpen ? null : slot.id })}>
     <span class="top"><i aria-hidden="true">{sign}</i><b>{letter}</b><span class="index">{slot.slot}</span></span>
-    <span class="line"><span>{slot.reason || slot.state}</span><span>{duration(slot.age_s)}</span></span>
+    <span class="line"><span>{slot.reason || slot.state}</span><span class={isLate(slot) ? "late" : ""}>{duration(slot.age_s)}</span></span>
     <span class="line quiet">
       <span class={(slot.step_s ?? 0) > SLOW_S ? "bad" : ""}>{slot.step_s === null ? "–" : `${duration(slot.step_s)}/step`}</span>
       <span class={slot.failures ? "bad" : ""}>{slot.failures ? `${slot.failures} ✕` : ""}</span>
@@ -167,7 +169,7 @@ export function LiveView({ run, params }: { run: string; params: URLSearchParams
     {all.length > 0 && <div class="tools">
       <Picker label={`Slots (${chosen.length} of ${all.length})`} search="Search slots and tasks" name="pick"
         items={all.map(({ id, task }) => [id, task])} chosen={chosen.map(({ id }) => id)} most={MOST} />
-      <button type="button" onClick={() => set({ pick: anyOf(all, 8) })}>Any 8</button>
+      <button type="button" onClick={() => set({ pick: anyOf(all, 8) })}>8 at random</button>
       <span class="quiet note">pictures are at most a second old; at most {MOST} slots</span>
     </div>}
     {all.length > 0 && !chosen.length && <Empty title="No slot is chosen">Choose some with “Slots”.</Empty>}
@@ -190,12 +192,9 @@ export function LiveView({ run, params }: { run: string; params: URLSearchParams
         {videos.slice(0, 8).map((video) => <figure key={video.name} class="live">
           <video class="frame" controls preload="metadata" src={at(run, "videos", video.name)} aria-label={video.name} />
           <figcaption>
-            <span class="name" title={video.name}>{video.name}</span>
-            <span class="quiet">
-              {video.episode_return !== undefined && `return ${number(video.episode_return)}, `}
-              {video.version !== undefined && `version ${count(video.version)}, `}
-              {bytes(video.bytes)}, {ago(video.written_s)}
-            </span>
+            <span class="name" title={video.name}>{video.version === undefined ? video.name : `version ${count(video.version)}`}</span>
+            {video.episode_return !== undefined && <span>return {number(video.episode_return)}</span>}
+            <span class="quiet">{bytes(video.bytes)}, {ago(video.written_s)}</span>
           </figcaption>
         </figure>)}
       </div>

@@ -40,15 +40,17 @@ export const count = (value: Maybe): string =>
 export function bytes(value: Maybe): string {
   if (value === null || value === undefined) return DASH;
   const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
-  return `${power ? digits(value / 1024 ** power, 3) : value} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+  const size = value / 1024 ** power;
+  return `${Number.isInteger(size) ? size : digits(size, 3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
 export const percent = (share: Maybe): string =>
-  share === null || share === undefined ? DASH : `${(100 * share).toFixed(share < 0.1 && share > 0 ? 1 : 0)} %`;
+  share === null || share === undefined ? DASH : `${(100 * share).toFixed(share < 0.1 && share >= 0.0005 ? 1 : 0)} %`;
 
 /** 4 ms, 1.2 s, 4 min 10 s, 7 h 54 min, 2 d 3 h. */
 export function duration(seconds: Maybe): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return DASH;
+  if (seconds === 0) return "0 s";
   if (seconds < 0.0995) return `${digits(seconds * 1000, 2)} ms`;
   if (seconds < 59.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
   const [whole, minutes] = [Math.round(seconds), Math.round(seconds / 60)];

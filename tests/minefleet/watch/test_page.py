@@ -214,6 +214,9 @@ def test_curves_of_two_runs_zoom_together_by_mouse_and_by_keys(chromium: Browser
         page.goto(f"{files}#/curves?run=one&run=other")
         page.locator(".plot canvas").first.wait_for()
         page.get_by_text("800 of 800 rows").wait_for()
+        until(
+            page, "document.querySelector('.values b').textContent == '40'"
+        )  # The row's number: the curve is smoothed.
         box = page.locator(".u-over").first.bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 50)
@@ -232,6 +235,25 @@ def test_curves_of_two_runs_zoom_together_by_mouse_and_by_keys(chromium: Browser
         page.get_by_role("button", name="log").first.click()
         page.wait_for_url("**axis=wall_s*")
         page.get_by_text("Differences in configuration").wait_for()
+
+
+def test_lines_of_a_traceback_are_as_red_as_their_record(chromium: Browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", rows=3)
+    run.logs.mkdir()
+    records = (
+        "2026-11-29 ERROR it broke",
+        "Traceback",
+        "ValueError",
+        "2026-11-29 INFO on",
+        "it goes",
+        "2026-11-29 WARNING slow",
+    )
+    (run.logs / "learner.log").write_text("\n".join(records))
+    with serving_page([tmp_path]) as server, opened(chromium) as watched:
+        watched.page.goto(f"http://127.0.0.1:{server.port}/#/logs?run=one")
+        watched.page.locator(".log div").nth(5).wait_for()
+        looks = watched.page.evaluate("Array.from(document.querySelectorAll('.log div')).map(node => node.className)")
+        assert looks == ["bad", "bad", "bad", "", "", "warn"]
 
 
 def test_keys_reach_every_view_search_and_help(chromium: Browser, files: str) -> None:
