@@ -162,9 +162,10 @@ class Progress:
         if not self._rows:
             return {"up": roles or "nothing yet", "waiting for": "the first iteration"}
         row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._elapsed_s)
-        target = self._config.stop.env_steps
+        target, iterations = self._config.stop.env_steps, self._config.train_config.num_iterations
+        bound = f" of {target:,}" if target else f" (iteration {row['iteration']:,} of {iterations:,})"
         return {
-            "env steps": f"{row['env_steps']:,}" + (f" of {target:,}" if target else ""),
+            "env steps": f"{row['env_steps']:,}{bound}",
             "steps/s": _number(row["sps"], ",.0f"),
             "return": _number(row["episode_return_mean"]),
             **_failures(row),

@@ -69,6 +69,13 @@ def test_there_is_a_line_at_once_one_with_the_first_figures_and_then_one_every_f
     assert len(shown) == 4
 
 
+def test_without_a_bound_of_steps_the_iterations_are_shown_with_theirs(run: Run) -> None:
+    config = replace(run.config, stop=StopConfig(env_steps=0))
+    endless = replace(run, config=config)
+    bound = f"{config.train_config.num_iterations:,}"
+    assert f"env steps 300 (iteration 3 of {bound})  steps/s" in lines(endless, [row(3)], 5.0)
+
+
 def test_an_achievement_is_named_the_first_time_it_is_reached(run: Run) -> None:
     before = {"achievement/collect_wood": 0.0, "success": 1.0}
     after = {"achievement/collect_wood": 0.01, "success": 1.0}
