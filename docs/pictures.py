@@ -43,7 +43,9 @@ DESKTOP, PHONE = (1200, 760), (390, 800)
 COLOURS = 256
 PHONES_GAP = 16
 WINDOW = 20
-BOTTOM = "16 + document.querySelector('main').lastElementChild.getBoundingClientRect().bottom"
+BOTTOM = """8 + Math.max(...[...document.querySelectorAll('main > *, .charts > *')]
+    .map((node) => node.getBoundingClientRect().bottom).filter((bottom) => bottom <= innerHeight))"""
+"""Below the last panel that the window shows as a whole."""
 FILM_SIZE, FRAME_S = (1040, 660), 0.2
 
 
@@ -218,7 +220,6 @@ def svg(folder: Path, name: str, command: str, text: str) -> None:
 
 LIVE_COMMANDS = {"status": "status runs/crafter", "replay": "replay stats runs/crafter"}
 COMMANDS = {
-    "why-dropped": "replay why-dropped runs/crafter --limit 12",
     "eval": "eval runs/cartpole --episodes 20",
     "explain": "config explain discount CartPole-v1",
     "diff": "config show --diff CartPole-v1 seed=3",
@@ -233,6 +234,11 @@ def commands(folder: Path) -> None:
     """Draws commands that need no live run."""
     for name, arguments in COMMANDS.items():
         print_of(folder, name, arguments)
+    asked = [*PROGRAM, "replay", "why-dropped", "runs/crafter", "--json"]
+    said = json.loads(subprocess.run(asked, cwd=folder, check=True, capture_output=True).stdout)
+    left = [fragment for shard in said["shards"] for fragment in shard["departures"]]
+    left.sort(key=lambda fragment: fragment["reason"] == "trained")  # One that was not, where there is one.
+    print_of(folder, "why-dropped", f"replay why-dropped runs/crafter --stream {left[0]['stream']} --limit 12")
 
 
 # The page
@@ -278,9 +284,11 @@ RUNS = "run=cartpole&run=seed-1&run=gentle"
 CRAFTER = "run=crafter"
 
 
-def open_first(page: Any) -> None:
-    """Opens the first thing that can be opened in the view."""
-    page.locator("main details.failure > summary").first.click()
+def open_traceback(page: Any) -> None:
+    """Opens the first slot whose last failure was an exception; the first one where none was."""
+    failures = page.locator("main details.failure > summary")
+    raised = failures.filter(has_text="exception")
+    (raised if raised.count() else failures).first.click()
 
 
 def open_failed(page: Any) -> None:
@@ -294,25 +302,30 @@ def open_failed(page: Any) -> None:
 LIVE_PAGES = (
     Shot("watch-runs", (f"runs?{RUNS}",)),
     Shot("watch-slots", (f"slots?{CRAFTER}",)),
-    Shot("watch-slot", (f"slots?{CRAFTER}",), is_dark=True, act=open_failed),
+    Shot("watch-slot", (f"slots?{CRAFTER}",), (1200, 940), is_dark=True, act=open_failed),
     Shot("watch-live", (f"live?{CRAFTER}",)),
     Shot("watch-live-dark", (f"live?{CRAFTER}",), is_dark=True),
     Shot("watch-videos", (f"live?{CRAFTER}",), part="main > .panel:last-child"),
-    Shot("watch-failures", (f"failures?{CRAFTER}",), act=open_first),
-    Shot("watch-ring", (f"ring?{CRAFTER}",)),
+    Shot("watch-failures", (f"failures?{CRAFTER}",), (1200, 940), act=open_traceback),
+    Shot("watch-ring", (f"ring?{CRAFTER}",), (1200, 1000)),
     Shot("watch-ring-dark", (f"ring?{CRAFTER}",), is_dark=True, part=".ring"),
     Shot("watch-logs", (f"logs?{CRAFTER}&log=actor-0.log",)),
-    Shot("watch-machine", ("machine",), size=(1200, 300)),
+    Shot("watch-machine", ("machine",)),
     Shot("watch-phone", tuple(f"{view}?{CRAFTER}" for view in ("curves", "slots", "ring")), PHONE),
     Shot("watch-phone-dark", tuple(f"{view}?{CRAFTER}" for view in ("live", "failures", "logs")), PHONE, is_dark=True),
 )
 PAGES = (
     Shot("watch-curves", (f"curves?{RUNS}",)),
     Shot("watch-curves-dark", (f"curves?{RUNS}&axis=wall_s&smooth=0.6",), is_dark=True),
-    Shot("watch-marks", ("curves?run=cartpole&key=episode_return_mean&key=learning_rate&smooth=0",), (1200, 420)),
+    Shot(
+        "watch-marks",
+        ("curves?run=cartpole&key=episode_return_mean&key=learning_rate&smooth=0",),
+        (1200, 1000),
+        act=lambda page: page.locator("main .fold > summary").click(),
+    ),
     Shot("watch-tasks", (f"curves?{CRAFTER}&key=tasks.*.return_mean&key=step_shares.*.trained_share",), (1200, 420)),
-    Shot("watch-difference", ("config?run=cartpole&other=gentle",), (1200, 480)),
-    Shot("watch-config", ("config?run=cartpole&q=epoch",), (1200, 480)),
+    Shot("watch-difference", ("config?run=cartpole&other=gentle",)),
+    Shot("watch-config", ("config?run=cartpole&q=interval",)),
     Shot("watch-keys", (f"curves?{RUNS}",), act=lambda page: page.keyboard.press("?"), part="dialog"),
 )
 
@@ -336,8 +349,9 @@ def view_of(browser: Any, address: str, shot: Shot) -> bytes:
     page.locator("main :is(.panel, .ring)").first.wait_for()
     page.wait_for_timeout(3000)
     shot.act(page)
+    page.mouse.move(0, 0)
     page.wait_for_timeout(1500)
-    bottom = min(shot.size[1], page.evaluate(BOTTOM))
+    bottom = page.evaluate(BOTTOM) if len(shot.views) == 1 else shot.size[1]  # Phones are as tall as one another.
     whole = {"x": 0, "y": 0, "width": shot.size[0], "height": bottom}
     picture: bytes = page.locator(shot.part).screenshot() if shot.part else page.screenshot(clip=whole)
     page.close()
@@ -352,7 +366,7 @@ def save(image: Image.Image, name: str) -> None:
 
 def frozen(browser: Any, address: str, pid: int) -> None:
     """Freezes a role, takes a picture once the page says so, and lets it go on."""
-    page = browser.new_page(viewport={"width": DESKTOP[0], "height": 420})
+    page = browser.new_page(viewport={"width": DESKTOP[0], "height": 600})
     page.goto(f"{address}#/ring?{CRAFTER}")
     page.locator(".ring").wait_for()
     os.kill(pid, signal.SIGSTOP)
