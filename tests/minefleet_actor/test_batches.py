@@ -17,7 +17,7 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.tree import flatten
 from minefleet.envs import make, schema_of
-from minefleet.launch.preflight import describe_environment
+from minefleet.launch.env_policy_check import describe_environment
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool, Ready
 from minefleet_actor.pool.slot_table import episode_seed
 
@@ -93,7 +93,8 @@ def played_by(pool: Pool) -> dict[int, list[Any]]:
 
 def slowly(slot: int, seed: int) -> list[Any]:
     """The same of an environment alone."""
-    env, drawn, events = batched_env.Wander(), actions(slot), []
+    env, drawn = batched_env.Wander(), actions(slot)
+    events: list[Any] = []
 
     def shown(obs: Any) -> list[Any]:
         return [obs["at"].tolist(), obs["parts"][0] - 5]
