@@ -209,7 +209,7 @@ def test_records_that_tell_another_story_are_found(played: tuple[Fragments, Reco
     assert look(fragments, [*records, good]).faults
 
 
-def test_what_a_killed_actor_had_not_sent_is_missing_without_a_fault_and_nothing_else_is(
+def test_audit_misses_only_fragments_that_a_killed_actor_had_not_sent(
     played: tuple[Fragments, Records],
 ) -> None:
     fragments, records = played

@@ -122,7 +122,7 @@ def test_every_metric_that_is_exported_is_on_a_dashboard_or_said_not_to_be(role:
     assert left_out <= UNPLOTTED.keys()
 
 
-def test_what_is_said_not_to_be_on_a_dashboard_is_exported_and_is_not() -> None:
+def test_metrics_listed_as_on_no_dashboard_are_exported_and_on_none() -> None:
     exported = {family.name: family for role in ROLES for family in families(role)}
     for name in UNPLOTTED:
         assert not names(exported[name]) & plotted(), name

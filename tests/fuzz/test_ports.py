@@ -194,7 +194,7 @@ TOO_LARGE: dict[str, tuple[bytes, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", TOO_LARGE)
-def test_what_is_too_large_is_refused_whoever_sends_it(port: Port, security: Security, case: str) -> None:
+def test_ports_refuse_messages_that_are_too_large_from_any_caller(port: Port, security: Security, case: str) -> None:
     before = port.role.rss_bytes()
     message, arguments = TOO_LARGE[case]
     with grpc.insecure_channel(port.address, options=LARGE) as channel:
@@ -211,7 +211,7 @@ def test_what_is_too_large_is_refused_whoever_sends_it(port: Port, security: Sec
     port.check(before)
 
 
-def test_who_speaks_another_language_or_shows_too_little_reaches_nothing(
+def test_ports_refuse_callers_of_another_protocol_or_without_credentials(
     port: Port, security: Security, tmp_path: Path
 ) -> None:
     before = port.role.rss_bytes()

@@ -112,7 +112,7 @@ def test_the_kinds_of_task_are_told_apart_by_the_same_keys() -> None:
         ("detach_rollout_manager: true", IMAGE, MINESTUDIO),
     ],
 )
-def test_what_names_no_preset_stands_on_that_of_its_kind(tmp_path: Path, given: str, obs: Tree, base: str) -> None:
+def test_config_without_a_preset_stands_on_that_of_its_kind(tmp_path: Path, given: str, obs: Tree, base: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(given)
     schema = None if obs is None else Schema(obs=obs, action=NUMBERS)
@@ -127,7 +127,7 @@ def test_a_policy_of_a_generator_takes_nothing_from_the_kind_of_task(tmp_path: P
     assert load(str(path)).policy == PolicyConfig(generator="my.policy:make")
 
 
-def test_what_is_given_wins_over_the_kind_of_task(tmp_path: Path) -> None:
+def test_config_keys_that_are_given_win_over_the_kind_of_task(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("train_config: {learning_rate: 0.5}")
     config = read_settings(str(path), ["policy.hidden_size=7"]).of(Schema(obs=IMAGE, action=NUMBERS))

@@ -27,7 +27,7 @@ def test_the_longest_beginning_of_whole_parts_is_replaced(path: str, expected: s
     assert mapped(path, MAP) == expected
 
 
-def test_what_is_not_there_is_refused_with_the_place_that_was_looked_at(tmp_path: Path) -> None:
+def test_mapped_path_that_is_not_there_is_refused_with_the_place_that_was_looked_at(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"there is no {tmp_path}/x; --map-path OLD=NEW names another place"):
         there("/nfs/x", {"/nfs": str(tmp_path)})
 
@@ -55,7 +55,7 @@ def test_paths_in_settings_of_a_python_program_are_mapped() -> None:
     assert from_settings(settings, "cfg", {}).train_config.save_path == "/data/out"
 
 
-def test_what_the_command_line_says_is_said_of_this_machine() -> None:
+def test_paths_of_the_command_line_are_not_mapped() -> None:
     config = load("cartpole", ["path_map={/nfs: /data}", "train_config.save_path=/nfs/out"])
     assert config.train_config.save_path == "/nfs/out"
 

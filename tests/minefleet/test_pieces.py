@@ -27,7 +27,7 @@ def as_protobuf(piece: Piece) -> weights_pb2.TensorPiece:
 
 @given(st.lists(pieces, max_size=4))
 @pytest.mark.parametrize("message", MESSAGES)
-def test_what_is_encoded_here_is_what_protobuf_serializes(
+def test_tensor_pieces_are_encoded_as_protobuf_serializes_them(
     message: type[pb.PublishRequest | pb.FetchResponse], sent: list[Piece]
 ) -> None:
     theirs = message(pieces=map(as_protobuf, sent))
@@ -37,7 +37,7 @@ def test_what_is_encoded_here_is_what_protobuf_serializes(
 
 @given(st.lists(pieces, max_size=4))
 @pytest.mark.parametrize("message", MESSAGES)
-def test_what_protobuf_serializes_is_decoded_here(
+def test_tensor_pieces_that_protobuf_serialized_are_decoded(
     message: type[pb.PublishRequest | pb.FetchResponse], sent: list[Piece]
 ) -> None:
     assert decode(message(pieces=map(as_protobuf, sent)).SerializeToString()) == sent

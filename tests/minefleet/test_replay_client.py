@@ -238,7 +238,7 @@ def test_a_fragment_that_ends_too_soon_is_a_fault_of_replay(stand_in: StandIn, c
         list(client.read(1))
 
 
-def test_being_asked_to_stop_ends_the_wait(stand_in: StandIn, address: str) -> None:
+def test_replay_client_that_is_asked_to_stop_ends_its_wait(stand_in: StandIn, address: str) -> None:
     stopping = threading.Event()
     stand_in.refusals = [grpc.StatusCode.UNAVAILABLE] * 10_000
     waits: list[str | None] = []

@@ -114,7 +114,7 @@ def test_an_entry_that_is_changed_keeps_its_other_keys(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_by_its_keys(overrides: Sequence[str], message: str) -> None:
+def test_shards_that_cannot_work_are_refused_by_their_keys(overrides: Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         spread_cartpole(*overrides)
 

@@ -43,7 +43,7 @@ def looks(count: int) -> list[NDArray[np.uint8]]:
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_what_is_recorded_is_within_the_bound_of_the_dtype(
+def test_policy_runner_on_a_gpu_records_within_the_bound_of_its_dtype(
     is_compiled: bool, cuda_graphs: bool, dtype: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):

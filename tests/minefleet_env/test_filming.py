@@ -82,7 +82,7 @@ def test_a_frame_that_cannot_be_had_costs_the_picture_and_not_the_episode(
     assert (arrays.frame[0] == 14).all()
 
 
-def test_who_shows_pixels_is_filmed_by_them_and_renders_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_environment_with_pixels_is_filmed_by_them_and_renders_nothing(caplog: pytest.LogCaptureFixture) -> None:
     schema = schema_of(Painter())
     arrays = slot_arrays.private(schema, 1)
     host = EnvHost(asdict(EnvConfig(generator=f"{Painter.__module__}:Painter")), schema, arrays, range(1))

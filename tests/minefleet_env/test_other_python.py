@@ -131,7 +131,9 @@ def test_the_old_example_is_trained_and_evaluated(
     assert evaluate(fleet.directory, 8)["episodes"] == 8
 
 
-def test_what_is_wrong_with_it_is_said_with_its_own_place(old_python: str, hall: str) -> None:
+def test_environment_of_another_python_that_fails_is_quoted_with_its_own_file_and_line(
+    old_python: str, hall: str
+) -> None:
     with pytest.raises(ConfigError, match=r"(?s)fails:\nTraceback.*halls.py\", line \d+.*OSError: the hall is closed"):
         described(old_python, f"env.generator={hall}", "env.kwargs.broken=true")
 

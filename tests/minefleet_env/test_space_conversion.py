@@ -67,7 +67,7 @@ def acted(space: gymnasium.Space[Any], arrays: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_what_a_space_samples_has_the_shapes_and_ranges_of_its_schema(name: str) -> None:
+def test_samples_of_a_space_have_the_shapes_and_ranges_of_its_schema(name: str) -> None:
     space = SPACES[name]
     space.seed(1)
     leaves: dict[str, Leaf] = flatten(schema(space).obs)
@@ -162,7 +162,7 @@ def test_a_text_becomes_its_bytes_with_zeros_after_them() -> None:
 @pytest.mark.parametrize(
     ("text", "message"), [("abcdefghi", "at most 8 bytes, got 9"), (7, "must be a text, got a int")]
 )
-def test_what_is_no_such_text_is_an_error_of_the_environment(text: Any, message: str) -> None:
+def test_text_outside_its_space_is_an_error_of_the_environment(text: Any, message: str) -> None:
     with pytest.raises(EnvError, match=message):
         written(spaces.Text(8), text)
 
@@ -227,7 +227,7 @@ BAD: dict[str, tuple[gymnasium.Space[Any], Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_the_space_does_not_allow_is_an_error_of_the_environment(name: str) -> None:
+def test_observation_outside_its_space_is_an_error_of_the_environment(name: str) -> None:
     space, value, message = BAD[name]
     with pytest.raises(EnvError, match=message):
         written(space, value)

@@ -51,7 +51,7 @@ def test_items_are_worked_off_in_order_whatever_the_delays(lets: list[int]) -> N
     backlog.close()
 
 
-def test_what_fits_is_taken_while_nothing_is_done() -> None:
+def test_backlog_takes_iterations_up_to_its_room_while_none_is_finished() -> None:
     work = Work()
     backlog = work.backlog()
     for item in range(ROOM):

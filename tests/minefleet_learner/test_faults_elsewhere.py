@@ -30,7 +30,7 @@ FAULTS = {
         f"{LEARNER}/test_keys.py::test_the_learning_rate_after_resume_is_the_configurations_and_not_the_optimizers",
     ],
     "first is ignored": [
-        "tests/minefleet/policies/layers/test_gru.py::test_what_follows_a_first_equals_a_run_from_a_fresh_state"
+        "tests/minefleet/policies/layers/test_gru.py::test_gru_after_a_first_equals_a_run_from_a_fresh_state"
     ],
     "truncation is termination": [
         f"{LEARNER}/algorithms/test_gae.py::test_gae_bootstraps_a_truncated_step_and_not_a_terminated_one",

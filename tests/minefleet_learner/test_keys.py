@@ -93,7 +93,7 @@ def test_fix_decoder_trains_the_heads_and_nothing_else(
     assert moving(updater.policy, before) == {"action_head", "value_head", "value_norm"}
 
 
-def test_what_is_frozen_is_in_no_gradient_norm(make_fragment: Make, make_policy: MakePolicy) -> None:
+def test_frozen_parameters_are_in_no_gradient_norm(make_fragment: Make, make_policy: MakePolicy) -> None:
     norms = []
     for fixed in (True, False):
         config = replace(CONFIG, fix_decoder=fixed, epochs_per_iteration=1, batches_per_iteration=1)

@@ -313,7 +313,7 @@ def test_an_iteration_takes_its_part_from_every_shard_and_the_numbers_add_up(
         assert made.run.shards[shard].store.is_dir()
 
 
-def test_what_one_shard_has_lent_is_given_back_when_another_has_nothing(fleet: Callable[..., Fleet]) -> None:
+def test_learner_releases_the_lease_of_one_shard_when_another_has_nothing(fleet: Callable[..., Fleet]) -> None:
     made = fleet(shards=2)
     learner, context = made.learner(background=True)
     trained = threading.Thread(target=train, args=(learner, context.stopping))
@@ -473,7 +473,7 @@ def test_while_parameters_is_away_the_loop_trains_on_and_nothing_is_acked_before
     assert read_state(made.run.checkpoints / "latest").version == 4
 
 
-def test_what_could_not_be_published_before_a_stop_is_abandoned_and_its_leases_given_back(
+def test_learner_abandons_iterations_not_published_before_a_stop_and_releases_their_leases(
     fleet: Callable[..., Fleet],
 ) -> None:
     made = fleet(max_staleness=2)

@@ -168,7 +168,7 @@ def test_a_trainer_may_update_in_its_own_way_and_keep_weights_to_itself(fleet: C
     assert np.allclose(trainer.sums, [trainer.sums[0] * 0.5**power for power in range(5)])
 
 
-def test_what_is_fetched_is_whole_and_in_the_shape_of_the_steps(fleet: Callable[..., Fleet]) -> None:
+def test_trainer_fetches_whole_fragments_in_the_shape_of_the_steps(fleet: Callable[..., Fleet]) -> None:
     made = fleet(num_iterations=1)
     trainer = make(Halving, made)
     assert isinstance(trainer, Halving)
@@ -261,6 +261,6 @@ def test_a_trainer_is_found_by_file_and_name() -> None:
         ("no_such_module_at_all:Trainer", "cannot import"),
     ],
 )
-def test_what_is_no_trainer_is_refused_by_what_was_found(name: str, message: str) -> None:
+def test_trainer_name_of_something_else_is_refused_by_what_was_found(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         find(name)

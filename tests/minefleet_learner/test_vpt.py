@@ -94,7 +94,9 @@ def test_the_learner_says_what_the_actor_said() -> None:
         ({"vf_warmup": 1}, {"value_head", "value_norm"}),
     ],
 )
-def test_what_is_to_be_trained_is(change: dict[str, bool | int], moving: set[str]) -> None:
+def test_vpt_training_changes_the_parameters_that_are_to_be_trained(
+    change: dict[str, bool | int], moving: set[str]
+) -> None:
     config = replace(CONFIG, **change)  # type: ignore[arg-type]  # The parameters name them.
     updater = make_updater(policy_of(), config)
     before = weights(updater.policy)

@@ -210,7 +210,7 @@ def test_parameters_of_another_run_at_the_address_are_not_asked(run: Run, comman
         assert learner.versions() == []
 
 
-def test_what_is_found_is_shown(run: Run, command: Command, tmp_path: Path) -> None:
+def test_parameters_command_shows_what_it_finds(run: Run, command: Command, tmp_path: Path) -> None:
     with serving(run) as learner:
         assert "no version has been published yet" in command("list", options=()).stdout
         publish(learner, 2)

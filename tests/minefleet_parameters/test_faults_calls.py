@@ -64,7 +64,7 @@ def assert_serves(parameters: ParametersProcess) -> None:
     ],
     ids=["a large message", "a compressed bomb", "much metadata"],
 )
-def test_what_is_too_large_is_refused_without_being_kept(
+def test_parameters_refuse_messages_that_are_too_large_without_keeping_them(
     parameters: ParametersProcess, data_bytes: int, arguments: dict[str, Any]
 ) -> None:
     header = header_of(weights_of(2), expected=1)

@@ -111,7 +111,7 @@ def test_small_tensors_share_a_message(store: CountingStore) -> None:
     assert together(1, lambda: asyncio.ensure_future(fetch(TensorSender(store), entries))) == [3]
 
 
-def test_what_was_read_is_not_kept_for_ever(store: CountingStore) -> None:
+def test_sender_forgets_tensors_some_time_after_it_read_them(store: CountingStore) -> None:
     entries = publish(store, draw(pieces=RECENT_MESSAGES + 2), expected=0)
     sender = TensorSender(store)
 

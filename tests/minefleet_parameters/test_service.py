@@ -94,7 +94,7 @@ MIXED: Weights = {
 ROUNDED = {"frozen.weight", "trained.weight", "huge.weight", "zeros"}
 
 
-def test_what_travels_as_bfloat16_arrives_rounded_and_all_else_exactly(
+def test_weights_that_travel_as_bfloat16_arrive_rounded_and_all_others_exactly(
     parameters: Parameters, clients: ExitStack
 ) -> None:
     learner = connected(parameters, clients, rounded=ROUNDED)
@@ -324,7 +324,7 @@ def test_a_watcher_of_another_architecture_is_refused(
         next(connected(parameters, clients, architecture=other).watch())
 
 
-def test_what_cannot_be_published_is_refused_with_its_reason(
+def test_publish_of_weights_that_do_not_fit_is_refused_with_its_reason(
     parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
 ) -> None:
     learner.publish(make_weights(1), iteration=1)

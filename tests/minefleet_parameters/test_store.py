@@ -159,7 +159,7 @@ def test_a_tensor_is_stored_once_however_many_versions_name_it(
     assert_same(read(store, 2), second)
 
 
-def test_what_a_crash_left_is_gone_after_opening(tmp_path: Path, make_weights: MakeWeights) -> None:
+def test_parameters_store_removes_leftovers_of_a_crash_when_it_opens(tmp_path: Path, make_weights: MakeWeights) -> None:
     with open_store(tmp_path, keep=3) as store:
         store.open_epoch("run", 0, 0)
         publish(store, make_weights(), expected=0)

@@ -197,7 +197,7 @@ def test_a_watcher_that_reconnects_is_known_until_its_last_watch_has_ended(
     assert parameters.figure("oldest_running_version") == 2
 
 
-def test_what_nameless_watchers_and_those_who_do_not_watch_run_is_not_counted(
+def test_versions_of_nameless_watchers_and_of_callers_that_do_not_watch_are_not_counted(
     parameters: Parameters, learner: ParametersClient, watching: Callable[..., Any], client: Callable[..., Any]
 ) -> None:
     learner.publish(weights(2), iteration=2)

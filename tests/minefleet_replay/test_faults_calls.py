@@ -35,7 +35,7 @@ def one(payload: bytes) -> Requests:
     ],
     ids=["a large message", "a compressed bomb", "much metadata"],
 )
-def test_what_is_too_large_is_refused_without_being_kept(
+def test_replay_refuses_messages_that_are_too_large_without_keeping_them(
     tmp_path: Path, payload_bytes: int, arguments: dict[str, Any]
 ) -> None:
     replay = ReplayProcess(tmp_path, max_bytes=2**26)

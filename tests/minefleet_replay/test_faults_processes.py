@@ -108,7 +108,7 @@ def test_a_learner_that_was_frozen_while_another_took_over_is_refused_everywhere
         client.ack(1)
 
 
-def test_what_is_sent_again_to_a_replay_that_was_down_is_stored_once(replay: ReplayProcess) -> None:
+def test_replay_that_was_down_stores_a_fragment_that_is_sent_again_once(replay: ReplayProcess) -> None:
     written, waiting = threading.Barrier(3), threading.Barrier(3)
 
     def write(stream: str) -> list[str]:

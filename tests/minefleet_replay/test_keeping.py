@@ -176,7 +176,7 @@ def test_the_rest_of_a_chunk_that_is_about_to_leave_comes_too_late(make_world: W
     assert (world.figure("held_chunks"), world.faults()) == (0, [])
 
 
-def test_what_is_about_to_leave_makes_room_before_anything_is_evicted(make_world: Worlds) -> None:
+def test_replay_makes_room_by_dead_chunks_before_it_evicts_any(make_world: Worlds) -> None:
     world = make_world(max_chunks=2 * SLICE_CHUNKS + 1)
     for number in range(2 * SLICE_CHUNKS + 1):
         world.append("s", number)

@@ -152,12 +152,12 @@ def test_rot_in_a_table_is_an_error_and_not_the_end_of_the_rows(tmp_path: Path) 
         ("Corruption: block checksum mismatch", CorruptError),
     ],
 )
-def test_what_rocksdb_says_becomes_an_error_of_ours(text: str, kind: type[FleetError]) -> None:
+def test_errors_that_rocksdb_names_become_errors_of_ours(text: str, kind: type[FleetError]) -> None:
     with pytest.raises(kind), translated_storage():
         raise Exception(text)
 
 
-def test_what_rocksdb_does_not_name_stays_what_it_is() -> None:
+def test_errors_that_rocksdb_does_not_name_stay_as_they_are() -> None:
     with pytest.raises(ZeroDivisionError), translated_storage():
         raise ZeroDivisionError
 

@@ -135,7 +135,7 @@ def test_a_role_may_call_what_its_part_is(
     assert set(entered) == {"Lease", "Append", "Read"} - denied
 
 
-def test_who_shows_no_certificate_or_another_authoritys_or_an_old_one_reaches_nothing(
+def test_caller_without_a_valid_certificate_of_the_fleets_authority_reaches_nothing(
     served: Serving, folder: Path, entered: list[str], tmp_path: Path
 ) -> None:
     certificates.init(tmp_path / "other")
@@ -200,7 +200,7 @@ def test_a_wrong_token_or_none_reaches_nothing(served: Serving, entered: list[st
         assert codes(address, with_token(tmp_path)) == all_of("OK")
 
 
-def test_who_shows_a_wrong_token_does_not_try_again(served: Serving, tmp_path: Path) -> None:
+def test_caller_with_a_wrong_token_does_not_try_again(served: Serving, tmp_path: Path) -> None:
     wrong = with_token(tmp_path, "another-token-of-many-letters")
     with (
         served(with_token(tmp_path)) as address,
@@ -210,7 +210,7 @@ def test_who_shows_a_wrong_token_does_not_try_again(served: Serving, tmp_path: P
         client.reserve(1, [])
 
 
-def test_who_may_not_call_does_not_try_again(served: Serving, folder: Path) -> None:
+def test_caller_without_permission_does_not_try_again(served: Serving, folder: Path) -> None:
     with (
         served(of(folder, "replay")) as address,
         ReplayClient(address, credentials=of(folder, "parameters")) as client,
@@ -300,13 +300,15 @@ def test_addresses_of_this_machine_are_known(host: str, is_ours: bool) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
-def test_who_listens_everywhere_is_found_by_this_hosts_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_that_listens_everywhere_is_found_by_this_hosts_address(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("socket.gethostbyname", lambda _: "10.0.0.7")
     assert findable(f"{host}:7000") == "10.0.0.7:7000"
     assert findable("replay:7000") == "replay:7000"
 
 
-def test_who_listens_elsewhere_says_where_callers_look(context: RoleContext) -> None:
+def test_role_that_listens_elsewhere_says_where_callers_look(context: RoleContext) -> None:
     with serving(replace(context, listen="127.0.0.1:0"), "replay:7000") as address:
         assert address == "replay:7000"
     again = replace(context, listen="0.0.0.0:0", registry=CollectorRegistry())

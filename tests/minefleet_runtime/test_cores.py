@@ -12,5 +12,5 @@ def test_a_process_that_is_tied_to_a_core_knows_those_of_its_fleet(monkeypatch: 
     assert all_cores() == {0, 1, 5}
 
 
-def test_who_is_told_nothing_has_the_cores_on_which_it_runs() -> None:
+def test_process_without_a_number_of_cores_has_those_on_which_it_runs() -> None:
     assert all_cores() == os.sched_getaffinity(0)

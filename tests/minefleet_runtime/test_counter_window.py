@@ -18,7 +18,7 @@ class Counted:
         return self.recent.grown()
 
 
-def test_what_was_longer_ago_does_not_count() -> None:
+def test_counter_window_leaves_out_growth_of_longer_ago() -> None:
     counted = Counted()
     for _ in range(100):
         counted.grow("a", 1.0)
@@ -27,13 +27,13 @@ def test_what_was_longer_ago_does_not_count() -> None:
     assert grown == {"a": 0.0, "b": WINDOW_S}
 
 
-def test_who_asks_seldom_is_told_all_since_he_asked_before() -> None:
+def test_counter_window_read_seldom_covers_all_since_the_last_read() -> None:
     counted = Counted()
     assert counted.grow("a", 300.0) == {"a": 300.0, "b": 0.0}
     assert counted.grow("b", 200.0) == {"a": 0.0, "b": 200.0}
 
 
-def test_who_asks_often_still_sees_the_whole_window() -> None:
+def test_counter_window_read_often_still_covers_the_whole_window() -> None:
     counted = Counted()
     for _ in range(1000):
         grown = counted.grow("a", 0.1)

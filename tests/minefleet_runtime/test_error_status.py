@@ -63,7 +63,7 @@ def test_a_long_message_is_cut_to_what_a_client_takes(character: str) -> None:
     assert sum(sizes) + len(status.details.encode()) < 4096
 
 
-def test_what_is_not_ours_is_never_quoted() -> None:
+def test_errors_that_are_not_ours_are_never_quoted_to_callers() -> None:
     assert "secret" not in status_of(ValueError("secret"), "Service/Method").details
 
 

@@ -127,7 +127,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_question_of_a_probe_is_refused(address: str, case: str) -> None:
+def test_probe_endpoint_refuses_other_requests(address: str, case: str) -> None:
     request, status = REFUSED[case]
     answer = exchange(address, request)
     # Who is still sending when he is refused may find the connection reset before he reads why.

@@ -288,7 +288,7 @@ def test_unknown_methods_leave_no_label(context: RoleContext) -> None:
 
 
 @BOTH
-def test_what_is_no_message_is_refused_and_the_server_lives_and_can_stop(
+def test_server_refuses_bytes_that_are_no_message_and_lives_and_can_stop(
     serve_echo: Serve, context: RoleContext
 ) -> None:
     with serving_echo(serve_echo, context, bytes.upper) as caller:

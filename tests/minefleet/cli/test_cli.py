@@ -296,7 +296,7 @@ def test_a_run_is_prepared_for_roles_that_start_by_themselves(cli: Cli, tmp_path
     assert np.shape(zeros(read_run(tmp_path / "run").schema.obs)) == (4,)
 
 
-def test_what_is_no_checkpoint_is_not_evaluated(cli: Cli) -> None:
+def test_eval_of_a_directory_that_is_no_checkpoint_is_refused(cli: Cli) -> None:
     refused(cli("eval", "nowhere"), "nowhere does not exist")
 
 

@@ -19,6 +19,6 @@ def test_hosts_have_names_and_numbers_of_their_own(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("text", ["", "-1", "two", "1.0", "²"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_role_index_that_is_neither_a_number_nor_a_host_name_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="must be a number or 'host'"):
         read_index(text)

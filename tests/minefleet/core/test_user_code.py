@@ -89,7 +89,7 @@ def test_a_function_of_the_program_itself_is_found_by_its_file(tmp_path: Path) -
     assert done.stdout.strip() == f"{tmp_path}/program.py:make"
 
 
-def test_what_no_other_process_can_find_is_refused() -> None:
+def test_user_code_that_no_other_process_can_import_is_refused() -> None:
     def inner() -> None:
         pass
 

@@ -82,7 +82,7 @@ def test_the_spaces_and_the_architecture_are_found_out() -> None:
         (["policy.generator=policies.py:of_bfloat16"], r"is bfloat16, which cannot travel; keep it in float32"),
     ],
 )
-def test_what_does_not_fit_together_is_said_in_one_line(
+def test_env_policy_check_of_a_policy_that_does_not_fit_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
 ) -> None:
     (tmp_path / "worlds.py").write_text(WORLDS)

@@ -69,7 +69,7 @@ def test_an_actors_cores_are_no_other_roles(config: FleetConfig, on: Machine) ->
 
 
 @given(CONFIGS, MACHINES)
-def test_whoever_asks_for_cores_gets_them_or_is_told(config: FleetConfig, on: Machine) -> None:
+def test_placement_gives_the_cores_that_are_asked_for_or_refuses(config: FleetConfig, on: Machine) -> None:
     placed = place(config, on)
     asked = bool(placed.actors) and config.rollout_config.num_cpus_per_worker > 0
     told = sum("no process gets its own" in note for note in placed.notes)
@@ -110,7 +110,7 @@ def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
     assert all(process.variables == {} for process in (*placed.learners, *placed.actors))
 
 
-def test_who_asks_for_nothing_is_left_as_it_is() -> None:
+def test_placement_leaves_a_role_as_it_is_that_asks_for_nothing() -> None:
     placed = place(config_of(0, 2, 0), machine(cores=64, gpus=8))
     assert (placed.learners, placed.others, placed.actors, placed.notes) == (
         (ProcessPlacement(),),
@@ -166,7 +166,7 @@ def test_every_rank_of_the_learner_has_its_own_gpu_before_the_actors_and_all_sha
     assert [one.cores for one in placed.learners] != [one.cores for one in crowded.learners] == [(), ()]
 
 
-def test_what_readers_take_is_kept_free_of_actors() -> None:
+def test_placement_keeps_the_cores_of_readers_free_of_actors() -> None:
     def rest(per_reader: float) -> int:
         train = TrainConfig(torch_threads=1, num_readers=4, num_cpus_per_reader=per_reader)
         rollout = RolloutConfig(num_rollout_workers=2, num_cpus_per_worker=1.0)

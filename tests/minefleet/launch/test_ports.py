@@ -88,7 +88,7 @@ def test_a_given_port_in_use_is_refused_with_one_that_is_free(taken: str) -> Non
         claim(services)
 
 
-def test_who_listens_elsewhere_than_callers_look_is_left_alone() -> None:
+def test_ports_of_a_role_that_listens_elsewhere_than_callers_look_are_not_checked() -> None:
     away = EndpointConfig(address="parameters:7000", listen="0.0.0.0:7000", metrics_address="0.0.0.0:9100")
     services = ServicesConfig(parameters=away, replay=[away], learner=away)
     assert claim(services) == services

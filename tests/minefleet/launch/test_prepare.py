@@ -79,7 +79,7 @@ def test_the_number_of_shards_cannot_change_within_a_run(
         prepare_resumed(changed, previous)
 
 
-def test_whoever_joins_may_leave_the_shards_to_be_counted(run: Run) -> None:
+def test_join_may_leave_num_shards_to_be_counted_from_the_endpoints(run: Run) -> None:
     endpoints = ["services.replay[0].address=127.0.0.1:7", "services.replay[1].address=127.0.0.1:8"]
     listed = load("cartpole", endpoints)
     run = replace(run, config=spread(listed))
@@ -162,7 +162,7 @@ def test_only_one_launcher_holds_a_run(tmp_path: Path) -> None:
         pass
 
 
-def test_who_prepares_a_run_again_changes_what_roles_need_not_agree_on(run: Run) -> None:
+def test_configure_of_a_prepared_run_changes_keys_that_roles_need_not_agree_on(run: Run) -> None:
     run.directory.mkdir()
     run.write()
     (run.directory / "result.json").write_text("{}")
@@ -178,7 +178,7 @@ def test_who_prepares_a_run_again_changes_what_roles_need_not_agree_on(run: Run)
         configure(merge(to_dict(run.config), "test", ["train_config.discount=0.5"]), run.directory)
 
 
-def test_who_prepares_a_run_again_may_move_it(run: Run) -> None:
+def test_configure_of_a_prepared_run_may_change_its_addresses(run: Run) -> None:
     run.directory.mkdir()
     run.write()
     endpoint = "{address: replay:7000, listen: 0.0.0.0:7000, metrics_address: 0.0.0.0:9100}"
@@ -187,7 +187,7 @@ def test_who_prepares_a_run_again_may_move_it(run: Run) -> None:
     assert moved.config.services.learner.listen == "0.0.0.0:7000"
 
 
-def test_whoever_joins_a_run_must_agree_with_it(run: Run) -> None:
+def test_join_with_another_configuration_is_refused_by_its_keys(run: Run) -> None:
     run.directory.mkdir()
     run.write()
     assert join(run.config, run.directory) == run

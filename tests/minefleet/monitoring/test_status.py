@@ -129,7 +129,7 @@ def test_the_newest_numbers_are_shown(run: Run) -> None:
     assert "hold" not in text
 
 
-def test_what_holds_the_run_up_is_shown_with_where_time_goes_and_told_as_json(run: Run) -> None:
+def test_status_shows_the_bottleneck_and_where_time_goes_also_as_json(run: Run) -> None:
     figures = {"slot_seconds.environment": 1.0, "slot_seconds.grant": 3.0, "loop_seconds.training": 9.0}
     with learner_up(run) as context:
         context.status.set_stats({**figures, "loop_seconds.fragments": 1.0})

@@ -72,7 +72,7 @@ def test_normalisation_is_refused_where_the_policy_of_a_generator_does_none(sour
         build(PolicyConfig(generator=f"{source}:Mine", normalize_obs=True), SCHEMA)
 
 
-def test_what_is_no_policy_is_refused_by_key_and_type(source: Path) -> None:
+def test_generator_that_makes_no_policy_is_refused_by_key_and_type(source: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.generator=.*:wrong made a str"):
         build(PolicyConfig(generator=f"{source}:wrong"), SCHEMA)
 

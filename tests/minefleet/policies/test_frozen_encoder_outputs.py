@@ -174,7 +174,7 @@ def stored(policy: Policy, obs: Tree, first: Tensor | None = None) -> Tree:
 
 @pytest.mark.parametrize("gru_size", [0, 4], ids=["without memory", "with memory"])
 @pytest.mark.parametrize("batch", [2, ENCODE_CHUNK_STEPS + 1])
-def test_what_is_stored_says_what_the_pictures_say_and_the_encoder_is_not_called(gru_size: int, batch: int) -> None:
+def test_policy_on_stored_outputs_equals_the_one_on_pictures_without_its_encoder(gru_size: int, batch: int) -> None:
     policy, obs = frozen(made(gru_size=gru_size)), observed(batch, 4)
     kept = stored(policy, obs)
     before = Vit.calls

@@ -112,7 +112,7 @@ def test_float32_parameters_are_rounded_and_buffers_never() -> None:
     assert architecture(source).keys() - parameters >= {"table", "value_norm.mean"}
 
 
-def test_what_a_policy_calls_exact_is_not_rounded_under_any_name() -> None:
+def test_weights_that_a_policy_calls_exact_are_not_rounded_under_any_name() -> None:
     source = policy(0)
     everything = rounded_tensors(source, "bfloat16")
     source.register_parameter("alias", source.get_parameter("value_head.weight"))

@@ -65,7 +65,7 @@ def assert_equal(a: Fragment, b: Fragment) -> None:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none", "halving"])
-def test_what_is_encoded_is_decoded(compression: str) -> None:
+def test_codec_decodes_the_fragment_that_it_encoded(compression: str) -> None:
     fragment = make_fragment()
     assert_equal(decode(*packed(fragment, compression)), fragment)
 

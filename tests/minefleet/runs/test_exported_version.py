@@ -163,7 +163,7 @@ def test_an_export_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_what_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+def test_export_that_cannot_be_written_fails_in_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=f"cannot write {tmp_path}/file/out"), appearing(tmp_path / "file/out"):
         pass

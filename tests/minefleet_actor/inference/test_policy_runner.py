@@ -185,7 +185,7 @@ def test_padding_changes_neither_what_is_decided_nor_the_state_of_others() -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_recorded_is_within_the_bound_of_the_dtype(dtype: torch.dtype) -> None:
+def test_policy_runner_in_low_precision_records_within_the_bound_of_its_dtype(dtype: torch.dtype) -> None:
     acting, exact = inference_of(dtype=dtype), policy_of()
     state, first = exact.initial_state(SLOTS), torch.ones(SLOTS, 1, dtype=torch.bool)
     differences = []
@@ -212,7 +212,7 @@ def test_graphs_fall_back_with_a_message_where_there_is_no_gpu(caplog: pytest.Lo
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_cannot_be_compiled_runs_as_it_is_with_a_message(
+def test_policy_that_cannot_be_compiled_runs_uncompiled_with_a_message(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

@@ -50,7 +50,7 @@ def lies_by_columns(policy: Policy) -> bool:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_computed_is_the_same(dtype: torch.dtype) -> None:
+def test_policy_in_another_memory_format_computes_the_same(dtype: torch.dtype) -> None:
     policy = policy_of(0)
     wanted = computed(deepcopy(policy), dtype)
     lay_out(policy)

@@ -96,7 +96,7 @@ def test_a_refused_slot_waits_for_its_own_shard_and_asks_no_other(clock: Clock) 
     ("has_room", "newest_version", "wants_newer", "lack"),
     [(False, 9, False, "room"), (True, 2, False, "grant"), (True, 3, False, "weights"), (True, 2, True, "weights")],
 )
-def test_what_a_held_slot_waits_for_is_known(
+def test_stream_router_names_what_a_blocked_slot_waits_for(
     clock: Clock, has_room: bool, newest_version: int, wants_newer: bool, lack: str
 ) -> None:
     replay = Replay()

@@ -52,7 +52,7 @@ def test_every_frame_is_there_in_its_place_and_the_end_stands(tmp_path: Path, sh
     assert [entry.name for entry in (tmp_path / "videos").iterdir()] == [NAME]
 
 
-def test_what_is_left_out_leaves_the_others_at_their_times(tmp_path: Path) -> None:
+def test_episode_video_with_frames_left_out_keeps_the_others_at_their_times(tmp_path: Path) -> None:
     path = film(tmp_path, frames(12, (64, 64, 3)), steps=[0, 1, 4, 8])
     assert [number for number, _ in pictures(path)] == [0, 1, 4, 8, 11, 11 + FPS]
 
@@ -66,7 +66,7 @@ def test_a_long_episode_is_cut_and_its_last_frame_says_so(tmp_path: Path) -> Non
     assert abs(ending[256:].astype(int) - whole[256:]).mean() > 3
 
 
-def test_what_is_discarded_leaves_nothing_and_the_next_film_begins_anew(tmp_path: Path) -> None:
+def test_episode_video_that_is_discarded_leaves_no_file_and_the_next_begins_anew(tmp_path: Path) -> None:
     reel = Reel(tmp_path, FPS)
     for step, frame in enumerate(frames(60, (64, 64, 3))):
         reel.add(frame, caption(step))

@@ -108,7 +108,7 @@ def test_an_episode_is_filmed_whole_when_the_version_passes_a_multiple_and_its_r
     assert (stage.filmed, stage.count("videos", outcome="written")) == (set(), 2)
 
 
-def test_who_is_not_named_films_nothing_and_films_at_once_when_it_is(stage: Set) -> None:
+def test_video_recorder_films_only_and_at_once_when_its_actor_is_named(stage: Set) -> None:
     stage.is_named = False
     with stage.rolling():
         assert not stage.play(0, 3, version=12)

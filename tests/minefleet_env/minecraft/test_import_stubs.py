@@ -27,7 +27,7 @@ def run(python: str, code: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
-def test_what_run_configurations_import_is_there_without_minestudio() -> None:
+def test_import_stubs_serve_run_configurations_without_minestudio() -> None:
     code = SERVED + LOADS + "print(load_vpt_policy('a', 'b'), load_openai_policy(model_path='a'), get_compute_device())"
     assert run(sys.executable, code) == "('a', 'b') ('a', None) cpu"
 

@@ -143,7 +143,9 @@ print(json.dumps([shown, len(np.unique(pov))]))
     assert colours > 10
 
 
-def test_what_is_mined_is_paid_and_counted_and_a_time_limit_truncates(prepared: Prepared, schema: Schema) -> None:
+def test_minerl_env_pays_and_counts_mined_blocks_and_truncates_at_its_time_limit(
+    prepared: Prepared, schema: Schema
+) -> None:
     rule = DIG | {"max_reward_times": 2, "identity": "dig"}
     with opened(prepared, schema, SURVIVAL | {"rewards": [rule], "inventory": AXE, "time_limit": 40}) as pool:
         reset(pool)
@@ -211,7 +213,7 @@ print(json.dumps([first[0] == first[2], first[0] == first[1]]))
     assert run(prepared.python, code) == [True, False]
 
 
-def test_what_nobody_asked_for_is_neither_sent_nor_shown_and_what_was_asked_for_fits_its_space(
+def test_minerl_env_sends_and_shows_only_what_was_asked_for_within_its_space(
     prepared: Prepared,
 ) -> None:
     code = """

@@ -73,7 +73,7 @@ def test_it_says_so_once_a_checkpoint_is_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_what_was_submitted_is_there_after_close(tmp_path: Path, background: bool) -> None:
+def test_checkpoint_writer_has_written_what_was_submitted_when_it_closes(tmp_path: Path, background: bool) -> None:
     saver = writer(tmp_path, Clock(), background=background)
     for iteration in (9, 10, 11):
         saver.claim(iteration)

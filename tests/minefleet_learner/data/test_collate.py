@@ -71,7 +71,7 @@ def same(one: Tree, other: Tree) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[path], right[path]) for path in left)
 
 
-def test_what_fits_is_the_batch_of_the_same_fragments_unpacked(make_fragment: Make) -> None:
+def test_collate_of_fragments_that_fit_is_the_batch_of_the_same_ones_unpacked(make_fragment: Make) -> None:
     named = fragments_of(make_fragment)
     expected = collate(named)
     with collated(named, 2**20) as batch:

@@ -8,7 +8,7 @@ from minefleet_learner.metrics.censoring import MIN_EPISODES, hazard, uncut_mean
 NUMBERS = st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 500)), min_size=1, max_size=100)
 
 
-def test_what_failures_hide_of_long_good_episodes_is_put_back() -> None:
+def test_censored_mean_return_restores_long_good_episodes_that_failures_cut() -> None:
     """Episodes of 20 to 400 steps pay 1 a step; failures strike one step in 300. The plain mean is far too low."""
     random = np.random.default_rng(3)
     lengths = random.integers(20, 400, 20_000)

@@ -68,7 +68,7 @@ def test_a_task_starves_whose_trained_share_is_below_half_of_its_played_share(tr
     assert all("task 'slow'" in said and "stale" in said for said in warnings.values())
 
 
-def test_what_is_lost_in_the_first_iterations_is_shown_and_starves_nobody() -> None:
+def test_task_shares_show_steps_lost_in_the_first_iterations_without_calling_it_starving() -> None:
     shares, warnings, found = StepShares(CONFIG), set[str](), dict[str, Any]()
     for number in range(1, 2 * WINDOW):
         stale = 20 * min(number, FIRST_ITERATIONS)
@@ -101,11 +101,11 @@ def test_a_task_that_balance_lets_off_is_named() -> None:
     assert shares.starved_for == 0
 
 
-def test_what_a_few_iterations_show_is_not_called_starving() -> None:
+def test_task_shares_call_no_task_starved_after_a_few_iterations() -> None:
     assert summary(StepShares(CONFIG), 2, 0)["step_warnings"] == {}
 
 
-def test_what_is_too_slow_is_said_at_once_with_values_that_help() -> None:
+def test_task_shares_name_a_task_that_is_too_slow_at_once_with_values_that_help() -> None:
     found = summary(StepShares(CONFIG), 1, 0, too_slow=2, needed_s=7.5)
     (said,) = found["step_warnings"].values()
     assert "2 environments of task 'slow'" in said

@@ -17,7 +17,7 @@ from minefleet_replay.state.actor_counts import ActorCounts
 Worlds = Callable[..., Any]
 
 
-def test_what_was_appended_is_there_after_a_crash(world: Any) -> None:
+def test_appended_fragments_survive_a_crash_of_replay(world: Any) -> None:
     world.append("s", 0, payload=b"first")
     world.report(("s", 0), actor="a", progress=ActorCounts(10, 1))
     world.crash()
@@ -180,7 +180,7 @@ def test_weights_that_are_behind_get_only_room_that_leaves_their_chunk_fresh(wor
     assert world.reserve(*(("u", number) for number in range(4)), version=2) == [True, True, False, False]
 
 
-def test_who_is_refused_hears_whether_newer_weights_would_get_more(world: Any) -> None:
+def test_refused_permit_says_whether_newer_weights_would_be_granted(world: Any) -> None:
     world.hear(2)
     world.append("s", 0, 2)
 

@@ -45,6 +45,6 @@ def test_a_record_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize("rotten", [b"", b"{", b"[]", b'{"at": 1.0}', b'{"sequences": [], "at": 1.0, "more": 1}'])
-def test_what_is_no_record_is_refused(rotten: bytes) -> None:
+def test_drop_log_row_that_is_no_record_is_refused(rotten: bytes) -> None:
     with pytest.raises(CorruptError):
         read_drop(rotten)

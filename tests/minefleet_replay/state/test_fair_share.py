@@ -123,7 +123,7 @@ def test_where_the_learner_sets_the_pace_the_limit_is_of_its_pace() -> None:
     assert sum(world.made(task, 20.0) for task in ("fast", "slow")) / 80 == pytest.approx(100 / 4, rel=0.15)
 
 
-def test_who_is_gone_is_waited_for_a_while_and_owed_nothing() -> None:
+def test_fair_share_waits_for_a_stream_that_is_gone_a_while_and_owes_it_nothing() -> None:
     gone = Player("gone", "gone", 0.01, plays=(0.0, 20.0))
     players = [gone, *(Player(f"{number}", "there", 0.01) for number in range(2))]
     world = World(players, "task", balance_limit=1000.0)

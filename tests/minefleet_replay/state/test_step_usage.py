@@ -37,7 +37,7 @@ def test_steps_of_streams_are_those_of_the_known_ones_in_the_order_asked_for() -
     ]
 
 
-def test_what_is_still_held_does_not_starve() -> None:
+def test_step_usage_counts_no_stream_as_starved_whose_steps_are_still_held() -> None:
     shares = StepCounter()
     shares.count("s", [fragment("a", 5)], "played")
     assert shares.starved({}) == []

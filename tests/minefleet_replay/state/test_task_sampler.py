@@ -20,7 +20,7 @@ def test_tasks_are_drawn_by_their_weights() -> None:
     assert drawn(sampler)["dig"] == pytest.approx(3000, rel=0.05)
 
 
-def test_what_is_neither_mastered_nor_hopeless_is_drawn_most() -> None:
+def test_task_sampler_draws_tasks_most_that_are_neither_mastered_nor_hopeless() -> None:
     sampler = TaskSampler({"mastered": 1.0, "hopeless": 1.0, "half": 1.0}, by_success=True, rng=Random(0))
     assert drawn(sampler)["half"] == pytest.approx(4000 / 3, rel=0.1)
     for number in range(2 * WINDOW):

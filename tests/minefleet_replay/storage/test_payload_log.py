@@ -27,7 +27,7 @@ def put(log: PayloadLog, size: int, *, held: bool = True) -> PayloadLocation:
     return place
 
 
-def test_what_was_written_is_read_back_in_pieces(log: PayloadLog) -> None:
+def test_payload_log_reads_back_in_pieces_what_was_written(log: PayloadLog) -> None:
     payload = os.urandom(2 * PIECE_BYTES + 17)
     place = log.write(list(pieces(payload)))
     assert [len(piece) for piece in log.read(place, len(payload))] == [PIECE_BYTES, PIECE_BYTES, 17]
@@ -86,7 +86,7 @@ def test_a_later_process_writes_to_files_of_its_own(tmp_path: Path) -> None:
     second.close()
 
 
-def test_what_an_earlier_process_left_behind_is_dead_once_nothing_is_held_in_it(tmp_path: Path) -> None:
+def test_payload_log_files_of_an_earlier_process_are_dead_once_nothing_in_them_is_held(tmp_path: Path) -> None:
     first = open_payloads(tmp_path, file_bytes=FILE_BYTES)
     places = [first.write([bytes(60)]) for _ in range(3)]
     first.close()

@@ -17,7 +17,7 @@ NUMBERS = st.integers(0, 2**63 - 1)
 
 
 @given(st.text(min_size=1, max_size=20), NUMBERS, NUMBERS, NUMBERS, st.booleans(), st.binary(max_size=20))
-def test_what_a_fragment_is_survives_its_row(
+def test_fragment_row_is_read_back_as_it_was_packed(
     stream: str, sequence: int, number: int, version: int, flag: bool, header: bytes
 ) -> None:
     fragment = FragmentEntry(

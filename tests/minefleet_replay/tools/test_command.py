@@ -98,7 +98,7 @@ def test_an_unknown_stream_is_one_line(server: Any, command: Command) -> None:
         assert "knows nothing of stream z" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_what_is_found_is_shown(server: Any, command: Command, tmp_path: Path) -> None:
+def test_replay_command_shows_what_it_finds(server: Any, command: Command, tmp_path: Path) -> None:
     with server.serve():
         use(server)
     assert "balanced" in command("stats").stdout

@@ -128,6 +128,6 @@ def test_an_environment_that_fails_at_its_first_start_in_an_actor_ends_the_run_l
     assert shown.returncode == 1 and "RuntimeError: there can be only one" in shown.stdout
 
 
-def test_what_is_neither_a_configuration_nor_a_run_is_said(cli: Cli) -> None:
+def test_env_command_names_an_argument_that_is_neither_a_configuration_nor_a_run(cli: Cli) -> None:
     assert "'nowhere' is no preset" in cli("env", "nowhere").stderr
     assert "give a CONFIG" in cli("env").stderr

@@ -153,7 +153,7 @@ def test_the_fraction_is_that_of_the_nearest_condition(run: Run) -> None:
     assert fraction_done(run.config, row(200), 7.0) == 1.0
 
 
-def test_what_starves_is_said_once_and_again_when_it_starves_anew(run: Run) -> None:
+def test_progress_names_a_starved_task_once_and_again_when_it_starves_anew(run: Run) -> None:
     starving = {"step_warnings": {"starved: slow": "task 'slow' is hardly trained on"}}
     rows = [row(1), row(2, **starving), row(3, **starving), row(4), row(5, **starving)]
     assert lines(run, rows, 1.0).count("warning: task 'slow' is hardly trained on") == 2

@@ -50,7 +50,7 @@ def actor_up(run: Run, state: status_service_pb2.State.ValueType, detail: str) -
         yield
 
 
-def test_what_a_role_waits_for_is_said_once_and_again_after_a_while(run: Run, watched: Watched) -> None:
+def test_stall_message_of_a_waiting_role_comes_once_and_again_after_a_while(run: Run, watched: Watched) -> None:
     with actor_up(run, WAITING, FULL):
         watched.pass_by(STALL_S)
         watched.pass_by(STALL_S)

@@ -118,7 +118,7 @@ def test_a_random_number_of_exactly_zero_draws_no_category_of_probability_zero()
     assert head.sample(params, generator=generators[1]).item() == 2
 
 
-def test_what_rounding_draws_although_it_has_no_probability_becomes_the_likeliest() -> None:
+def test_category_of_probability_zero_that_rounding_draws_becomes_the_likeliest() -> None:
     probability = torch.tensor([[0.2, 0.0, 0.8], [0.2, 0.0, 0.8]])
     assert possible(torch.tensor([1, 0]), probability).tolist() == [2, 0]
 

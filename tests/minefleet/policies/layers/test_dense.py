@@ -73,7 +73,7 @@ def test_time_and_strides_make_no_difference() -> None:
     )
 
 
-def test_who_wants_no_gradient_gets_the_same() -> None:
+def test_dense_layer_without_gradients_computes_the_same() -> None:
     own = leaves((4, 8), (6, 8), (6,))
     wanted = dense.dense(*own).detach()
     with torch.inference_mode():

@@ -34,7 +34,7 @@ def test_a_chunk_with_resets_anywhere_equals_stepwise_evaluation(seed: int, dens
         torch.testing.assert_close(ours, expected)
 
 
-def test_what_follows_a_first_equals_a_run_from_a_fresh_state() -> None:
+def test_gru_after_a_first_equals_a_run_from_a_fresh_state() -> None:
     core, features, state, first = case(0, 0.0)
     first[2, 7] = True
     output, last = core(features, state, first)

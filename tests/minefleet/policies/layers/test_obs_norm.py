@@ -63,7 +63,7 @@ def test_numbers_without_an_axis_have_statistics_too() -> None:
     assert (moments.mean.item(), moments.count.item()) == (3.0, 3.0)
 
 
-def test_what_was_taken_in_comes_out_with_mean_zero_and_deviation_one() -> None:
+def test_obs_norm_gives_its_own_observations_mean_zero_and_deviation_one() -> None:
     rows = 1e4 + 1e3 * torch.randn(5000, 3, generator=torch.Generator().manual_seed(0))
     moments = RunningMoments((3,))
     moments.absorb(moments_of(rows))

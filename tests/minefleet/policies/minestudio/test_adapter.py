@@ -252,7 +252,7 @@ def test_a_call_for_many_steps_says_what_one_for_each_says_and_what_the_policys_
         torch.testing.assert_close(leaf, after[key])
 
 
-def test_what_a_policy_does_with_its_memory_is_found_out() -> None:
+def test_minestudio_adapter_finds_out_how_a_policy_uses_its_memory() -> None:
     found = {make: adapted(make()) for make in (MinePolicy, Gru, Greedy, Whole)}
     assert {make.__name__: (one.intercepts_masks, one.takes_chunks) for make, one in found.items()} == {
         "MinePolicy": (True, True),
@@ -268,7 +268,7 @@ def test_a_policy_whose_episodes_would_leak_is_refused(make: Any, says: str) -> 
         adapted(make())
 
 
-def test_rows_with_other_texts_are_not_in_one_call() -> None:
+def test_minestudio_adapter_calls_the_policy_once_for_each_text() -> None:
     texts = [["go", "go", "stay", "stay", "stay", "stay"], ["stay"] * STEPS]
     rows = [[list(text.encode().ljust(8, b"\0")) for text in row] for row in texts]
     obs = images() | {"say": torch.tensor(rows, dtype=torch.uint8)}
@@ -280,7 +280,7 @@ def test_rows_with_other_texts_are_not_in_one_call() -> None:
     torch.testing.assert_close(output.value, policy.value_head(torch.cat(totals).unsqueeze(-1)).squeeze(-1))
 
 
-def test_nothing_is_dropped_out_while_it_trains() -> None:
+def test_minestudio_adapter_switches_dropout_off_in_training() -> None:
     policy = adapted(Without())
     policy.train()
     torch.testing.assert_close(value_of(policy, images(), begins()), value_of(policy, images(), begins()))
@@ -329,7 +329,7 @@ def frozen() -> MinePolicy:
 
 
 @pytest.mark.parametrize("warming_up", [False, True])
-def test_what_is_frozen_stays_so(warming_up: bool) -> None:
+def test_minestudio_adapter_keeps_frozen_parameters_frozen(warming_up: bool) -> None:
     policy = build(PolicyConfig(generator=f"{__name__}:frozen"), SCHEMA)
     train_only(policy, heads=False, warming_up=warming_up)
     trained = {key for key, parameter in policy.named_parameters() if parameter.requires_grad}

@@ -42,7 +42,7 @@ def test_a_step_sees_what_no_reset_parts_from_it(flagged: tuple[Tensor, Tensor])
 
 
 @given(flags())
-def test_what_is_remembered_is_what_the_next_step_would_see(flagged: tuple[Tensor, Tensor]) -> None:
+def test_vpt_memory_mask_keeps_the_frames_that_the_next_step_sees(flagged: tuple[Tensor, Tensor]) -> None:
     remembered, first = flagged
     memory, steps = remembered.shape[1], first.shape[1]
     longer = torch.cat([first, torch.zeros_like(first[:, :1])], 1)

@@ -37,7 +37,7 @@ def run(policy: VPTPolicy, image: Tensor, state: Tree, first: Tensor) -> tuple[P
 
 @settings(max_examples=40)
 @given(seed=seeds, steps=st.integers(1, 15), data=st.data())
-def test_what_was_before_a_first_is_forgotten_exactly(
+def test_vpt_policy_forgets_exactly_the_steps_before_a_first(
     policy: VPTPolicy, seed: int, steps: int, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, steps - 1))
@@ -73,7 +73,7 @@ def test_a_sequence_may_be_cut_anywhere(policy: VPTPolicy, seed: int, cuts: list
     tree_map(lambda ours, wanted: torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-5), state, last)
 
 
-def test_what_is_further_back_than_the_memory_reaches_has_no_part(policy: VPTPolicy) -> None:
+def test_vpt_policy_ignores_steps_further_back_than_its_memory(policy: VPTPolicy) -> None:
     """Each block attends to `memory` steps with its own, so that two see 2·(memory - 1) steps back."""
     reach = TINY.blocks * (TINY.memory - 1)
     image = images(torch.Generator().manual_seed(1), 1, reach + 2)

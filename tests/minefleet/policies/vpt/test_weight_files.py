@@ -183,7 +183,9 @@ def test_a_small_file_that_would_become_endless_is_refused_before_it_is_made(mod
 
 @pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS)
 @pytest.mark.parametrize("legacy", [False, True])
-def test_such_weights_are_refused_alike(model: Path, weights: Path, content: bytes, legacy: bool) -> None:
+def test_vpt_weights_that_would_grow_without_end_are_refused_by_name(
+    model: Path, weights: Path, content: bytes, legacy: bool
+) -> None:
     if legacy:
         weights.write_bytes(content)
     else:
@@ -211,7 +213,7 @@ def test_load_vpt_policy_odd_tensor_is_refused_by_name(model: Path, weights: Pat
         load_vpt_policy(model, weights)
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(model: Path, weights: Path) -> None:
+def test_vpt_files_that_are_no_regular_files_are_refused_and_not_waited_for(model: Path, weights: Path) -> None:
     for path in (model, weights):
         content = path.read_bytes()
         path.unlink()
@@ -253,7 +255,7 @@ NO_MODELS = {
 
 
 @pytest.mark.parametrize("content", NO_MODELS.values(), ids=NO_MODELS)
-def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_vpt_model_file_of_anything_else_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "no.model"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"no\.model") as refused:
@@ -311,7 +313,7 @@ def test_missing_weights_are_named(model: Path, weights: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [3, [], {}, {"epoch": 3}, {"state_dict": {"a": 1}}, {3: torch.zeros(1)}])
-def test_what_holds_no_weights_is_refused(model: Path, weights: Path, content: Any) -> None:
+def test_vpt_weight_file_without_weights_is_refused(model: Path, weights: Path, content: Any) -> None:
     torch.save(content, weights)
     with pytest.raises(ConfigError, match="no weights by name"):
         load_vpt_policy(model, weights)
