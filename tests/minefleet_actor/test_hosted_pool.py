@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
@@ -277,6 +279,20 @@ def test_a_result_that_nobody_asked_for_ends_the_stream(served: Any) -> None:
         assert "was not asked for anything" in text_of(served)
 
 
+def test_results_behind_the_message_for_which_a_host_is_cut_off_change_nothing(served: Any) -> None:
+    with words(served.address) as host:
+        host.hello()
+        begin(served, host)
+        served.step(ALL[:1], np.array([Act.GO_ON]))
+        served.wait(0.0)
+        host.say(Result(world=1))
+        host.say(Result(obs=obs_of(5.0), codec=NONE))
+        wait_for(lambda: served.inbox.qsize() == 2)
+        assert "there is no world 1" in text_of(served)
+        assert len(served.wait(0.0).slots) == 0
+        assert (served.obs["count"][0] == 1.0).all()
+
+
 def test_a_host_that_floods_the_actor_leaves_no_thread(served: Any) -> None:
     with words(served.address) as host:
         host.hello()
@@ -375,13 +391,61 @@ def test_a_host_gets_the_slots_that_are_left_and_one_too_many_is_refused(served:
         assert refusal.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+def echo(address: str, random: Random, stopping: threading.Event) -> None:
+    """Hosts, one after another, that show the number of each command, in any order, and go at any time."""
+    while not stopping.is_set():
+        with words(address) as host, suppress(grpc.RpcError, StopIteration):
+            host.hello(random.randint(1, 3))
+            next(host.answers)
+            held: list[Result] = []
+            for _ in range(random.randint(1, 60)):
+                for command in host.commands():
+                    number = np.frombuffer(command.actions[0], np.int64) if command.actions else np.int64(command.task)
+                    held.append(Result(world=command.world, obs=[number.tobytes()], codec=NONE))
+                random.shuffle(held)
+                kept = random.choice([0, 0, len(held) // 2])
+                if kept < len(held):
+                    host.say(*held[kept:])
+                    del held[kept:]
+
+
+def test_every_observation_is_of_its_own_slot_and_command_whatever_hosts_come_and_go() -> None:
+    number = {"kind": "box", "shape": [1], "dtype": "int64", "categories": [], "low": "-inf", "high": "inf"}
+    schema = Schema.from_dict({"obs": {"": number}, "action": {"": number}})
+    pool = ServedPool(EnvConfig(), schema, WorkerConfig(num_envs=5), seed=0, actor_index=0)
+    pool.start()
+    random, stopping, outcomes = Random(0), threading.Event(), Counter[int]()
+    hosts = [threading.Thread(target=echo, args=(pool.address, Random(seed), stopping)) for seed in range(4)]
+    for host in hosts:
+        host.start()
+    wanted = dict.fromkeys(range(5), 0)
+    pool.reset(np.arange(5), task="0")
+    try:
+        for count in range(1, 4_000):
+            ready = pool.wait(TIMEOUT_S)
+            for slot, kind in zip(ready.slots.tolist(), ready.kind.tolist(), strict=True):
+                outcomes[kind] += 1
+                assert kind == Kind.FAILED or pool.obs[slot] == wanted[slot]
+                wanted[slot] = 5 * count + slot
+                if kind == Kind.FAILED or random.random() < 0.1:
+                    pool.reset(np.array([slot]), task=str(wanted[slot]))
+                else:
+                    pool.step(np.array([slot]), np.array([[wanted[slot]]]))
+        assert min(outcomes[kind] for kind in (Kind.RESET, Kind.STEP, Kind.FAILED)) > 50
+    finally:
+        stopping.set()
+        pool.close()
+        for host in hosts:
+            host.join(TIMEOUT_S)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.builds(
             Result,
             world=st.integers(0, 2),
-            obs=st.one_of(st.just(obs_of()), st.lists(st.binary(max_size=20), max_size=3)),
+            obs=st.one_of(st.just([bytes(16)]), st.lists(st.binary(max_size=64), min_size=1, max_size=2)),
             codec=st.sampled_from([0, 1, 2, 3]),
             reward=st.floats(width=32),
             terminated=st.booleans(),
@@ -406,7 +470,7 @@ def test_whatever_a_host_says_slots_stay_finite_and_another_host_can_play(said: 
             pool.wait(0.0)
             host.commands()
             host.say(*said)
-            pool.wait(0.05)
+            assert len(pool.wait(TIMEOUT_S).slots)
         assert np.isfinite(pool.obs).all()
     finally:
         pool.close()
