@@ -111,7 +111,7 @@ class WorldHost:
         while not self._stopping.is_set():
             stream.send(worlds.obey(stream.take()))
             ready = worlds.pool.wait(WAIT_S)
-            self._metrics.count(ready)
+            self._metrics.count(len(ready.slots), ready.failures.values())
             stream.send(worlds.collect(ready))
 
     def _worlds_for(self, welcome: worlds_service_pb2.Welcome) -> "Worlds":

@@ -1,10 +1,11 @@
 """Prometheus metrics of a host."""
 
+from collections.abc import Iterable
+
 import prometheus_client
 from prometheus_client import Counter, Gauge
 
-from minefleet_actor.pool import Ready
-from minefleet_env.packets import FAILURES
+from minefleet_env.packets import FAILURES, Failure
 from minefleet_runtime.metrics import register_process
 
 
@@ -23,8 +24,9 @@ class HostMetrics:
         for kind in FAILURES:
             self._failures.labels(kind)
 
-    def count(self, ready: Ready) -> None:
-        """Counts what environments have done."""
-        self._results.inc(len(ready.slots) - len(ready.failures))
-        for failure in ready.failures.values():
+    def count(self, outcomes: int, failures: Iterable[Failure]) -> None:
+        """Counts the outcomes of commands, failures among them."""
+        for failure in failures:
             self._failures.labels(failure.kind).inc()
+            outcomes -= 1
+        self._results.inc(outcomes)
