@@ -45,6 +45,7 @@ SLOTS = 5
 CAPACITY = 1
 STEPS = 600
 PER_CHUNK = 2
+MAX_TURNS = 10_000
 LEAST_STEPS = 3
 
 
@@ -171,6 +172,18 @@ def staged(version: int) -> Staged:
     return Staged(info, weights_of(version))
 
 
+class BatchedPool(NumberedPool):
+    """All slots are one batch: it does nothing before each has a command."""
+
+    def wait(self, timeout_s: float) -> Ready:
+        kinds = dict(sorted(self._wanted.items())) if len(self._wanted) == SLOTS else {}
+        if kinds:
+            self._wanted.clear()
+            if self._rng.random() < 0.01:
+                kinds = dict.fromkeys(kinds, Kind.FAILED)
+        return self._ready(kinds)
+
+
 class Post:
     """Stands for uploader, permits and weight sync: keeps what is sent; sends and grants at random."""
 
@@ -242,6 +255,26 @@ class Post:
         self.used.append(version)
 
 
+class Scarce(Post):
+    """Grants as many chunks as there are slots, and no more before all of those are whole."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.granted: set[tuple[str, int]] = set()
+        self.whole = 0
+
+    def has_room(self, coming: int) -> bool:
+        return True
+
+    def is_granted(self, chunk: tuple[str, int]) -> bool:
+        if chunk in self.requested and len(self.granted) < SLOTS * (1 + self.whole // SLOTS):
+            self.granted.add(chunk)
+        return chunk in self.granted
+
+    def release(self, chunk: tuple[str, int]) -> None:
+        self.whole += 1
+
+
 def played(
     seed: int,
     clock: Callable[[], float] = lambda: 0.0,
@@ -265,12 +298,13 @@ def play(
     steps: int = STEPS,
     metrics: ActorMetrics | None = None,
     policy: NumberPolicy | None = None,
+    kind: type[NumberedPool] = NumberedPool,
 ) -> tuple[NumberedPool, ActorMetrics]:
     """Acts with one lane per post until so many steps are taken, and drains."""
     policy = policy or NumberPolicy()
     schema = policy.frozen_encoder.schema(SCHEMA) if policy.frozen_encoder else SCHEMA
     torch.manual_seed(seed)
-    pool, metrics = NumberedPool(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
+    pool, metrics = kind(seed), metrics or ActorMetrics(CollectorRegistry(), "actor", len(posts))
     lanes = [
         ShardConnection(name="", permits=post, uploader=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
@@ -295,14 +329,18 @@ def play(
             worker_config=WorkerConfig(num_envs=SLOTS, batch_size=3),
             replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=PER_CHUNK),
         ),
+        batch_size=SLOTS if kind is BatchedPool else 1,
         clock=clock,
     )
     thread = threading.Thread(target=batcher.run)
     if threaded:
         thread.start()
     actor.start()
+    turns = 0
     while pool.steps < steps:
         actor.turn(0.0)
+        turns += 1
+        assert threaded or turns < MAX_TURNS, "the slots wait for each other"
     actor.drain()
     if threaded:
         thread.join()
@@ -337,6 +375,23 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
             audit(queued)
         for queued, following in pairwise(sent):
             audit_border(queued, following)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("least", [0, 2], ids=["in order", "batch by batch"])
+def test_batch_goes_on_though_some_slots_are_blocked_and_stores_only_whole_transitions(seed: int, least: int) -> None:
+    post = Scarce(seed)
+    pool, _ = play(seed, lambda: 0.0, [post], least=least, steps=200, kind=BatchedPool)
+    stored = sum(len(queued.fragment) for queued in post.fragments)
+    assert pool.steps / 3 < stored < pool.steps, "some steps are not recorded"
+    assert post.whole > 2 * SLOTS
+    for slot in range(SLOTS):
+        sent = [queued for queued in post.fragments if queued.stream == f"actor-{slot}"]
+        assert [queued.sequence for queued in sent] == list(range(len(sent)))
+        for queued in sent:
+            audit(queued)
+        for queued, following in pairwise(sent):
+            assert numbers(following.fragment.obs)[0] > numbers(queued.fragment.obs)[-1]
 
 
 def numbers(stored: Tree) -> NDArray[np.float32]:
