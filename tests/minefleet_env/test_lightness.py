@@ -24,7 +24,7 @@ BUILT_IN = {"dict", "frozenset", "list", "set", "tuple", "type"}
 OURS = """
 from minefleet_env.make_env import make
 from minefleet_env.wrappers.wrap import DEFAULTS
-make(dict(id="minefleet/Corridor-v0", generator="", kwargs={}, wrappers=DEFAULTS))
+make(dict(id="minefleet/Corridor-v0", generator="", kwargs={}, wrappers=DEFAULTS, batched=False))
 """
 
 

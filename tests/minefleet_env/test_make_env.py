@@ -71,7 +71,15 @@ class Pairs(Ancient):
 
 
 def made(cls: type, **kwargs: Any) -> Any:
-    return make({"id": "", "generator": f"{cls.__module__}:{cls.__name__}", "kwargs": kwargs, "wrappers": DEFAULTS})
+    return make(
+        {
+            "id": "",
+            "generator": f"{cls.__module__}:{cls.__name__}",
+            "kwargs": kwargs,
+            "wrappers": DEFAULTS,
+            "batched": False,
+        }
+    )
 
 
 def test_an_old_environment_is_seeded_before_its_reset() -> None:
@@ -112,5 +120,5 @@ def test_an_environment_of_any_age_renders_arrays(cls: type) -> None:
 
 
 def test_an_environment_of_gymnasium_is_left_as_it_is() -> None:
-    env = make({"id": "CartPole-v1", "generator": "", "kwargs": {}, "wrappers": DEFAULTS})
+    env = make({"id": "CartPole-v1", "generator": "", "kwargs": {}, "wrappers": DEFAULTS, "batched": False})
     assert isinstance(env, gymnasium.Env)

@@ -104,7 +104,9 @@ def asks() -> Any:
 
 
 def made(**kwargs: Any) -> Any:
-    return make({"id": "", "generator": f"{__name__}:simulator", "kwargs": kwargs, "wrappers": DEFAULTS})
+    return make(
+        {"id": "", "generator": f"{__name__}:simulator", "kwargs": kwargs, "wrappers": DEFAULTS, "batched": False}
+    )
 
 
 def played(env: Any, steps: int) -> Any:
@@ -250,7 +252,7 @@ def test_the_last_image_can_be_rendered_and_closing_closes_the_simulator() -> No
 def test_simulator_whose_generator_asks_at_the_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(RefusedError, match="asks a question at the terminal; it must not: nobody is there to answer"):
-        make({"id": "", "generator": f"{__name__}:asks", "kwargs": {}, "wrappers": DEFAULTS})
+        make({"id": "", "generator": f"{__name__}:asks", "kwargs": {}, "wrappers": DEFAULTS, "batched": False})
 
 
 def test_environment_without_minestudio_does_not_look_for_its_engine() -> None:
