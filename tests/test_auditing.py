@@ -43,7 +43,7 @@ class Stream:
         self._recorder.act(ONE, self._rows(), np.array([action]), ONE, ONE, np.array([self._first]), 1)
         self._obs, reward, terminated, truncated, _ = self._env.step(action)
         self._recorder.result(ONE, np.array([reward]), np.array([terminated]), np.array([truncated]))
-        self._episodes.add(ONE, np.array([reward]))
+        self._episodes.add(ONE, np.array([reward]), np.array([reward]), np.ones(1, np.uint32))
         self._first = terminated or truncated
         if truncated:
             self._recorder.cut(0, self._obs)
@@ -115,7 +115,7 @@ def rows(fragment: Fragment, order: list[int]) -> Fragment:
     arrays: dict[str, Any] = {
         field.name: tree_map(lambda leaf: leaf[order], getattr(fragment, field.name))
         for field in fields(Fragment)
-        if field.name not in ("cut_index", "cut_obs", "recurrent_state")
+        if field.name not in ("cut_index", "cut_obs", "recurrent_state", "duration")
     }
     cut_obs = tree_map(lambda leaf: leaf[[row for _, row in kept]], fragment.cut_obs)
     return replace(fragment, **arrays, cut_index=np.array([new for new, _ in kept], np.int32), cut_obs=cut_obs)

@@ -133,8 +133,9 @@ class BaseTrainer(ABC):
         Returns:
             `obs` and `actions`, trees of [B, T, ...], and `first` [B, T], as a policy and its head take them; `mask`
             [B, T], False at padding, where what follows is 0; `rewards`, `td_targets`, `advantages` (not normalised),
-            `behaviour_logp`, `proximal_logp` (under the weights as they are), `behaviour_value`, `next_value` and
-            `policy_version`, all [B, T], values in reward units; `recurrent_state`, a tree of [B, ...] before the
+            `behaviour_logp`, `proximal_logp` (under the weights as they are), `behaviour_value`, `next_value`,
+            `policy_version` and `durations` (steps of the environment's own: a step that took n discounts what follows
+            by γⁿ), all [B, T], values in reward units; `recurrent_state`, a tree of [B, ...] before the
             first step; and `records`, the `Batch` that these come from.
 
         Raises:
@@ -168,6 +169,7 @@ class BaseTrainer(ABC):
             "behaviour_value": batch.behaviour_value,
             "next_value": batch.next_value,
             "policy_version": batch.policy_version,
+            "durations": batch.mask.long() if batch.duration is None else batch.duration,
             "recurrent_state": stored_state(batch, rows),
         }
 

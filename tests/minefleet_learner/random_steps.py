@@ -21,9 +21,11 @@ class Steps:
     truncated: Tensor
     log_ratio: Tensor
     mask: Tensor
+    duration: Tensor
+    """Of 1 to 4, int64."""
 
     def tensors(self) -> list[Tensor]:
-        """All but the mask, in the order of `NAMES`."""
+        """All but the mask and the durations, in the order of `NAMES`."""
         return [getattr(self, name) for name in NAMES]
 
     def spoilt(self) -> "Steps":
@@ -33,7 +35,9 @@ class Steps:
             for name in ("reward", "value", "next_value", "log_ratio")
         }
         floats["next_value"] = floats["next_value"].masked_fill(self.terminated, GARBAGE)
-        return Steps(**floats, terminated=self.terminated, truncated=self.truncated, mask=self.mask)
+        return Steps(
+            **floats, terminated=self.terminated, truncated=self.truncated, mask=self.mask, duration=self.duration
+        )
 
 
 def random_steps(seed: int, rows: int, length: int, cuts: float = 0.15, holes: float = 0.05) -> Steps:
@@ -43,7 +47,8 @@ def random_steps(seed: int, rows: int, length: int, cuts: float = 0.15, holes: f
     terminated, truncated = torch.rand(2, rows, length, generator=generator) < cuts
     lengths = torch.randint(1, length + 1, (rows, 1), generator=generator)
     mask = (torch.arange(length) < lengths) & (torch.rand(rows, length, generator=generator) >= holes)
-    return Steps(reward, value, next_value, terminated, truncated, log_ratio, mask)
+    duration = torch.randint(1, 5, (rows, length), generator=generator)
+    return Steps(reward, value, next_value, terminated, truncated, log_ratio, mask, duration)
 
 
 STEPS = st.builds(
@@ -88,5 +93,5 @@ def fragmented(draw: st.DrawFn) -> Fragmented:
     places = [list(range(starts[index], starts[index] + lengths[index])) for index in kept]
     index = torch.nn.utils.rnn.pad_sequence([torch.tensor(place) for place in places], True, -1)
     mask = index >= 0
-    laid = {name: getattr(row, name)[0][index.clamp_min(0)] for name in NAMES}
+    laid = {name: getattr(row, name)[0][index.clamp_min(0)] for name in (*NAMES, "duration")}
     return Fragmented(row, [("stream", 7 + index) for index in kept], Steps(**laid, mask=mask).spoilt(), places)

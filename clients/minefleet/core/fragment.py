@@ -56,6 +56,8 @@ class Fragment:
     """Tree of [K, ...]: the observation after step `cut_index[k]`, before any reset."""
     recurrent_state: Tree
     """Tree without batch and time: the state before step 0. An empty dict without recurrence."""
+    duration: NDArray[np.uint32] | None = None
+    """[T] uint32, >= 1, how many steps of its own the environment took in each; None where that is always one."""
 
     def __post_init__(self) -> None:
         """Rejects arrays whose leading lengths disagree."""
@@ -66,6 +68,10 @@ class Fragment:
                 "terminated truncated first crash behaviour_logp behaviour_value next_value policy_version".split()
             )
         }
+        if self.duration is not None:
+            stepwise["duration"] = self.duration
+            if not self.duration.all():
+                raise ValueError("a step must have a duration of at least 1")
         lengths = {path: leaf.shape[0] for path, leaf in flatten(stepwise).items()}
         if set(lengths.values()) != {length} or length == 0:
             raise ValueError(f"expected {length} >= 1 steps in every array, got {lengths}")

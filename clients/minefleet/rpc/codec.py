@@ -155,7 +155,7 @@ def _arrays(fragment: Fragment) -> Iterable[tuple[str, NDArray[np.generic]]]:
         value = getattr(fragment, field)
         if isinstance(value, np.ndarray):
             yield field, value
-        else:
+        elif value is not None:
             yield from ((join(field, path), leaf) for path, leaf in flatten(value).items())
 
 

@@ -29,6 +29,7 @@ def chain(
     mask: Tensor,
     discount: float,
     gae_lambda: float,
+    duration: Tensor | None = None,
 ) -> Tensor:
     """Computes GAE(γ, λ) over rows of contiguous fragments and cuts it back into fragments.
 
@@ -40,8 +41,9 @@ def chain(
         terminated: [B, T] bool.
         truncated: [B, T] bool.
         mask: [B, T] bool, False at padding, which follows the last step.
-        discount: γ per environment step, in [0, 1].
+        discount: γ per step of the environment's own, in [0, 1].
         gae_lambda: Bias-variance trade-off λ, in [0, 1].
+        duration: [B, T] int, as in `generalized_advantages`.
 
     Returns:
         [B, T] advantages, 0 at padding.
@@ -55,6 +57,7 @@ def chain(
         discount=discount,
         gae_lambda=gae_lambda,
         mask=rows.present,
+        duration=None if duration is None else rows.lay(duration),
     )
     return rows.cut(advantage)
 
@@ -73,6 +76,7 @@ def chain_vtrace(
     gae_lambda: float,
     rho_bar: float,
     c_bar: float,
+    duration: Tensor | None = None,
 ) -> VTrace:
     """Computes V-trace over rows of contiguous fragments and cuts it back into fragments.
 
@@ -86,6 +90,7 @@ def chain_vtrace(
         rho_bar=rho_bar,
         c_bar=c_bar,
         mask=rows.present,
+        duration=None if duration is None else rows.lay(duration),
     )
     return VTrace(advantage=rows.cut(traced.advantage), target=rows.cut(traced.target))
 

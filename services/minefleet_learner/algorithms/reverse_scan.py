@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 
+def discounts(discount: float, duration: Tensor | None, reward: Tensor) -> Tensor | float:
+    """γ to the power of each step's duration, in the dtype of `reward`; γ itself where every duration is one."""
+    return discount if duration is None else torch.full_like(reward, discount) ** duration
+
+
 @torch.no_grad()
-def accumulate(term: Tensor, decay: Tensor, stop: Tensor) -> Tensor:
+def accumulate(term: Tensor, decay: Tensor | float, stop: Tensor) -> Tensor:
     """Computes xₜ = termₜ + decayₜ (1 - stopₜ) xₜ₊₁; behind the end of a row, x is 0.
 
     Each pass doubles the span of steps that a sum covers, so that there are log₂ T passes over all, and not T over one
@@ -20,12 +25,13 @@ def accumulate(term: Tensor, decay: Tensor, stop: Tensor) -> Tensor:
 
     Args:
         term: [B, T] float.
-        decay: Float that broadcasts to [B, T].
+        decay: Float, or floats that broadcast to [B, T].
         stop: [B, T] bool, nothing comes over from the step behind, not even NaN.
 
     Returns:
         [B, T].
     """
+    decay = torch.as_tensor(decay, dtype=term.dtype, device=term.device)
     total, product = term.clone(), decay.expand_as(term).masked_fill(stop, 0.0)
     span, length = 1, term.shape[1]
     while span < length:

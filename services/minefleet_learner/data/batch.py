@@ -70,6 +70,8 @@ class Batch:
     """[B, S] bool, False at padding."""
     recurrent_state: Tree
     """Tree of [B, ...], before the first step; {} without recurrence, or where `unpacker` brings them."""
+    duration: Tensor | None = None
+    """[B, T] int64, how many steps of its own the environment took in each step; None where that is always one."""
     unpacker: DecodeAhead | None = None
     """Brings `seen` and `recurrent_state` of the rows that are asked for; None where they are here."""
 
@@ -81,9 +83,13 @@ class Batch:
         """Parts rows [b] into those whose large contents are in memory together; they will be taken in this order."""
         return (rows,) if self.unpacker is None else self.unpacker.announce(rows)
 
+    def tensors(self) -> dict[str, Tree]:
+        """The fields that are trees of tensors, by name."""
+        return {name: getattr(self, name) for name in OF_TENSORS if getattr(self, name) is not None}
+
     def sent(self, upload: Callable[[Tree], Tree]) -> "Batch":
         """The same batch where `upload` takes it."""
-        return replace(self, **upload({name: getattr(self, name) for name in OF_TENSORS}))
+        return replace(self, **upload(self.tensors()))
 
 
 OF_TENSORS = tuple(field.name for field in fields(Batch) if field.name not in ("names", "unpacker"))
@@ -107,7 +113,8 @@ def filled(batch: Batch, large: LazyObs) -> Batch:
 
 def collate_steps(names: list[Name], rows: Sequence[CollatedRow]) -> Batch:
     """Collates what is small; `seen` and `recurrent_state` are left empty."""
-    stepwise, width = [_stepwise(row) for row in rows], width_of(rows)
+    is_timed = any(row.steps.duration is not None for row in rows)
+    stepwise, width = [_stepwise(row, is_timed=is_timed) for row in rows], width_of(rows)
     steps = _zeros(stepwise[0], len(rows), max(len(row.position) for row in rows))
     seen = {name: np.zeros((len(rows), width), np.bool_) for name in ("seen_first", "seen_mask")}
     for index, (row, arrays) in enumerate(zip(rows, stepwise, strict=True)):
@@ -147,7 +154,7 @@ def subset(batch: Batch, rows: Tensor) -> Batch:
     if batch.unpacker is not None:
         return filled(subset(replace(batch, unpacker=None), rows), batch.unpacker.take(rows).pick(rows))
     width = batch.seen_mask.shape[1]
-    parts = {name: tree_map(lambda leaf: leaf[rows], getattr(batch, name)) for name in OF_TENSORS}
+    parts = tree_map(lambda leaf: leaf[rows], batch.tensors())
     parts["position"] = parts["position"] + width * (torch.arange(len(rows), device=rows.device) - rows).unsqueeze(1)
     return Batch(names=[batch.names[row] for row in rows.tolist()], **parts)
 
@@ -155,12 +162,15 @@ def subset(batch: Batch, rows: Tensor) -> Batch:
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def _stepwise(row: CollatedRow) -> Arrays:
-    """The small arrays of a fragment, [T, ...] by path."""
+def _stepwise(row: CollatedRow, *, is_timed: bool) -> Arrays:
+    """The small arrays of a fragment, [T, ...] by path; the durations of steps only where a batch `is_timed`."""
     steps = row.steps
     stepwise = {"action": steps.action, "mask": np.ones(len(steps), np.bool_), "position": row.position}
     for key in "reward terminated truncated first behaviour_logp behaviour_value next_value".split():
         stepwise[key] = getattr(steps, key)
+    if is_timed:
+        duration = np.ones(len(steps)) if steps.duration is None else steps.duration
+        stepwise["duration"] = duration.astype(np.int64)
     return flatten(stepwise | {"policy_version": steps.policy_version.astype(np.int64)})
 
 

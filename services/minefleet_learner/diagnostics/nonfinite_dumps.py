@@ -108,7 +108,7 @@ def _read_step(path: Path, device: torch.device) -> BadStep:
     tensors = {name: tensor.to(device) for name, tensor in load_file(path / BATCH_FILE).items()}
     batch = Batch(
         names=[(stream, sequence) for stream, sequence in words["names"]],
-        **_trees(tensors, "batch", OF_TENSORS),
+        **(_trees(tensors, "batch", OF_TENSORS) | {"duration": tensors.get("batch/duration")}),
     )
     prepared = None
     if words["micro_batches"]:
@@ -122,7 +122,7 @@ def _read_step(path: Path, device: torch.device) -> BadStep:
 
 def _arrays(bad: BadStep) -> dict[str, Tensor]:
     """All tensors of a step, by path."""
-    parts: dict[str, Tree] = {"batch": {name: getattr(bad.batch, name) for name in OF_TENSORS}}
+    parts: dict[str, Tree] = {"batch": bad.batch.tensors()}
     if bad.prepared is not None:
         parts["prepared"] = {name: getattr(bad.prepared, name) for name in OF_PREPARED}
         parts["targets"] = bad.prepared.targets._asdict()

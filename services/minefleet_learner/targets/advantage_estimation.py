@@ -5,6 +5,7 @@ fragment.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,7 +129,7 @@ def _step_at(batch: Batch) -> Tensor:
     return step_at
 
 
-def _vtrace(batch: Batch, steps: dict[str, Tensor], logp: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
+def _vtrace(batch: Batch, steps: dict[str, Any], logp: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor]:
     traced = chain_vtrace(
         batch.names,
         **steps,
@@ -142,8 +143,8 @@ def _vtrace(batch: Batch, steps: dict[str, Tensor], logp: Tensor, config: TrainC
 
 
 @torch.no_grad()
-def steps_of(batch: Batch, value: Tensor, next_value: Tensor) -> dict[str, Tensor]:
-    """The arguments of `chain` for a batch, [B, T] each, with these values in reward units."""
+def steps_of(batch: Batch, value: Tensor, next_value: Tensor) -> dict[str, Any]:
+    """The arguments of `chain` that are [B, T] for a batch, with these values in reward units."""
     return {
         "reward": batch.reward,
         "value": value,
@@ -151,6 +152,7 @@ def steps_of(batch: Batch, value: Tensor, next_value: Tensor) -> dict[str, Tenso
         "terminated": batch.terminated,
         "truncated": cut_between(batch),
         "mask": batch.mask,
+        "duration": batch.duration,
     }
 
 

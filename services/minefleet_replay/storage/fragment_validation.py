@@ -16,7 +16,7 @@ CODECS = frozenset({tensor_pb2.CODEC_NONE, tensor_pb2.CODEC_ZSTD, tensor_pb2.COD
 DTYPES = {
     **dict.fromkeys(FINITE, tensor_pb2.DTYPE_FLOAT32),
     **dict.fromkeys(("terminated", "truncated", "first", "crash"), tensor_pb2.DTYPE_BOOL),
-    "policy_version": tensor_pb2.DTYPE_UINT32,
+    **dict.fromkeys(("policy_version", "duration"), tensor_pb2.DTYPE_UINT32),
 }
 """Arrays with one value per step."""
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +58,9 @@ def packed(
 
 def assert_equal(a: Fragment, b: Fragment) -> None:
     for name in Fragment.__dataclass_fields__:
+        if getattr(a, name) is None:
+            assert getattr(b, name) is None
+            continue
         left, right = flatten(getattr(a, name)), flatten(getattr(b, name))
         assert left.keys() == right.keys()
         for path in left:
@@ -68,6 +72,19 @@ def assert_equal(a: Fragment, b: Fragment) -> None:
 def test_codec_decodes_the_fragment_that_it_encoded(compression: str) -> None:
     fragment = make_fragment()
     assert_equal(decode(*packed(fragment, compression)), fragment)
+
+
+def test_durations_are_decoded_and_those_of_one_cost_nothing() -> None:
+    plain = make_fragment()
+    timed = replace(plain, duration=np.array([1, 4, 2, 1, 70_000], np.uint32))
+    assert_equal(decode(*packed(timed)), timed)
+    assert "duration" not in {spec.name for spec in packed(plain)[0].tensors}
+
+
+@pytest.mark.parametrize("duration", [np.array([1, 1, 0, 1, 1], np.uint32), np.ones(4, np.uint32)])
+def test_durations_of_nothing_or_of_other_steps_are_refused(duration: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
+    with pytest.raises(ValueError, match=r"duration"):
+        replace(make_fragment(), duration=duration)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "f2", "f8"])

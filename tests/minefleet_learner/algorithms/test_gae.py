@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from tests.minefleet_learner.random_steps import NAMES, SHARE, STEPS, Fragmented, Steps, fragmented, random_steps
 from torch import Tensor
 
@@ -12,22 +13,24 @@ from minefleet_learner.algorithms.advantages import chain
 from minefleet_learner.algorithms.gae import generalized_advantages
 
 
-def definition(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
-    """Âₜ = Σₗ (γλ)ˡ δₜ₊ₗ up to the end of the episode, of the row or of the mask."""
+def definition(steps: Steps, discount: float, gae_lambda: float, duration: Tensor | None = None) -> Tensor:
+    """Âₜ = Σₗ λˡ γ^(dₜ + ... + dₜ₊ₗ₋₁) δₜ₊ₗ up to the end of the episode, of the row or of the mask; d = 1 without."""
+    duration = torch.ones_like(steps.reward, dtype=torch.int64) if duration is None else duration
     advantage = torch.zeros_like(steps.reward)
     for row, start in steps.mask.nonzero().tolist():
         for step in range(start, steps.reward.shape[1]):
             if not steps.mask[row, step]:
                 break
             future = 0.0 if steps.terminated[row, step] else steps.next_value[row, step]
-            delta = steps.reward[row, step] + discount * future - steps.value[row, step]
-            advantage[row, start] += (discount * gae_lambda) ** (step - start) * delta
+            delta = steps.reward[row, step] + discount ** int(duration[row, step]) * future - steps.value[row, step]
+            elapsed = int(duration[row, start:step].sum())
+            advantage[row, start] += gae_lambda ** (step - start) * discount**elapsed * delta
             if steps.terminated[row, step] or steps.truncated[row, step]:
                 break
     return advantage
 
 
-def computed(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
+def computed(steps: Steps, discount: float, gae_lambda: float, duration: Tensor | None = None) -> Tensor:
     return generalized_advantages(
         steps.reward,
         steps.value,
@@ -37,7 +40,65 @@ def computed(steps: Steps, discount: float, gae_lambda: float) -> Tensor:
         discount=discount,
         gae_lambda=gae_lambda,
         mask=steps.mask,
+        duration=duration,
     )
+
+
+@given(STEPS, SHARE, SHARE)
+def test_gae_of_steps_of_any_duration_equals_the_double_sum(
+    steps: Steps, discount: float, gae_lambda: float
+) -> None:
+    expected = definition(steps, discount, gae_lambda, steps.duration)
+    got = computed(steps.spoilt(), discount, gae_lambda, steps.duration.masked_fill(~steps.mask, 0))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+
+
+@given(STEPS, SHARE, SHARE)
+def test_gae_of_durations_of_one_is_gae_without(steps: Steps, discount: float, gae_lambda: float) -> None:
+    got = computed(steps, discount, gae_lambda, torch.ones_like(steps.duration))
+    torch.testing.assert_close(got, computed(steps, discount, gae_lambda), rtol=0, atol=1e-12)
+
+
+@given(STEPS, SHARE, st.integers(1, 5))
+def test_gae_of_chunks_is_that_of_their_first_steps_taken_one_by_one(
+    steps: Steps, discount: float, size: int
+) -> None:
+    """With λ = 1, and V(sₜ₊₁) the value that the next step has: each advantage is a return minus a value."""
+    follows = ~(steps.terminated | steps.truncated)[:, :-1]
+    steps.next_value[:, :-1][follows] = steps.value[:, 1:][follows]
+    steps = replace(steps, mask=torch.ones_like(steps.mask))
+    single = definition(steps, discount, 1.0)
+    for row in range(len(steps.reward)):
+        chunks = chunks_of(steps, row, size)
+        first, last = [chunk[0] for chunk in chunks], [chunk[-1] for chunk in chunks]
+        rewards = [sum(discount**i * float(steps.reward[row, at]) for i, at in enumerate(chunk)) for chunk in chunks]
+        chunked = generalized_advantages(
+            torch.tensor([rewards], dtype=torch.float64),
+            steps.value[row, first][None],
+            steps.next_value[row, last][None],
+            steps.terminated[row, last][None],
+            steps.truncated[row, last][None],
+            discount=discount,
+            gae_lambda=1.0,
+            duration=torch.tensor([[len(chunk) for chunk in chunks]]),
+        )
+        torch.testing.assert_close(chunked[0], single[row, first], rtol=0, atol=1e-9)
+
+
+def chunks_of(steps: Steps, row: int, size: int) -> list[list[int]]:
+    """The steps of a row in chunks of `size`, shorter where an episode ends, or the row."""
+    chunks: list[list[int]] = []
+    for step in range(steps.reward.shape[1]):
+        if (
+            step
+            and not steps.terminated[row, step - 1]
+            and not steps.truncated[row, step - 1]
+            and len(chunks[-1]) < size
+        ):
+            chunks[-1].append(step)
+        else:
+            chunks.append([step])
+    return chunks
 
 
 @given(STEPS, SHARE, SHARE)
@@ -58,10 +119,12 @@ def test_gae_of_chained_fragments_equals_the_double_sum_in_any_order(
         mask=cut.fragments.mask,
         discount=discount,
         gae_lambda=gae_lambda,
+        duration=cut.fragments.duration,
     )
     for run in cut.runs():
-        alone = Steps(**{name: getattr(cut.row, name)[:, run] for name in (*NAMES, "mask")})
-        expected = definition(replace(alone, mask=torch.ones_like(alone.mask)), discount, gae_lambda)
+        alone = Steps(**{name: getattr(cut.row, name)[:, run] for name in (*NAMES, "mask", "duration")})
+        whole = replace(alone, mask=torch.ones_like(alone.mask))
+        expected = definition(whole, discount, gae_lambda, alone.duration)
         for index, places in enumerate(cut.places):
             if places[0] in run:
                 part = expected[0, [run.index(place) for place in places]]

@@ -24,7 +24,7 @@ def weight(log_ratio: float, bar: float) -> float:
 def targets(
     steps: Steps, row: int, run: list[int], discount: float, gae_lambda: float, rho_bar: float, c_bar: float
 ) -> dict[int, float]:
-    """v_s = V(x_s) + Σ_t γ^(t-s) (Π_{s ≤ i < t} c_i) ρ_t (r_t + γ V(x_{t+1}) - V(x_t)), eq. 1, over one run."""
+    """v_s = V(x_s) + Σ_t (Π_{s ≤ i < t} γ^d_i c_i) ρ_t (r_t + γ^d_t V(x_{t+1}) - V(x_t)), eq. 1, over one run."""
     found = {}
     for start in run:
         found[start] = float(steps.value[row, start])
@@ -32,11 +32,12 @@ def targets(
         for step in range(start, run[-1] + 1):
             log_ratio = float(steps.log_ratio[row, step])
             after = 0.0 if steps.terminated[row, step] else float(steps.next_value[row, step])
-            difference = float(steps.reward[row, step]) + discount * after - float(steps.value[row, step])
+            gamma = discount ** int(steps.duration[row, step])
+            difference = float(steps.reward[row, step]) + gamma * after - float(steps.value[row, step])
             found[start] += carried * weight(log_ratio, rho_bar) * difference
             if steps.terminated[row, step] or steps.truncated[row, step]:
                 break
-            carried *= discount * gae_lambda * weight(log_ratio, c_bar)
+            carried *= gamma * gae_lambda * weight(log_ratio, c_bar)
     return found
 
 
@@ -52,7 +53,8 @@ def definition(
             over = bool(steps.terminated[row, step] or steps.truncated[row, step]) or step == run[-1]
             beyond = 0.0 if over else found[step + 1] - float(steps.value[row, step + 1])
             target[row, step] = found[step]
-            advantage[row, step] = float(steps.reward[row, step] - steps.value[row, step]) + discount * (
+            gamma = discount ** int(steps.duration[row, step])
+            advantage[row, step] = float(steps.reward[row, step] - steps.value[row, step]) + gamma * (
                 after + gae_lambda * beyond
             )
     return VTrace(advantage=advantage, target=target)
@@ -85,6 +87,7 @@ def test_targets_and_advantages_equal_the_definition_on_random_shapes_cuts_and_m
         rho_bar=rho_bar,
         c_bar=c_bar,
         mask=steps.mask,
+        duration=steps.duration,
     )
     equal(got, definition(steps, unbroken(steps.mask), discount, gae_lambda, rho_bar, c_bar))
 
@@ -97,6 +100,7 @@ def test_chained_fragments_equal_the_definition_over_runs_without_gaps_in_any_or
         cut.names,
         **dict(zip(NAMES, cut.fragments.tensors(), strict=True)),
         mask=cut.fragments.mask,
+        duration=cut.fragments.duration,
         discount=discount,
         gae_lambda=gae_lambda,
         rho_bar=rho_bar,

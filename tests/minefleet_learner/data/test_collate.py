@@ -76,10 +76,19 @@ def test_collate_of_fragments_that_fit_is_the_batch_of_the_same_ones_unpacked(ma
     expected = collate(named)
     with collated(named, 2**20) as batch:
         assert batch.unpacker is None
-        for field in Batch.__dataclass_fields__:
-            if field not in ("names", "unpacker"):
-                assert same(getattr(batch, field), getattr(expected, field)), field
+        assert same(batch.tensors(), expected.tensors())
         assert not batch.seen["vector"][~batch.seen_mask].any()
+
+
+def test_durations_are_collated_with_ones_for_fragments_that_have_none(make_fragment: Make) -> None:
+    timed = make_fragment(0, 3, duration=np.array([2, 5, 1], np.uint32))
+    batch = collate([(("a", 0), timed), (("b", 0), make_fragment(1, 4))])
+    assert batch.duration is not None
+    assert batch.duration.tolist() == [[2, 5, 1, 0], [1, 1, 1, 1]]
+    part = subset(batch, torch.tensor([1])).duration
+    assert part is not None
+    assert part.tolist() == [[1, 1, 1, 1]]
+    assert collate([(("b", 0), make_fragment(1, 4))]).duration is None
 
 
 def sees_the_same(batch: Batch, expected: Batch, rows: list[int], *, whole_rows: bool = True) -> None:
