@@ -38,6 +38,8 @@ class Rows:
     def fragment(self) -> Fragment:
         """All of it."""
         stacked = tree_map(lambda *leaves: np.stack(leaves), self.steps[0], *self.steps[1:])
+        if np.all(stacked["duration"] == 1):
+            del stacked["duration"]
         cut_obs = tree_map(lambda *leaves: np.stack(leaves), *self.cuts.values())
         return Fragment(
             **stacked,
@@ -55,7 +57,7 @@ def practise(env: EnvConfig, policy: PolicyConfig, train: TrainConfig, iteration
     torch.set_num_threads(1)
     with closing(make(env)) as one:
         schema = schema_of(one)
-    pool = InlinePool(env, schema, WorkerConfig(num_envs=SLOTS), seed=0, actor_index=0)
+    pool = InlinePool(env, schema, WorkerConfig(num_envs=SLOTS), seed=0, actor_index=0, discount=train.discount)
     made = build(policy, schema)
     updater = Updater(made, build_optimizer(made, train), train, None)
     inference = PolicyRunner(made, schema, SLOTS, device=torch.device("cpu"), seed=0, greedy=False)
@@ -84,7 +86,8 @@ def _step(pool: InlinePool, inference: PolicyRunner, rows: list[Rows], step: int
     assert not ready.failures, ready.failures
     for slot in EVERY_SLOT:
         row = {"obs": obs, "action": decision.action, "behaviour_logp": decision.logp, "first": decision.first}
-        row |= {"behaviour_value": decision.value, "reward": ready.reward, "terminated": ready.terminated}
+        row |= {"behaviour_value": decision.value, "reward": ready.discounted_reward}
+        row |= {"duration": ready.duration, "terminated": ready.terminated}
         row |= {"truncated": ready.truncated, "policy_version": np.full(SLOTS, version, np.uint32)}
         rows[slot].steps.append(tree_map(lambda leaf, at=slot: leaf[at], row))
         if ready.truncated[slot] or (step == STEPS - 1 and not ready.terminated[slot]):

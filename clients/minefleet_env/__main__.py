@@ -101,7 +101,7 @@ def _host(setup: Setup) -> EnvHost:
     _extend_path(setup.import_path)
     arrays = attach(setup.memory, setup.schema, setup.num_slots, setup.frame_shape)
     os.close(setup.memory)
-    return make_host(setup.config, setup.schema, arrays, setup.slots)
+    return make_host(setup.config, setup.schema, arrays, setup.slots, setup.discount)
 
 
 def _extend_path(places: Iterable[str]) -> None:

@@ -38,8 +38,15 @@ SEEDED_BY_ROW = ("SyncVectorEnv", "AsyncVectorEnv")
 class BatchHost(EnvHost):
     """Runs commands for the rows of a batch. A failure is of all of them, unless the batch can reset a row alone."""
 
-    def __init__(self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range) -> None:
-        super().__init__(config, schema, arrays, slots)
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        schema: Mapping[str, Any],
+        arrays: Arrays,
+        slots: range,
+        discount: float = 1.0,
+    ) -> None:
+        super().__init__(config, schema, arrays, slots, discount)
         self._config, self._schema = config, schema
         self._seeds = arrays.seed[slots.start : slots.stop]
         self._batch: EnvBatch | None = None
@@ -114,6 +121,8 @@ class BatchHost(EnvHost):
         return Reply(bytes([Kind.FAILED]) * count, failures=dict.fromkeys(range(count), failure))
 
 
-def make_host(config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range) -> EnvHost:
-    """The host of a process's environments."""
-    return (BatchHost if config["batched"] else EnvHost)(config, schema, arrays, slots)
+def make_host(
+    config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range, discount: float
+) -> EnvHost:
+    """The host of a process's environments; `discount` is γ between the environment's own steps within a step."""
+    return (BatchHost if config["batched"] else EnvHost)(config, schema, arrays, slots, discount)

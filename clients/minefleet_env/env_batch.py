@@ -8,13 +8,14 @@ import numpy as np
 
 from minefleet_env.errors import EnvError
 from minefleet_env.space_conversion import batch_of, row_of
+from minefleet_env.step_rewards import STEP_REWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 """The values of `gymnasium.vector.AutoresetMode`."""
-INFO_KEYS = ("error", "task", "metrics")
+INFO_KEYS = ("error", "task", "metrics", STEP_REWARDS)
 """Keys of an environment's info that are read."""
 
 

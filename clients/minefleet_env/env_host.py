@@ -13,6 +13,7 @@ from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.make_env import make
 from minefleet_env.packets import Command, EpisodeEnd, Failure, Kind, Reply
 from minefleet_env.space_conversion import reader, schema_of, writer
+from minefleet_env.step_rewards import discounted
 from minefleet_env.wrappers.masks import MASK, allow_nothing, masks_of
 
 if TYPE_CHECKING:
@@ -31,8 +32,15 @@ MAX_TEXT = 8_000
 class EnvHost:
     """Runs commands for the environments of some slots."""
 
-    def __init__(self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slots: range) -> None:
-        self._envs = [HostedEnv(config, schema, arrays, slot) for slot in slots]
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        schema: Mapping[str, Any],
+        arrays: Arrays,
+        slots: range,
+        discount: float = 1.0,
+    ) -> None:
+        self._envs = [HostedEnv(config, schema, arrays, slot, discount) for slot in slots]
         self._began_s = arrays.began_s[slots.start : slots.stop]
 
     def make(self) -> Reply:
@@ -71,11 +79,19 @@ class EnvHost:
 class HostedEnv:
     """One environment and its rows."""
 
-    def __init__(self, config: Mapping[str, Any], schema: Mapping[str, Any], arrays: Arrays, slot: int) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        schema: Mapping[str, Any],
+        arrays: Arrays,
+        slot: int,
+        discount: float = 1.0,
+    ) -> None:
         self._config = config
         self._schema = schema
         self._arrays = arrays
         self._slot = slot
+        self._discount = discount
         self._obs_rows = _rows(arrays.obs, slot)
         self._action_rows = _rows(arrays.action, slot)
         categories = {path: leaf["categories"] for path, leaf in schema["action"].items()}
@@ -151,7 +167,10 @@ class HostedEnv:
         self._write(obs)
         if self._config["time_limit"] == "terminated":
             terminated, truncated = terminated or truncated, False
-        self._write_result(_checked_reward(reward), terminated, truncated)
+        reward = _checked_reward(reward)
+        total, self._arrays.duration[self._slot] = discounted(reward, info, self._discount)
+        self._arrays.discounted_reward[self._slot] = _checked_reward(total)
+        self._write_result(reward, terminated, truncated)
         return self._ending(info) if terminated or truncated else None
 
     def _refuse_none(self) -> None:

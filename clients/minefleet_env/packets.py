@@ -130,6 +130,8 @@ class Setup:
     """Of this process among the pool's."""
     processes: int = 1
     """Number of slots of the pool."""
+    discount: float = 1.0
+    """γ between the environment's own steps within a step."""
 
     def pack(self) -> bytes:
         """Returns the packet."""

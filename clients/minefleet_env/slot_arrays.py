@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ALIGNMENT_BYTES = 64
 _PER_SLOT: dict[str, Any] = {
     "reward": np.float32,
+    "discounted_reward": np.float32,
+    "duration": np.uint32,
     "terminated": np.bool_,
     "truncated": np.bool_,
     "seed": np.int64,
@@ -42,6 +44,10 @@ class Arrays:
     """Per leaf's path, [N, ...]: the action to take."""
     reward: NDArray[np.float32]
     """[N] float32, of the latest step."""
+    discounted_reward: NDArray[np.float32]
+    """[N] float32, Σᵢ γⁱ rᵢ over the environment's own steps within the latest step; `reward` where that is one."""
+    duration: NDArray[np.uint32]
+    """[N] uint32, how many steps of its own the environment took in the latest step."""
     terminated: NDArray[np.bool_]
     """[N] bool, of the latest step."""
     truncated: NDArray[np.bool_]

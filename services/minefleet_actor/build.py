@@ -152,6 +152,7 @@ def make_pool(run: Run, seed: int, actor_index: int, *, inline: bool) -> Pool:
         seed=seed,
         actor_index=actor_index,
         frame_shape=run.frame_shape,
+        discount=run.config.train_config.discount,
     )
 
 

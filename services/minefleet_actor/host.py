@@ -149,6 +149,7 @@ class Worlds:
             seed=secrets.randbits(31),
             actor_index=0,
             frame_shape=(welcome.frame_height, welcome.frame_width, 3) if welcome.frame_height else None,
+            discount=welcome.discount,
         )
         self._busy = set[int]()
         """Worlds whose environments are at a command."""
@@ -162,8 +163,9 @@ class Worlds:
     def fit(self, welcome: worlds_service_pb2.Welcome) -> bool:
         """Whether these worlds are as many as an actor wants, and show what it wants."""
         mine = self._welcome
-        wanted = (welcome.schema, welcome.frame_height, welcome.frame_width)
-        return wanted == (mine.schema, mine.frame_height, mine.frame_width) and welcome.worlds <= mine.worlds
+        wanted = (welcome.schema, welcome.frame_height, welcome.frame_width, welcome.discount)
+        shown = (mine.schema, mine.frame_height, mine.frame_width, mine.discount)
+        return wanted == shown and welcome.worlds <= mine.worlds
 
     def forget_commands(self) -> None:
         """Begins with a new stream: nobody wants the results of earlier commands."""
@@ -219,6 +221,9 @@ class Worlds:
             result.failure, result.text = ready.failures[world]
             return result
         result.reward = float(ready.reward[index])
+        if ready.duration[index] > 1:
+            result.duration = int(ready.duration[index])
+            result.discounted_reward = float(ready.discounted_reward[index])
         result.terminated, result.truncated = bool(ready.terminated[index]), bool(ready.truncated[index])
         if ending:
             result.metrics.update(ending.metrics)

@@ -241,12 +241,14 @@ class Actor:
             self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
 
     def _process_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
-        slots, reward = ready.slots[stepped], ready.reward[stepped]
+        slots, recorded = ready.slots[stepped], ~self._is_unrecorded[ready.slots[stepped]]
         terminated, truncated = ready.terminated[stepped], ready.truncated[stepped]
-        recorded = ~self._is_unrecorded[slots]
-        self._recorder.result(slots[recorded], reward[recorded], terminated[recorded], truncated[recorded])
+        discounted, duration = ready.discounted_reward[stepped], ready.duration[stepped]
+        self._recorder.result(
+            slots[recorded], discounted[recorded], terminated[recorded], truncated[recorded], duration[recorded]
+        )
         self._is_unrecorded[slots] = False
-        self._episodes.add(slots, reward)
+        self._episodes.add(slots, ready.reward[stepped], discounted, duration)
         seconds = self._clock() - self._acted_at[slots]
         self._metrics.stepped(self._router.shard_of[slots], seconds)
         self._cuts.stepped(slots, seconds, self._recorder)

@@ -104,10 +104,13 @@ class NumberedPool:
         self._number[shown] += 1
         self.obs[shown, 0] = self._number[shown]
         self.steps += int(stepped.sum())
+        reward = np.where(stepped, self.obs[slots, 0], 0).astype(np.float32)
         return Ready(
             slots=slots,
             kind=kind,
-            reward=np.where(stepped, self.obs[slots, 0], 0).astype(np.float32),
+            reward=reward,
+            discounted_reward=reward,
+            duration=np.ones(len(slots), np.uint32),
             terminated=stepped & (self._rng.random(len(slots)) < 0.1),
             truncated=stepped & (self._rng.random(len(slots)) < 0.1),
             endings=defaultdict(EpisodeEnd),

@@ -127,6 +127,8 @@ class Environments:
             slots=slots,
             kind=answered,
             reward=np.zeros(len(slots), np.float32),
+            discounted_reward=np.zeros(len(slots), np.float32),
+            duration=np.ones(len(slots), np.uint32),
             terminated=(answered == Kind.STEP) & (self._step[slots] == EPISODE),
             truncated=np.zeros(len(slots), np.bool_),
             endings=defaultdict(EpisodeEnd),

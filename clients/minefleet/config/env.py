@@ -28,6 +28,10 @@ class WrappersConfig:
     action_mask: str = ""
     """Key of `info` that holds the mask of allowed actions, for environments that tell it there: it becomes part of the
     observation, as `action_mask`. Empty where there is none, or where the observation has it already."""
+    action_chunk: int = 1
+    """Decide for so many steps at once, >= 1: an action becomes so many along a new first axis, which are played one
+    after the other until the episode ends. `train_config.discount` is of each step; lengths and `env_steps` count what
+    the policy decides."""
     reward_scale: float = 1.0
     """Multiply rewards, before they are clipped, > 0. Training sees the change, reports do not: returns are
     sums of the environment's rewards."""
@@ -36,8 +40,10 @@ class WrappersConfig:
 
     def __post_init__(self) -> None:
         """Rejects impossible values."""
-        for key, minimum in (("time_limit", 0), ("frame_skip", 1), ("frame_stack", 1), ("reward_clip", 0)):
+        for key, minimum in (("time_limit", 0), ("reward_clip", 0)):
             at_least(f"env.wrappers.{key}", getattr(self, key), minimum)
+        for key in ("frame_skip", "frame_stack", "action_chunk"):
+            at_least(f"env.wrappers.{key}", getattr(self, key), 1)
         above("env.wrappers.reward_scale", self.reward_scale, 0)
         if self.resize and (len(self.resize) != 2 or min(self.resize) < 1):
             raise ConfigError(f"env.wrappers.resize must be [height, width], both >= 1, got {self.resize}")

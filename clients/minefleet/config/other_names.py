@@ -7,6 +7,7 @@ ours: the units differ, and a run that trained by a guess is worse than one line
 _NAMES = {
     "env.id": "env env_id env_name environment task",
     "env.kwargs": "env_kwargs env_args",
+    "env.wrappers.action_chunk": "action_chunk_size action_horizon chunk_size n_action_steps num_action_chunks",
     "env.wrappers.frame_skip": "action_repeat env_frameskip frameskip",
     "env.wrappers.frame_stack": "env_framestack framestack n_stack num_stack stack_size",
     "env.wrappers.reward_clip": "clip_reward clip_rewards",

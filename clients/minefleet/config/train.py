@@ -57,7 +57,8 @@ class TrainConfig:
     """Steps of the sequences that a policy with memory trains on, >= 1, within a fragment; no gradient passes their
     start. Seeds: 64."""
     discount: float = 0.99
-    """Discount per environment step, in [0, 1]. Seeds: 0.999."""
+    """Discount per step, in [0, 1]: γ. A decision that played n steps (`env.wrappers.action_chunk`) counts γⁿ. Seeds:
+    0.999."""
     gae_lambda: float = 0.95
     """Bias-variance trade-off of GAE, in [0, 1]. Seeds: 0.95."""
     gae_values: Literal["recomputed", "behaviour"] = "recomputed"

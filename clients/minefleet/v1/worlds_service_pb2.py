@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from minefleet.v1 import tensor_pb2 as minefleet_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minefleet/v1/worlds_service.proto\x12\x0cminefleet.v1\x1a\x19minefleet/v1/tensor.proto\"h\n\x0bPlayRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.minefleet.v1.HelloH\x00\x12(\n\x07results\x18\x02 \x01(\x0b\x32\x15.minefleet.v1.ResultsH\x00\x42\t\n\x07message\"o\n\x0cPlayResponse\x12(\n\x07welcome\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.WelcomeH\x00\x12*\n\x08\x63ommands\x18\x02 \x01(\x0b\x32\x16.minefleet.v1.CommandsH\x00\x42\t\n\x07message\"O\n\x05Hello\x12\x14\n\x0cwire_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06worlds\x18\x03 \x01(\r\x12\x12\n\nkeeps_time\x18\x04 \x01(\x08\"T\n\x07Welcome\x12\x0e\n\x06worlds\x18\x01 \x01(\r\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\x14\n\x0c\x66rame_height\x18\x03 \x01(\r\x12\x13\n\x0b\x66rame_width\x18\x04 \x01(\r\"3\n\x08\x43ommands\x12\'\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x15.minefleet.v1.Command\"a\n\x07\x43ommand\x12\r\n\x05world\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x63tions\x18\x02 \x03(\x0c\x12\x11\n\x04seed\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x0c\n\x04\x66ilm\x18\x05 \x01(\x08\x42\x07\n\x05_seed\"0\n\x07Results\x12%\n\x07results\x18\x01 \x03(\x0b\x32\x14.minefleet.v1.Result\"\x9f\x02\n\x06Result\x12\r\n\x05world\x18\x01 \x01(\r\x12\x0b\n\x03obs\x18\x02 \x03(\x0c\x12\"\n\x05\x63odec\x18\x03 \x01(\x0e\x32\x13.minefleet.v1.Codec\x12\x0e\n\x06reward\x18\x04 \x01(\x02\x12\x12\n\nterminated\x18\x05 \x01(\x08\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12\x0c\n\x04task\x18\x07 \x01(\t\x12\x32\n\x07metrics\x18\x08 \x03(\x0b\x32!.minefleet.v1.Result.MetricsEntry\x12\x0f\n\x07\x66\x61ilure\x18\t \x01(\t\x12\x0c\n\x04text\x18\n \x01(\t\x12\r\n\x05\x66rame\x18\x0b \x01(\x0c\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x32R\n\rWorldsService\x12\x41\n\x04Play\x12\x19.minefleet.v1.PlayRequest\x1a\x1a.minefleet.v1.PlayResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minefleet/v1/worlds_service.proto\x12\x0cminefleet.v1\x1a\x19minefleet/v1/tensor.proto\"h\n\x0bPlayRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.minefleet.v1.HelloH\x00\x12(\n\x07results\x18\x02 \x01(\x0b\x32\x15.minefleet.v1.ResultsH\x00\x42\t\n\x07message\"o\n\x0cPlayResponse\x12(\n\x07welcome\x18\x01 \x01(\x0b\x32\x15.minefleet.v1.WelcomeH\x00\x12*\n\x08\x63ommands\x18\x02 \x01(\x0b\x32\x16.minefleet.v1.CommandsH\x00\x42\t\n\x07message\"O\n\x05Hello\x12\x14\n\x0cwire_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06worlds\x18\x03 \x01(\r\x12\x12\n\nkeeps_time\x18\x04 \x01(\x08\"f\n\x07Welcome\x12\x0e\n\x06worlds\x18\x01 \x01(\r\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\x14\n\x0c\x66rame_height\x18\x03 \x01(\r\x12\x13\n\x0b\x66rame_width\x18\x04 \x01(\r\x12\x10\n\x08\x64iscount\x18\x05 \x01(\x01\"3\n\x08\x43ommands\x12\'\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x15.minefleet.v1.Command\"a\n\x07\x43ommand\x12\r\n\x05world\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x63tions\x18\x02 \x03(\x0c\x12\x11\n\x04seed\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x0c\n\x04\x66ilm\x18\x05 \x01(\x08\x42\x07\n\x05_seed\"0\n\x07Results\x12%\n\x07results\x18\x01 \x03(\x0b\x32\x14.minefleet.v1.Result\"\xcc\x02\n\x06Result\x12\r\n\x05world\x18\x01 \x01(\r\x12\x0b\n\x03obs\x18\x02 \x03(\x0c\x12\"\n\x05\x63odec\x18\x03 \x01(\x0e\x32\x13.minefleet.v1.Codec\x12\x0e\n\x06reward\x18\x04 \x01(\x02\x12\x12\n\nterminated\x18\x05 \x01(\x08\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12\x0c\n\x04task\x18\x07 \x01(\t\x12\x32\n\x07metrics\x18\x08 \x03(\x0b\x32!.minefleet.v1.Result.MetricsEntry\x12\x0f\n\x07\x66\x61ilure\x18\t \x01(\t\x12\x0c\n\x04text\x18\n \x01(\t\x12\r\n\x05\x66rame\x18\x0b \x01(\x0c\x12\x10\n\x08\x64uration\x18\x0c \x01(\r\x12\x19\n\x11\x64iscounted_reward\x18\r \x01(\x02\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x32R\n\rWorldsService\x12\x41\n\x04Play\x12\x19.minefleet.v1.PlayRequest\x1a\x1a.minefleet.v1.PlayResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,17 +41,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_start=297
   _globals['_HELLO']._serialized_end=376
   _globals['_WELCOME']._serialized_start=378
-  _globals['_WELCOME']._serialized_end=462
-  _globals['_COMMANDS']._serialized_start=464
-  _globals['_COMMANDS']._serialized_end=515
-  _globals['_COMMAND']._serialized_start=517
-  _globals['_COMMAND']._serialized_end=614
-  _globals['_RESULTS']._serialized_start=616
-  _globals['_RESULTS']._serialized_end=664
-  _globals['_RESULT']._serialized_start=667
-  _globals['_RESULT']._serialized_end=954
-  _globals['_RESULT_METRICSENTRY']._serialized_start=908
-  _globals['_RESULT_METRICSENTRY']._serialized_end=954
-  _globals['_WORLDSSERVICE']._serialized_start=956
-  _globals['_WORLDSSERVICE']._serialized_end=1038
+  _globals['_WELCOME']._serialized_end=480
+  _globals['_COMMANDS']._serialized_start=482
+  _globals['_COMMANDS']._serialized_end=533
+  _globals['_COMMAND']._serialized_start=535
+  _globals['_COMMAND']._serialized_end=632
+  _globals['_RESULTS']._serialized_start=634
+  _globals['_RESULTS']._serialized_end=682
+  _globals['_RESULT']._serialized_start=685
+  _globals['_RESULT']._serialized_end=1017
+  _globals['_RESULT_METRICSENTRY']._serialized_start=971
+  _globals['_RESULT_METRICSENTRY']._serialized_end=1017
+  _globals['_WORLDSSERVICE']._serialized_start=1019
+  _globals['_WORLDSSERVICE']._serialized_end=1101
 # @@protoc_insertion_point(module_scope)

@@ -129,6 +129,7 @@ class Welcome(_message.Message):
     SCHEMA_FIELD_NUMBER: _builtins.int
     FRAME_HEIGHT_FIELD_NUMBER: _builtins.int
     FRAME_WIDTH_FIELD_NUMBER: _builtins.int
+    DISCOUNT_FIELD_NUMBER: _builtins.int
     worlds: _builtins.int
     """Number of worlds that the actor has slots for, from 1 to those offered. They are numbered from 0."""
     schema: _builtins.str
@@ -139,6 +140,8 @@ class Welcome(_message.Message):
     """Height and width of the frames that are wanted of filmed worlds; 0 where none are."""
     frame_width: _builtins.int
     """See above."""
+    discount: _builtins.float
+    """Discount between a world's own steps where one command takes several."""
     def __init__(
         self,
         *,
@@ -146,10 +149,11 @@ class Welcome(_message.Message):
         schema: _builtins.str = ...,
         frame_height: _builtins.int = ...,
         frame_width: _builtins.int = ...,
+        discount: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_height", b"frame_height", "frame_width", b"frame_width", "schema", b"schema", "worlds", b"worlds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discount", b"discount", "frame_height", b"frame_height", "frame_width", b"frame_width", "schema", b"schema", "worlds", b"worlds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,6 +286,8 @@ class Result(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     FRAME_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    DISCOUNTED_REWARD_FIELD_NUMBER: _builtins.int
     world: _builtins.int
     """The world's number."""
     codec: _tensor_pb2.Codec.ValueType
@@ -300,6 +306,10 @@ class Result(_message.Message):
     """Where the world failed: what it said."""
     frame: _builtins.bytes
     """Of a filmed world, its picture: [frame_height, frame_width, 3] bytes, red, green, blue."""
+    duration: _builtins.int
+    """How many steps of its own the world took in a step, where these are several; `reward` is the sum of their rewards."""
+    discounted_reward: _builtins.float
+    """Then: the sum of their rewards, that of the i-th, from 0, multiplied by `Welcome.discount` to the power of i."""
     @_builtins.property
     def obs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The observation after it, an array per leaf: little-endian bytes in C order. Empty where the world failed."""
@@ -322,10 +332,12 @@ class Result(_message.Message):
         failure: _builtins.str = ...,
         text: _builtins.str = ...,
         frame: _builtins.bytes = ...,
+        duration: _builtins.int = ...,
+        discounted_reward: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "failure", b"failure", "frame", b"frame", "metrics", b"metrics", "obs", b"obs", "reward", b"reward", "task", b"task", "terminated", b"terminated", "text", b"text", "truncated", b"truncated", "world", b"world"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "discounted_reward", b"discounted_reward", "duration", b"duration", "failure", b"failure", "frame", b"frame", "metrics", b"metrics", "obs", b"obs", "reward", b"reward", "task", b"task", "terminated", b"terminated", "text", b"text", "truncated", b"truncated", "world", b"world"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.space_conversion import join
+from minefleet_env.step_rewards import STEP_REWARDS
 from minefleet_env.wrappers.image_transforms import grey, resizer
 from minefleet_env.wrappers.masks import MASK
 
@@ -31,7 +32,7 @@ def apply(bare: Any, wrappers: Mapping[str, Any]) -> Env:
     if wrappers["time_limit"]:
         env = TimeLimit(env, wrappers["time_limit"])
     if wrappers["frame_skip"] > 1:
-        env = FrameSkip(env, wrappers["frame_skip"])
+        env = MultiStep(env, wrappers["frame_skip"])
     if wrappers["resize"]:
         env = _each_image(env, resizer(*wrappers["resize"]), "resize")
     if wrappers["grey"]:
@@ -40,29 +41,41 @@ def apply(bare: Any, wrappers: Mapping[str, Any]) -> Env:
         env = _stacked(env, wrappers["frame_stack"])
     if wrappers["action_mask"]:
         env = MaskFromInfo(env, wrappers["action_mask"])
+    if wrappers["action_chunk"] > 1:
+        env = MultiStep(env, wrappers["action_chunk"], _chunk_space(env, wrappers["action_chunk"]))
     return env
 
 
-class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Repeats each action and adds up the rewards; stops where the episode ends or the environment says it is broken.
+class MultiStep(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Plays several steps per decision; stops where the episode ends or the environment says it is broken.
+
+    Without a `chunk_space` one action is repeated. An action of that space has one action per step, and the rewards are
+    listed in `info`, so that each is discounted by itself.
 
     Gymnasium's `MaxAndSkipObservation` shows the maximum of two frames, which undoes the flicker of Atari games and
     blurs every other world.
     """
 
-    def __init__(self, env: Env, skip: int) -> None:
+    def __init__(self, env: Env, steps: int, chunk_space: Space | None = None) -> None:
         super().__init__(env)
-        self._skip = skip
+        self._steps = steps
+        self._is_chunk = chunk_space is not None
+        if chunk_space is not None:
+            self.action_space = chunk_space
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The last observation and info, and the sum of the rewards."""
-        total = 0.0
-        for _ in range(self._skip):
-            obs, reward, terminated, truncated, info = self.env.step(action)
+        total, lists_rewards = 0.0, self._is_chunk
+        rewards: list[float] = []
+        for index in range(self._steps):
+            part = _map(partial(_action_at, index), self.env.action_space, action) if self._is_chunk else action
+            obs, reward, terminated, truncated, info = self.env.step(part)
             total += float(reward)
+            lists_rewards |= STEP_REWARDS in info
+            rewards.extend(info.get(STEP_REWARDS, [float(reward)]))
             if terminated or truncated or info.get("error"):
                 break
-        return obs, total, terminated, truncated, info
+        return obs, total, terminated, truncated, {**info, STEP_REWARDS: rewards} if lists_rewards else info
 
 
 class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -172,6 +185,30 @@ def _map(function: Callable[[Any, Any, str], Any], space: Any, value: Any, path:
         children = [_map(function, child, value[index], join(path, str(index))) for index, child in enumerate(space)]
         return spaces.Tuple(children) if value is space else tuple(children)
     return function(space, value, path)
+
+
+def _chunk_space(env: Env, count: int) -> Space:
+    """The space of so many actions: along a new first axis of each leaf."""
+    if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
+        raise RefusedError(f"env.wrappers.action_chunk: {MASK!r} says what is allowed next, and not what after that")
+
+    def space_of(space: Any, _: Any, path: str) -> Any:
+        if isinstance(space, spaces.Box):
+            return spaces.Box(np.stack(count * [space.low]), np.stack(count * [space.high]), dtype=space.dtype)
+        if isinstance(space, spaces.MultiBinary):
+            return spaces.MultiBinary((count, *space.shape))
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            categories = space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
+            return spaces.MultiDiscrete(np.stack(count * [categories]), start=np.stack(count * [space.start]))
+        raise RefusedError(f"env.wrappers.action_chunk: the action {path!r} is a {type(space).__name__} space")
+
+    chunk_space: Space = _map(space_of, env.action_space, env.action_space)
+    return chunk_space
+
+
+def _action_at(index: int, space: Any, chunk: Any, _: str) -> Any:
+    """An action of a chunk, at one leaf."""
+    return int(chunk[index]) if isinstance(space, spaces.Discrete) else np.asarray(chunk[index])
 
 
 def _mask_space(action: Space) -> Space | None:

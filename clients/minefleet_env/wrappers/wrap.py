@@ -1,6 +1,6 @@
 """`env.wrappers`: what lies between an environment and its slot. Gymnasium is imported where a wrapper is wanted.
 
-    environment ─▶ time limit ─▶ frame skip ─▶ resize ─▶ grey ─▶ frame stack ─▶ action mask ─▶ slot
+    environment ─▶ time limit ─▶ frame skip ─▶ resize ─▶ grey ─▶ frame stack ─▶ action mask ─▶ action chunk ─▶ slot
 
 `reward_scale` and `reward_clip` are not applied here but where the actor records a step: returns stay those of the
 environment.
@@ -16,7 +16,15 @@ from minefleet_env.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEFAULTS = {"time_limit": 0, "frame_skip": 1, "resize": [], "grey": False, "frame_stack": 1, "action_mask": ""}
+DEFAULTS = {
+    "time_limit": 0,
+    "frame_skip": 1,
+    "resize": [],
+    "grey": False,
+    "frame_stack": 1,
+    "action_mask": "",
+    "action_chunk": 1,
+}
 """The keys that are applied here, and the values at which nothing is to be done."""
 
 

@@ -105,7 +105,9 @@ class Player:
     def _ended(self, ready: Ready, stream: str) -> Iterator[Played]:
         """Ends the episodes that are over and begins the slots' next ones."""
         stepped = ready.kind == Kind.STEP
-        self._episodes.add(ready.slots[stepped], ready.reward[stepped])
+        self._episodes.add(
+            *(rows[stepped] for rows in (ready.slots, ready.reward, ready.discounted_reward, ready.duration))
+        )
         over = stepped & (ready.terminated | ready.truncated)
         for slot, terminated in zip(ready.slots[over], ready.terminated[over], strict=True):
             played = self._end(int(slot), bool(terminated), ready, stream)
@@ -180,10 +182,12 @@ def make_player(
         seed=seed,
         greedy=greedy,
     )
-    pool = EnvPool(run.config.env, run.schema, worker, seed=seed, actor_index=index, frame_shape=run.frame_shape)
+    discount = run.config.train_config.discount
+    options = {"seed": seed, "actor_index": index, "frame_shape": run.frame_shape, "discount": discount}
+    pool = EnvPool(run.config.env, run.schema, worker, **options)
     recording = None
     if video is not None:
         reel = Reel(video.parent, run.config.rollout_config.worker_config.video_fps)
         recording = Recording(lens=make_lens(run, pool), reel=reel, name=video.name)
     env = run.config.env
-    return Player(pool, inference, run.config.train_config.discount, recording, env.tasks, batched=env.batched)
+    return Player(pool, inference, discount, recording, env.tasks, batched=env.batched)

@@ -286,6 +286,7 @@ class EnvPool(Pool):
                 frame_shape=self._frame_shape,
                 index=index,
                 processes=len(shares),
+                discount=self._discount,
             )
             for index, slots in enumerate(shares)
         ]

@@ -24,7 +24,6 @@ MAX_WAITING = 8
 """Messages of a host that may wait for the loop; it is not read from beyond."""
 END_TIMEOUT_S = 5.0
 """Time in which a host reads why it is cut off."""
-MAX_REWARD = float(np.finfo(np.float32).max)
 Inbox = SimpleQueue["Arrived | None"]
 """Messages of all hosts, and None for `wake`."""
 
@@ -171,7 +170,8 @@ class HostLink:
         is_step = command == Command.STEP
         try:
             write_obs(result, slot, schema, arrays)
-            if not abs(result.reward) <= MAX_REWARD or not np.isfinite(list(result.metrics.values())).all():
+            discounted = result.discounted_reward if result.duration > 1 else result.reward
+            if not np.isfinite([result.reward, discounted, *result.metrics.values()]).all():
                 raise WorldFailedError(f"the reward and metrics must be finite, got {result.reward}")
             is_over = is_step and (result.terminated or result.truncated)
             if not is_over:
@@ -181,6 +181,7 @@ class HostLink:
                 slot, Kind.FAILED, EpisodeEnd(task=result.task), Failure("contract", f"{self.name}: {error}")
             )
         arrays.reward[slot] = result.reward if is_step else 0.0
+        arrays.discounted_reward[slot], arrays.duration[slot] = discounted, max(result.duration, 1)
         arrays.terminated[slot] = is_step and result.terminated
         arrays.truncated[slot] = is_step and result.truncated
         if is_step and not is_over:

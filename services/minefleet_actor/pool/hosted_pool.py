@@ -76,7 +76,9 @@ class HostedPool(Pool):
             raise RejectedError("a host must offer at least one world")
         name = "".join(filter(str.isprintable, hello.name))[:100]
         height, width = (self._frame_shape or (0, 0))[:2]
-        welcome = worlds_service_pb2.Welcome(schema=json.dumps(self._schema), frame_height=height, frame_width=width)
+        welcome = worlds_service_pb2.Welcome(
+            schema=json.dumps(self._schema), frame_height=height, frame_width=width, discount=self._discount
+        )
         with self._lock:
             slots, self._free = self._free[: hello.worlds], self._free[hello.worlds :]
             if not slots:

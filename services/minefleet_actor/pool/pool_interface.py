@@ -32,6 +32,10 @@ class Ready:
     """[n] uint8, each a `Kind`."""
     reward: NDArray[np.float32]
     """[n] float32; 0 unless a step was done."""
+    discounted_reward: NDArray[np.float32]
+    """[n] float32, Σᵢ γⁱ rᵢ over the environment's own steps within the step, if one was done."""
+    duration: NDArray[np.uint32]
+    """[n] uint32, how many those are."""
     terminated: NDArray[np.bool_]
     """[n] bool; false unless a step was done."""
     truncated: NDArray[np.bool_]

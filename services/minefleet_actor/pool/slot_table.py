@@ -145,6 +145,8 @@ class SlotTable:
             slots=slots,
             kind=kind,
             reward=self.arrays.reward[slots],
+            discounted_reward=self.arrays.discounted_reward[slots],
+            duration=self.arrays.duration[slots],
             terminated=terminated,
             truncated=truncated,
             endings=endings,
@@ -190,10 +192,13 @@ class Pool(abc.ABC):
         seed: int,
         actor_index: int,
         frame_shape: Sequence[int] | None = None,
+        discount: float = 1.0,
     ) -> None:
+        """Starts nothing yet. `discount` is γ between the environment's own steps within a step."""
         self._env_config = env_config
         self._schema = schema.to_dict()
         self._frame_shape = frame_shape
+        self._discount = discount
         self._book = SlotTable(schema, worker_config, seed=seed, actor_index=actor_index, batched=env_config.batched)
 
     @property

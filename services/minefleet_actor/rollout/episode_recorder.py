@@ -20,6 +20,8 @@ class EpisodeRecorder:
         self._return = np.zeros(slots)
         self._discounted = np.zeros(slots)
         self._length = np.zeros(slots, np.int64)
+        self._elapsed = np.zeros(slots, np.int64)
+        """The environment's own steps."""
         self._reward = np.zeros(slots)
         self._number = np.zeros(slots, np.int64)
 
@@ -35,11 +37,19 @@ class EpisodeRecorder:
         """Reward of the slot's last step, which may have ended an episode."""
         return float(self._reward[slot])
 
-    def add(self, slots: Slots, reward: NDArray[Any]) -> None:
-        """Counts one step of each slot."""
+    def add(self, slots: Slots, reward: NDArray[Any], discounted: NDArray[Any], duration: NDArray[np.uint32]) -> None:
+        """Counts one step of each slot.
+
+        Args:
+            slots: [n].
+            reward: [n], the sum of what the environment gave.
+            discounted: [n], the same discounted from the step's start.
+            duration: [n], how many steps of its own the environment took.
+        """
         self._reward[slots] = reward
         self._return[slots] += reward
-        self._discounted[slots] += reward * self._discount ** self._length[slots]
+        self._discounted[slots] += discounted * self._discount ** self._elapsed[slots]
+        self._elapsed[slots] += duration
         self._length[slots] += 1
 
     def end(
@@ -69,6 +79,6 @@ class EpisodeRecorder:
             metrics=dict(metrics or {}),
             failure=failure,
         )
-        self._return[slot] = self._discounted[slot] = self._length[slot] = 0
+        self._return[slot] = self._discounted[slot] = self._length[slot] = self._elapsed[slot] = 0
         self._number[slot] += 1
         return record

@@ -62,6 +62,7 @@ class Recorder:
                 ("behaviour_value", np.float32),
                 ("next_value", np.float32),
                 ("policy_version", np.uint32),
+                ("duration", np.uint32),
             )
         }
         self._cuts = [CutObservations() for _ in range(slots)]
@@ -131,13 +132,24 @@ class Recorder:
         ):
             self._arrays[name][at] = row
 
-    def result(self, slots: Slots, reward: Array, terminated: Array, truncated: Array) -> None:
-        """Writes the environment's half: the steps now count."""
+    def result(
+        self, slots: Slots, reward: Array, terminated: Array, truncated: Array, duration: Array | int = 1
+    ) -> None:
+        """Writes the environment's half: the steps now count.
+
+        Args:
+            slots: [n].
+            reward: [n], discounted from the step's start.
+            terminated: [n].
+            truncated: [n].
+            duration: [n], how many steps of its own the environment took.
+        """
         at = self._rows(slots, self.length[slots])
         for name, row in (
             ("reward", self._shape_reward(reward)),
             ("terminated", terminated),
             ("truncated", truncated & ~terminated),
+            ("duration", duration),
             ("crash", False),
             ("next_value", 0.0),
         ):
@@ -247,14 +259,16 @@ class Recorder:
         def rows(buffer: Array) -> Array:
             return buffer[start : start + steps].copy()
 
-        cuts = self._cuts[slot]
+        cuts, arrays = self._cuts[slot], {name: rows(buffer) for name, buffer in self._arrays.items()}
+        if np.all(arrays["duration"] == 1):
+            del arrays["duration"]
         return Fragment(
             obs=tree_map(rows, self._obs),
             action=tree_map(rows, self._action),
             cut_index=np.array(cuts.index, np.int32),
             cut_obs=_stack(cuts.obs, self._obs),
             recurrent_state=self._state[slot],
-            **{name: rows(buffer) for name, buffer in self._arrays.items()},
+            **arrays,
         )
 
 

@@ -36,6 +36,16 @@ def step(recorder: Recorder, reward: float = 1.0, *, terminated: bool = False, t
     recorder.result(SLOT, np.array([reward], np.float32), np.array([terminated]), np.array([truncated]))
 
 
+def test_a_fragment_has_durations_only_where_a_step_took_longer_than_one() -> None:
+    recorder, no = Recorder(SCHEMA, 1, LENGTH), np.zeros(1, np.bool_)
+    for durations in ([1, 3, 1], [1, 1]):
+        for number, duration in enumerate(durations):
+            act(recorder, number)
+            recorder.result(SLOT, np.ones(1, np.float32), no, no, np.array([duration], np.uint32))
+        found = closed(recorder, obs(9)).duration
+        assert (None if found is None else found.tolist()) == (durations if max(durations) > 1 else None)
+
+
 def closed(recorder: Recorder, after: NDArray[np.float32] | None = None) -> Fragment:
     fragment = recorder.close(0, after)
     assert fragment is not None

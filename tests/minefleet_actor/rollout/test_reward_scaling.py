@@ -31,7 +31,7 @@ def test_fragments_hold_the_shaped_reward_and_records_the_environments(
     for _ in range(2):
         recorder.act(SLOTS, np.zeros((2, 1)), np.zeros(2, np.int64), nothing, nothing, no, 1)
         recorder.result(SLOTS, reward, no, no)
-        episodes.add(SLOTS, reward)
+        episodes.add(SLOTS, reward, reward, np.ones(2, np.uint32))
     for slot in range(2):
         fragment = recorder.close(slot, np.zeros(1))
         expected = rewards[slot] * scale

@@ -64,7 +64,8 @@ class Set:
         for _ in range(steps):
             self.obs += 16
             self.camera.film(slots, np.full(SLOTS, 2.0, np.float32), version)
-            self.episodes.add(slots, np.full(SLOTS, 0.5, np.float32))
+            reward = np.full(SLOTS, 0.5, np.float32)
+            self.episodes.add(slots, reward, reward, np.ones(SLOTS, np.uint32))
 
     def play(self, slot: int, steps: int, version: int = 7, failure: str = "") -> bool:
         """One episode of a slot, and of the others; says whether the camera reports that of the slot."""

@@ -278,6 +278,7 @@ wrap(sys, {**DEFAULTS, "frame_skip": 2})
     [
         ("time_limit=-1", r"env\.wrappers\.time_limit must be >= 0, got -1"),
         ("frame_skip=0", r"env\.wrappers\.frame_skip must be >= 1, got 0"),
+        ("action_chunk=0", r"env\.wrappers\.action_chunk must be >= 1, got 0"),
         ("frame_stack=0", r"env\.wrappers\.frame_stack must be >= 1, got 0"),
         ("reward_scale=0", r"env\.wrappers\.reward_scale must be > 0, got 0"),
         ("reward_clip=-1", r"env\.wrappers\.reward_clip must be >= 0, got -1"),

@@ -45,9 +45,7 @@ def computed(steps: Steps, discount: float, gae_lambda: float, duration: Tensor 
 
 
 @given(STEPS, SHARE, SHARE)
-def test_gae_of_steps_of_any_duration_equals_the_double_sum(
-    steps: Steps, discount: float, gae_lambda: float
-) -> None:
+def test_gae_of_steps_of_any_duration_equals_the_double_sum(steps: Steps, discount: float, gae_lambda: float) -> None:
     expected = definition(steps, discount, gae_lambda, steps.duration)
     got = computed(steps.spoilt(), discount, gae_lambda, steps.duration.masked_fill(~steps.mask, 0))
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
@@ -60,9 +58,7 @@ def test_gae_of_durations_of_one_is_gae_without(steps: Steps, discount: float, g
 
 
 @given(STEPS, SHARE, st.integers(1, 5))
-def test_gae_of_chunks_is_that_of_their_first_steps_taken_one_by_one(
-    steps: Steps, discount: float, size: int
-) -> None:
+def test_gae_of_chunks_is_that_of_their_first_steps_taken_one_by_one(steps: Steps, discount: float, size: int) -> None:
     """With λ = 1, and V(sₜ₊₁) the value that the next step has: each advantage is a return minus a value."""
     follows = ~(steps.terminated | steps.truncated)[:, :-1]
     steps.next_value[:, :-1][follows] = steps.value[:, 1:][follows]
