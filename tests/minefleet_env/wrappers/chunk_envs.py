@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 
 class Diary(gymnasium.Env[Any, Any]):
@@ -57,3 +58,7 @@ class Options(gymnasium.Env[Any, Any]):
             rewards.append(float(self.steps))
         info = {"step_rewards": rewards if self.says is None else self.says}
         return np.full(1, self.steps, np.float32), sum(rewards), self.steps == self.end, False, info
+
+
+def batch(num_envs: int, end: int) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda: Options(end=end)] * num_envs)

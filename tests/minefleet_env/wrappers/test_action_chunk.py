@@ -165,9 +165,15 @@ def zero_action(pool: Pool) -> Tree:
     return tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), dict(pool._book.arrays.action))
 
 
-@pytest.mark.parametrize("make_pool", [InlinePool, PlayedElsewhere])
-def test_a_policy_may_choose_how_long_the_environment_goes_on(make_pool: Callable[..., Pool]) -> None:
-    with pool_of(make_pool, EnvConfig(generator=f"{chunk_envs.__file__}:Options", kwargs={"end": 8})) as pool:
+@pytest.mark.parametrize(
+    ("make_pool", "name", "batched"),
+    [(InlinePool, "Options", False), (PlayedElsewhere, "Options", False), (InlinePool, "batch", True)],
+)
+def test_a_policy_may_choose_how_long_the_environment_goes_on(
+    make_pool: Callable[..., Pool], name: str, batched: bool
+) -> None:
+    config = EnvConfig(generator=f"{chunk_envs.__file__}:{name}", kwargs={"end": 8}, batched=batched)
+    with pool_of(make_pool, config) as pool:
         pool.reset(ONE)
         answer(pool, Kind.RESET)
         for chosen, rewards in ((3, [1.0, 2.0, 3.0]), (1, [4.0]), (2, [5.0, 6.0]), (4, [7.0, 8.0])):
