@@ -320,7 +320,7 @@ PAGES = (
     Shot(
         "watch-marks",
         ("curves?run=cartpole&key=episode_return_mean&key=learning_rate&smooth=0",),
-        (1200, 1000),
+        (1200, 1200),
         act=lambda page: page.locator("main .fold > summary").click(),
     ),
     Shot("watch-tasks", (f"curves?{CRAFTER}&key=tasks.*.return_mean&key=step_shares.*.trained_share",), (1200, 420)),
@@ -396,6 +396,8 @@ def film(browser: Any, address: str) -> None:
     for view, seconds in (("Slots", 1.5), ("Live", 4), ("Failures", 2), ("Ring", 2.5)):
         page.get_by_label("Views").get_by_text(view, exact=True).click()
         page.wait_for_timeout(1500)
+        if view == "Live":
+            page.locator(".lives .frame img").nth(7).wait_for()
         shoot(seconds)
         if view == "Slots":
             open_failed(page)
