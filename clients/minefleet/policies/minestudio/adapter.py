@@ -28,6 +28,7 @@ from minefleet.policies.layers.heads import DictHead, DiscreteHead
 from minefleet.policies.layers.text import decode_text
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.policy import Policy, PolicyOutput
+from minefleet_env.errors import in_one_line
 
 BASE = "MinePolicy"
 MEMORY = "ResidualRecurrentBlocks"
@@ -151,14 +152,10 @@ class MinePolicyAdapter(Policy):
         return output, tree_map(lambda *leaves: torch.cat(leaves)[order], *states)
 
     def _call(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
-        given = {
-            path: [[decode_text(step) for step in row] for row in leaf.cpu()] if path in self._texts else leaf
-            for path, leaf in flatten(obs).items()
-        }
         tensors = iter(state[key] for key in sorted(state))
         before = pytree.tree_map(lambda leaf: next(tensors) if isinstance(leaf, Tensor) else leaf, self._state)
         self._first = first
-        latents, after = self.policy(unflatten(given), before)
+        latents, after = self._call_policy(obs, before)
         value = latents["vpred"].float().reshape(first.shape)
         if self._after_value is not None:
             value = self._after_value(value.unsqueeze(-1)).squeeze(-1)
@@ -174,6 +171,19 @@ class MinePolicyAdapter(Policy):
         encoded = {} if self.frozen_encoder is None else self.frozen_encoder.made()
         state = _named(leaf for leaf in pytree.tree_leaves(after) if isinstance(leaf, Tensor))
         return PolicyOutput(logits, value, encoded), state
+
+    def _call_policy(self, obs: Tree, state: Any) -> Any:
+        given = {
+            path: [[decode_text(step) for step in row] for row in leaf.cpu()] if path in self._texts else leaf
+            for path, leaf in flatten(obs).items()
+        }
+        try:
+            return self.policy(unflatten(given), state)
+        except KeyError as error:
+            raise ConfigError(
+                f"{self._name} fails: {in_one_line(error)}; the observation has {', '.join(given)}, and what else "
+                "callbacks observe once their observation_space declares it"
+            ) from error
 
     def _call_memory(self, memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Puts ours in the place of the policy's `first`. A policy may hand over several rows for each of ours."""

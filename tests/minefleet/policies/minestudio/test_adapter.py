@@ -103,6 +103,14 @@ class MinePolicy(nn.Module):
         return self.recurrent(seen, torch.zeros(seen.shape[:2], dtype=torch.bool), state)
 
 
+class Masked(MinePolicy):
+    """Reads what no callback has declared."""
+
+    def seen(self, obs: Any) -> Tensor:
+        mask: Tensor = obs["segment"]["obj_mask"]
+        return super().seen(obs) + mask
+
+
 class Derived(MinePolicy):
     """A policy of somebody's own."""
 
@@ -266,6 +274,11 @@ def test_minestudio_adapter_finds_out_how_a_policy_uses_its_memory() -> None:
 def test_a_policy_whose_episodes_would_leak_is_refused(make: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=f"{make.__name__} says something else .*{says}"):
         adapted(make())
+
+
+def test_a_policy_that_reads_an_undeclared_observation_is_refused_with_those_that_are_declared() -> None:
+    with pytest.raises(ConfigError, match=r"Masked fails: KeyError: 'segment' .* has image, .* observation_space"):
+        adapted(Masked())
 
 
 def test_minestudio_adapter_calls_the_policy_once_for_each_text() -> None:
