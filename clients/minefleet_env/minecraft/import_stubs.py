@@ -78,7 +78,7 @@ def start_nothing(*_: object, **__: object) -> None:
 
 
 def _home_of(module: ModuleType, name: str) -> Any:
-    if name not in HOMES or not module.__path__:
+    if name not in HOMES:
         raise AttributeError(f"{module.__name__} has no {name}")
     return getattr(importlib.import_module(f"{module.__name__}.{HOMES[name]}"), name)
 
@@ -105,9 +105,20 @@ class _Finder(MetaPathFinder, Loader):
         self._ask = ask
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        """A package, whose other modules lie where MineStudio has them."""
+        """A package, whose other modules lie where MineStudio has them.
+
+        Raises:
+            ModuleNotFoundError: For another module of MineStudio, where there is none.
+        """
         del target
         if fullname not in self._modules:
+            package = sys.modules.get(fullname.partition(".")[0])
+            if getattr(package, "__loader__", None) is self:
+                raise ModuleNotFoundError(
+                    f"{sys.executable} has no MineStudio, of which {fullname} is wanted: policies of its classes need "
+                    "it beside minefleet, not only in env.python (docs/from-minestudio.md)",
+                    name=fullname,
+                )
             return None
         spec = ModuleSpec(fullname, self, is_package=True)
         places = [Path(place) / fullname.rpartition(".")[2] for place in path or ()]

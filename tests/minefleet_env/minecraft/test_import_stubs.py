@@ -58,9 +58,20 @@ Mine()
 
 
 def test_other_names_are_no_inventions() -> None:
-    assert "cannot import name 'RocketPolicy'" in run(
-        sys.executable, SERVED + "from minestudio.models import RocketPolicy"
-    )
+    assert "cannot import name 'Rocket'" in run(sys.executable, SERVED + "from minestudio.models import Rocket")
+
+
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        ("from minestudio.models import MinePolicy", "minestudio.models.base_policy"),
+        ("from minestudio.models.base_policy import MinePolicy", "minestudio.models.base_policy"),
+        ("import minestudio.utils.vpt_lib.util", "minestudio.utils.vpt_lib"),
+    ],
+)
+def test_a_module_that_policies_need_is_refused_with_the_interpreter_that_lacks_it(code: str, module: str) -> None:
+    said = run(sys.executable, SERVED + code)
+    assert f"ModuleNotFoundError: {sys.executable} has no MineStudio, of which {module} is wanted" in said
 
 
 def test_where_minestudio_is_its_own_classes_are_and_the_loaders_are_the_fleets() -> None:
