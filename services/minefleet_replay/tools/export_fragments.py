@@ -102,10 +102,12 @@ def _write(store: Store, payloads: PayloadLog, item: ReadItem, file: Path) -> in
 
 
 def _arrays(fragment: Fragment) -> dict[str, NDArray[Any]]:
+    parts = {field.name: getattr(fragment, field.name) for field in fields(fragment)}
     return {
-        join(field.name, path): leaf
-        for field in fields(fragment)
-        for path, leaf in flatten(getattr(fragment, field.name)).items()
+        join(name, path): leaf
+        for name, part in parts.items()
+        if part is not None
+        for path, leaf in flatten(part).items()
     }
 
 

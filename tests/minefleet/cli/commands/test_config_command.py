@@ -45,7 +45,7 @@ def test_a_key_is_explained_with_type_default_meaning_and_value(capsys: pytest.C
     for word in ("train_config.discount", "discount", "gamma"):
         text = shown(capsys, "explain", word, "cartpole")
         assert text.startswith("train_config.discount: float = 0.99  # here 0.98\n")
-        assert "Discount per environment step, in [0, 1]." in text
+        assert "Discount per step, in [0, 1]: γ." in text
     assert shown(capsys, "explain", "seed", "seed=3").startswith("seed: int = 0  # here 3\n")
 
 
