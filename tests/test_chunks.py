@@ -30,7 +30,7 @@ def test_chunks_reach_the_learner_with_their_durations_and_discounted_rewards(
     train("cartpole", *kind, *SETTINGS).finish()
     counts = json.loads((tmp_path / "counts.json").read_text())
     assert set(counts) == {str(duration) for duration in range(1, CHUNK + 1)}
-    assert sum(counts.values()) == 3 * 8 * 32
+    assert 3 * 8 * 32 <= sum(counts.values()) < 3 * 9 * 32  # A lease is of whole chunks, and at most one too long.
 
 
 @pytest.mark.parametrize(("discount", "least", "most"), [(0.7, 0.99, 1.05), (0.99, 5.3, 5.8)], ids=["myopic", "far"])
