@@ -2,7 +2,9 @@
 
     minefleet train cartpole env.id= env.batched=true env.generator=examples/in_batches.py:env_pool \
         'env.kwargs={task: CartPole-v1}' env.python=PYTHON_WITH_ENVPOOL
-    minefleet train vectors env.batched=true env.generator=examples/in_batches.py:craftax env.python=PYTHON_WITH_CRAFTAX
+    minefleet train vectors env.batched=true env.generator=examples/in_batches.py:craftax \
+        env.python=PYTHON_WITH_CRAFTAX \
+        rollout_config.worker_config.num_envs=4 rollout_config.worker_config.envs_per_process=4
 """
 
 from typing import Any
