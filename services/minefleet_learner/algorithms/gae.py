@@ -56,7 +56,7 @@ def generalized_advantages(
         ValueError: If the inputs do not share one [B, T] shape.
     """
     mask = torch.ones_like(terminated) if mask is None else mask
-    check_shapes(reward, value, next_value, terminated, truncated, mask, *([] if duration is None else [duration]))
+    check_shapes(reward, value, next_value, terminated, truncated, mask, duration)
     gamma = discounts(discount, duration, reward)
     delta = (reward + gamma * next_value.masked_fill(terminated, 0.0) - value).masked_fill(~mask, 0.0)
     return accumulate(delta, gamma * gae_lambda, terminated | truncated | ~mask)

@@ -71,8 +71,7 @@ def vtrace(
         ValueError: If the inputs do not share one [B, T] shape.
     """
     mask = torch.ones_like(terminated) if mask is None else mask
-    durations = [] if duration is None else [duration]
-    check_shapes(reward, value, next_value, terminated, truncated, log_ratio, mask, *durations)
+    check_shapes(reward, value, next_value, terminated, truncated, log_ratio, mask, duration)
     gamma = discounts(discount, duration, reward)
     log_ratio = log_ratio.masked_fill(~mask, 0.0)
     rho, c = (capped(log_ratio, bar) for bar in (rho_bar, c_bar))
