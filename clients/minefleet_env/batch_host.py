@@ -93,11 +93,12 @@ class BatchHost(EnvHost):
 
     def _begin(self) -> None:
         """Resets all rows for the first time. Only then does every kind of batch take seeds."""
-        everyone = np.ones(len(self._seeds), np.bool_)
+        assert self._batch is not None
         if takes_seed(self._config):
             self.adopt(make_batch(self._config, len(self._seeds), max(int(self._seeds[0]), 0)))
-        assert self._batch is not None
-        self._batch.reset(**({} if takes_seed(self._config) else {"seed": self._seed(everyone)}))
+            self._batch.reset()
+        else:
+            self._batch.reset(seed=self._seed(np.ones(len(self._seeds), np.bool_)))
         self._is_new = False
 
     def _step(self, batch: EnvBatch, resets: NDArray[np.bool_]) -> None:
