@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -371,13 +371,8 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
     assert post.used == sorted(set(post.used))
     assert CAPACITY <= post.most_waiting <= CAPACITY + SLOTS
     assert sum(len(queued.fragment) for queued in post.fragments) == pool.steps
-    for slot in range(SLOTS):
-        sent = [queued for queued in post.fragments if queued.stream == f"actor-{slot}"]
-        assert [queued.sequence for queued in sent] == list(range(len(sent)))
-        for queued in sent:
-            audit(queued)
-        for queued, following in pairwise(sent):
-            audit_border(queued, following)
+    for queued, following in audited_pairs(post):
+        audit_border(queued, following)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -388,19 +383,24 @@ def test_batch_goes_on_though_some_slots_are_blocked_and_stores_only_whole_trans
     stored = sum(len(queued.fragment) for queued in post.fragments)
     assert pool.steps / 3 < stored < pool.steps, "some steps are not recorded"
     assert post.whole > 2 * SLOTS
-    for slot in range(SLOTS):
-        sent = [queued for queued in post.fragments if queued.stream == f"actor-{slot}"]
-        assert [queued.sequence for queued in sent] == list(range(len(sent)))
-        for queued in sent:
-            audit(queued)
-        for queued, following in pairwise(sent):
-            assert numbers(following.fragment.obs)[0] > numbers(queued.fragment.obs)[-1]
+    for queued, following in audited_pairs(post):
+        assert numbers(following.fragment.obs)[0] > numbers(queued.fragment.obs)[-1]
 
 
 def numbers(stored: Tree) -> NDArray[np.float32]:
     """The stored numbers, [T]: as they were seen, or as a frozen encoder returned them."""
     seen: NDArray[np.float32] = stored[KEY]["00"] if isinstance(stored, dict) else stored
     return seen[:, 0]
+
+
+def audited_pairs(post: Post) -> Iterator[tuple[QueuedFragment, QueuedFragment]]:
+    """Checks the fragments of each stream; yields each with the one that follows it."""
+    for slot in range(SLOTS):
+        sent = [queued for queued in post.fragments if queued.stream == f"actor-{slot}"]
+        assert [queued.sequence for queued in sent] == list(range(len(sent)))
+        for queued in sent:
+            audit(queued)
+        yield from pairwise(sent)
 
 
 def audit(queued: QueuedFragment) -> None:
