@@ -33,6 +33,7 @@ from minefleet.runs.run import to_dict
 from minefleet.v1 import worlds_service_pb2_grpc
 from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
 from minefleet_actor.worlds_service import WorldsServicer
+from minefleet_runtime.process import switch_threads_often
 from minefleet_runtime.serve import SERVER_OPTIONS
 
 HOSTS = 2
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("case", choices=("small", "large"))
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
+    switch_threads_often()
     if arguments.case == "small":
         config = fleet_config(64, SMALL)
         own = [own_rate(config, arguments.seconds)]

@@ -1,7 +1,6 @@
 """The life of an actor process: prepare, act, drain."""
 
 import logging
-import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -11,12 +10,11 @@ from minefleet.v1 import status_service_pb2
 from minefleet_actor.build import ActorParts, assemble
 from minefleet_actor.metrics.prometheus import REASONS
 from minefleet_actor.pool import EnvStartError
+from minefleet_runtime.process import switch_threads_often
 from minefleet_runtime.role_context import RoleContext
 
 logger = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_S = 0.0005
-"""Longest that one thread keeps another one from the interpreter, seconds: a batch is not to wait for a turn to end."""
 SHOWN_HOSTS = 8
 """Hosts that the status names."""
 REPORT_S = 0.25
@@ -38,7 +36,7 @@ def prepare(context: RoleContext) -> ActorParts:
 
 def act(context: RoleContext, parts: ActorParts) -> None:
     """Acts until asked to stop, then drains."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    switch_threads_often()
     parts.threads.start("weights", partial(parts.follower.run, parts.pool.wake))
     parts.threads.start("inference", parts.batcher.run)
     for shard in parts.router:

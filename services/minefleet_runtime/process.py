@@ -27,6 +27,8 @@ MAPPED_BYTES = 32 * 2**20
 """Blocks from this size on are mapped one by one: the most that glibc allows."""
 KEPT_BYTES = 64 * 2**20
 """Free bytes at the end of an arena that are kept for what comes next."""
+SWITCH_INTERVAL_S = 0.0005
+"""Longest that one thread keeps another one from the interpreter, seconds."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EVERYWHERE = ("0.0.0.0", "[::]")
 """Hosts that stand for every address of this one."""
@@ -61,6 +63,11 @@ def keep_freed_memory() -> None:
     if hasattr(library, "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def switch_threads_often() -> None:
+    """Lets threads change places often: who waits for a message is not to wait for another thread's turn to end."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def set_up_logging(role: str, level: str) -> None:
