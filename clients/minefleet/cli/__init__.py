@@ -19,6 +19,7 @@ from minefleet.cli.command_parser import CommandParser
 
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
+    "sweep": "train with one set of values after another, and see which did best",
     "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
     "host": "run environments on this machine for an actor elsewhere",
@@ -37,8 +38,6 @@ COMMANDS = {
 }
 MODULES = {"eval": "evaluate"}
 """Commands whose module and function have another name."""
-
-EXIT_SIGNAL = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +92,7 @@ def _use_utf8() -> None:
 def _run(
     command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, unknown: list[str], words: list[str]
 ) -> int:
-    from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError, FleetError
+    from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL, ConfigError, FleetError
 
     try:
         if unknown:

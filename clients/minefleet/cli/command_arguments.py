@@ -54,6 +54,15 @@ def train(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
 
 
+def sweep(parser: CommandParser) -> None:
+    """Of `minefleet sweep`."""
+    what = "a YAML file with config, set, space and trials; docs/sweeps.md has all its keys"
+    parser.add_argument("spec", type=Path, metavar="SPEC", help=what)
+    where = "where the trials go, on machines that share them the same (default: runs/SPEC); goes on with what is there"
+    parser.add_argument("--dir", type=Path, metavar="DIR", help=where)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
+
+
 def prepare(parser: CommandParser) -> None:
     """Of `minefleet prepare`."""
     _add_settings(parser)

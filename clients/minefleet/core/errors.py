@@ -22,6 +22,7 @@ FleetError
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_GAVE_UP = 3
+EXIT_SIGNAL = 130
 
 
 class FleetError(Exception):

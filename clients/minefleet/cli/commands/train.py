@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from minefleet.cli import EXIT_SIGNAL
 from minefleet.cli.command_arguments import NEWEST
 from minefleet.cli.output.curve import Curve
 from minefleet.cli.output.progress import Progress
@@ -29,8 +28,8 @@ from minefleet.config import FleetConfig
 from minefleet.config.load import Settings, merge, name_of, read_settings
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
-from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
-from minefleet.core.parent_death import tied
+from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL, ConfigError
+from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.fork_server import ForkServer
@@ -59,7 +58,8 @@ Checking = Callable[[], AbstractContextManager[object]]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prepares a new run or an old one, and trains."""
+    """Prepares a new run or an old one, and trains. Where a sweep started it, it ends with that."""
+    die_with_launcher()
     go = _begin if arguments.resume is None else _resume
     end = partial(finish, as_json=arguments.json)
     if arguments.serial:

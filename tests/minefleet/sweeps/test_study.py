@@ -1,0 +1,87 @@
+"""Trials in a folder that several processes share, some of which are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minefleet.core.errors import ConfigError
+from minefleet.sweeps.spec import Range, SweepSpec
+from minefleet.sweeps.study import Study
+
+SPEC = SweepSpec(space={"seed": Range(0, 10**6), "train_config.learning_rate": Range(1e-5, 1e-2, log=True)}, trials=3)
+
+CLAIM = """
+import sys
+from pathlib import Path
+from minefleet.sweeps.spec import read_spec
+from minefleet.sweeps.study import SPEC_FILE, Study
+directory = Path(sys.argv[1])
+with Study(directory, read_spec(directory / SPEC_FILE)).claimed() as taken:
+    trial, values, _ = taken
+    print(trial.number, values, flush=True)
+    sys.stdin.read()
+"""
+
+
+def finish(study: Study, value: float | None = 1.0) -> int:
+    """Takes a trial and ends it; returns its number, -1 where all are taken."""
+    with study.claimed() as taken:
+        if taken is None:
+            return -1
+        study.end(taken[0], value, reason="" if value is not None else "broken")
+        return taken[0].number
+
+
+def claim_elsewhere(directory: Path) -> tuple["subprocess.Popen[str]", str]:
+    """A process that works on a trial, and that trial."""
+    Study(directory, SPEC)
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    return process, process.stdout.readline()
+
+
+def test_claimed_trial_of_a_killed_process_is_taken_up_with_its_values(tmp_path: Path) -> None:
+    process, said = claim_elsewhere(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    with Study(tmp_path, SPEC).claimed() as taken:
+        assert taken is not None
+        assert f"{taken[0].number} {taken[1]}\n" == said
+
+
+def test_claimed_trial_of_a_live_process_is_left_to_it(tmp_path: Path) -> None:
+    process, said = claim_elsewhere(tmp_path)
+    assert said.startswith("0 ")
+    assert [finish(Study(tmp_path, SPEC)) for _ in range(3)] == [1, 2, -1]
+    process.communicate()
+    assert finish(Study(tmp_path, SPEC)) == 0
+
+
+def test_trials_are_as_many_as_wanted_whether_they_fail_or_not(tmp_path: Path) -> None:
+    study = Study(tmp_path, SPEC)
+    assert [finish(study, value) for value in (1.0, None, 3.0, 4.0)] == [0, 1, 2, -1]
+    assert study.best is not None and study.best.number == 2
+    more = Study(tmp_path, SweepSpec(space=SPEC.space, trials=4))
+    assert [finish(more), finish(more)] == [3, -1]
+
+
+def test_values_of_a_sweep_that_was_interrupted_are_those_of_one_that_was_not(tmp_path: Path) -> None:
+    whole, parts = Study(tmp_path / "whole", SPEC), tmp_path / "parts"
+    for _ in range(3):
+        finish(whole)
+        finish(Study(parts, SPEC))
+    values = [trial.params for trial in whole.trials]
+    assert values == [trial.params for trial in Study(parts, SPEC).trials]
+    assert len({value["seed"] for value in values}) == 3
+
+
+def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    Study(tmp_path, SPEC)
+    with pytest.raises(ConfigError, match="another goal"):
+        Study(tmp_path, SweepSpec(space=SPEC.space, trials=3, goal="minimize"))
