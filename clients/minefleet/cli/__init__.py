@@ -20,6 +20,7 @@ from minefleet.cli.command_parser import CommandParser
 COMMANDS = {
     "train": "train a policy: start all roles, keep them alive, show how it goes",
     "sweep": "train with one set of values after another, and see which did best",
+    "compare": "compare runs: medians with intervals, over their seeds",
     "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
     "host": "run environments on this machine for an actor elsewhere",

@@ -63,6 +63,17 @@ def sweep(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
 
 
+def compare(parser: CommandParser) -> None:
+    """Of `minefleet compare`."""
+    what = "run directories, or folders of them, such as a sweep's"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=what)
+    what = "a key of metrics.jsonl (default: episode_return_mean)"
+    parser.add_argument("--objective", default="episode_return_mean", metavar="KEY", help=what)
+    where = "where in the training (default: the last step that all runs have reached)"
+    parser.add_argument("--env-steps", type=_positive, default=0, metavar="N", help=where)
+    parser.add_argument("--json", action="store_true", help="print one JSON list")
+
+
 def prepare(parser: CommandParser) -> None:
     """Of `minefleet prepare`."""
     _add_settings(parser)

@@ -14,6 +14,7 @@ from minefleet.core.errors import EXIT_SIGNAL
 from minefleet.core.parent_death import tied
 from minefleet.core.subprocess_call import PYTHON
 from minefleet.monitoring.jsonl_tail import MetricsTail, last_row
+from minefleet.monitoring.run_comparison import value_of
 from minefleet.runs.run import METRICS_FILE, read_run
 from minefleet.sweeps.study import Study
 
@@ -83,11 +84,3 @@ def used(config: FleetConfig, row: dict[str, Any]) -> float:
         (row["wall_s"], 60 * config.stop.minutes),
     )
     return max(reached / bound for reached, bound in bounds if bound)
-
-
-def value_of(row: dict[str, Any], objective: str) -> float | None:
-    """The objective in a row of metrics; keys of nested mappings are joined by dots."""
-    value: Any = row
-    for part in objective.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return float(value) if isinstance(value, int | float) else None

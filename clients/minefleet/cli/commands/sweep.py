@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from minefleet.cli.output.units import from_here, program
+from minefleet.cli.output.units import described, from_here, program
 from minefleet.cli.settings import RUNS
 from minefleet.core.errors import EXIT_FAILED, EXIT_SIGNAL, ConfigError, GaveUpError
 from minefleet.launch.role_process import lines_since, quoted
@@ -77,12 +77,6 @@ def _work(study: "Study", trial: Any, values: Mapping[str, Any], log: IO[bytes],
     words = "\n".join(lines_since(log_path, start)[-SHOWN_LINES:])
     _say(f"trial {trial.number}: failed, {reason}; see {from_here(log_path)}:{quoted(words)}")
     return False
-
-
-def described(values: Mapping[str, Any]) -> str:
-    """Values of a trial for people, by the last part of their keys."""
-    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
-    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in shown.items())
 
 
 def _conclude(study: "Study", *, as_json: bool) -> None:

@@ -3,7 +3,9 @@
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -30,6 +32,12 @@ def age(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * 60 / limit:.{1 if seconds * 60 < 10 * limit else 0}f} {unit}"
     return f"{seconds / 3600:.{1 if seconds < 36000 else 0}f} h"
+
+
+def described(values: Mapping[str, Any]) -> str:
+    """Values of configuration keys, by the last part of each key: learning_rate=0.001, gru_size=64."""
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in shown.items())
 
 
 def from_here(path: Path) -> Path:
