@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from minefleet.config.yaml_text import as_yaml
 from minefleet.core.errors import ConfigError
 from minefleet.core.files import write_whole
+from minefleet.monitoring.jsonl_tail import whole_bytes
 from minefleet.sweeps.spec import Range, SweepSpec, read_spec
 
 SPEC_FILE, JOURNAL_FILE, CLAIM_FILE = "sweep.yaml", "trials.journal", "claim.lock"
@@ -33,6 +34,26 @@ REASON = "reason"
 """Attribute of a failed trial."""
 
 
+class JournalLock(optuna.storages.journal.JournalFileOpenLock):
+    """The kernel's lock on Optuna's journal, which ends with its holder; cuts off a line that a full disk has torn."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> bool:
+        """Waits for the lock."""
+        self._file = self._path.open("r+b")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._file.truncate(whole_bytes(self._file))
+        return True
+
+    def release(self) -> None:
+        """Gives it back."""
+        assert self._file is not None
+        self._file.close()
+
+
 class Study:
     """The trials of a sweep. One process works on one trial; others may do so on others."""
 
@@ -40,23 +61,27 @@ class Study:
         """Opens a sweep's folder, and makes it if it is new.
 
         Raises:
-            ConfigError: If it holds another sweep.
+            ConfigError: If it holds another sweep, or its journal is damaged.
         """
         self.directory, self.spec = directory, spec
         directory.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with self._claiming():
             self._take_up()
-            backend = optuna.storages.journal.JournalFileBackend(str(directory / JOURNAL_FILE))
-            self._study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(backend),
-                study_name=STUDY,
-                direction=spec.goal,
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS)
-                if spec.pruner == "median"
-                else optuna.pruners.NopPruner(),
-                load_if_exists=True,
-            )
+            journal = directory / JOURNAL_FILE
+            backend = optuna.storages.journal.JournalFileBackend(str(journal), JournalLock(journal))
+            try:
+                self._study = optuna.create_study(
+                    storage=optuna.storages.JournalStorage(backend),
+                    study_name=STUDY,
+                    direction=spec.goal,
+                    pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS)
+                    if spec.pruner == "median"
+                    else optuna.pruners.NopPruner(),
+                    load_if_exists=True,
+                )
+            except (ValueError, KeyError) as error:
+                raise ConfigError(f"{journal} is damaged, or none of Optuna's: {error}") from error
 
     @property
     def trials(self) -> list[FrozenTrial]:

@@ -10,7 +10,7 @@ import pytest
 
 from minefleet.core.errors import ConfigError
 from minefleet.sweeps.spec import Range, SweepSpec
-from minefleet.sweeps.study import Study
+from minefleet.sweeps.study import JOURNAL_FILE, Study
 
 SPEC = SweepSpec(space={"seed": Range(0, 10**6), "train_config.learning_rate": Range(1e-5, 1e-2, log=True)}, trials=3)
 
@@ -85,3 +85,21 @@ def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
     Study(tmp_path, SPEC)
     with pytest.raises(ConfigError, match="another goal"):
         Study(tmp_path, SweepSpec(space=SPEC.space, trials=3, goal="minimize"))
+
+
+def test_journal_with_a_line_that_a_full_disk_has_torn_goes_on_before_it(tmp_path: Path) -> None:
+    study = Study(tmp_path, SPEC)
+    assert finish(study) == 0
+    with (tmp_path / JOURNAL_FILE).open("ab") as journal:
+        journal.write(b'{"op_code": 4, "worker_')
+    assert finish(study) == 1
+    again = Study(tmp_path, SPEC)
+    assert finish(again) == 2 and [trial.value for trial in again.trials] == [1.0, 1.0, 1.0]
+
+
+def test_journal_with_garbage_is_refused_by_its_name(tmp_path: Path) -> None:
+    finish(Study(tmp_path, SPEC))
+    with (tmp_path / JOURNAL_FILE).open("ab") as journal:
+        journal.write(b"garbage\n{}\n")
+    with pytest.raises(ConfigError, match="is damaged, or none"):
+        Study(tmp_path, SPEC)

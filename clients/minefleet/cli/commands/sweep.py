@@ -42,6 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     study, stopping = Study(arguments.dir or RUNS / arguments.spec.stem, spec), threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: stopping.set())
+    try:
+        _work_on_all(study, stopping)
+    except OSError as error:
+        raise GaveUpError(f"{study.directory}: {error}; once that is mended, the same command goes on") from error
+    _conclude(study, as_json=arguments.json or not sys.stdout.isatty())
+    return EXIT_SIGNAL if stopping.is_set() else 0 if study.best else EXIT_FAILED
+
+
+def _work_on_all(study: "Study", stopping: threading.Event) -> None:
+    """Works on trials until all are taken. Raises `GaveUpError` when several in a row fail."""
     failures = 0
     while not stopping.is_set():
         with study.claimed() as taken:
@@ -50,8 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
             failures = 0 if _work(study, *taken, stopping) else failures + 1
         if failures == FAILURES:
             raise GaveUpError(f"{failures} trials in a row have failed; {study.directory}/trial-*.log say why")
-    _conclude(study, as_json=arguments.json or not sys.stdout.isatty())
-    return EXIT_SIGNAL if stopping.is_set() else 0 if study.best else EXIT_FAILED
 
 
 def _work(study: "Study", trial: Any, values: Mapping[str, Any], log: IO[bytes], stopping: threading.Event) -> bool:
