@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.peers import BENCHMARKS
 from harness.processes import TICKS_PER_S, cpu_s
-from minefleet.cli import EXIT_SIGNAL
+from minefleet.core.errors import EXIT_SIGNAL
 
 POLL_S = 1.0
 ROLES = {

@@ -34,7 +34,7 @@ from minefleet_actor.pool import EnvPool, Failure, Ready
 from minefleet_runtime.main import EXIT_CODES
 from minefleet_runtime.metrics import StateCollector
 from minefleet_runtime.probes import probing
-from minefleet_runtime.process import switch_threads_often, is_loopback, set_up_logging, stop_on_signal
+from minefleet_runtime.process import is_loopback, set_up_logging, stop_on_signal, switch_threads_often
 from minefleet_runtime.role_context import StatusTracker
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """The arguments of every command, on one page that imports nothing heavy: help and mistakes answer at once."""
 
-import argparse
 import textwrap
 from pathlib import Path
 
+from minefleet.cli.argument_types import pair, positive, seed
 from minefleet.cli.command_parser import CommandParser
 from minefleet.core.role_index import HELP, read_index
 from minefleet.presets import presets
@@ -70,7 +70,7 @@ def compare(parser: CommandParser) -> None:
     what = "a key of metrics.jsonl (default: episode_return_mean)"
     parser.add_argument("--objective", default="episode_return_mean", metavar="KEY", help=what)
     where = "where in the training (default: the last step that all runs have reached)"
-    parser.add_argument("--env-steps", type=_positive, default=0, metavar="N", help=where)
+    parser.add_argument("--env-steps", type=positive, default=0, metavar="N", help=where)
     parser.add_argument("--json", action="store_true", help="print one JSON list")
 
 
@@ -132,8 +132,8 @@ def evaluate(parser: CommandParser) -> None:
         type=Path,
         help="a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)",
     )
-    parser.add_argument("--episodes", type=_positive, default=100, metavar="N", help="how many (default: 100)")
-    parser.add_argument("--seed", type=_seed, help="seed of environments and sampling")
+    parser.add_argument("--episodes", type=positive, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument("--seed", type=seed, help="seed of environments and sampling")
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
     parser.add_argument("--random", action="store_true", help="play a freshly initialised policy, sampling")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -143,8 +143,8 @@ def evaluate(parser: CommandParser) -> None:
 def env(parser: CommandParser) -> None:
     """Of `minefleet env`."""
     _add_settings(parser, or_run=True)
-    parser.add_argument("--steps", type=_positive, default=1000, metavar="N", help="how many (default: 1000)")
-    parser.add_argument("--seed", type=_seed, help="seed of the environment and of the actions (default: the run's)")
+    parser.add_argument("--steps", type=positive, default=1000, metavar="N", help="how many (default: 1000)")
+    parser.add_argument("--seed", type=seed, help="seed of the environment and of the actions (default: the run's)")
     parser.add_argument("--noop-actions", action="store_true", help="take the action of zeros instead of random ones")
     parser.add_argument("--inline", action="store_true", help="play in one process, for a debugger: a hang is a hang")
 
@@ -166,7 +166,7 @@ def replay(parser: CommandParser) -> None:
     for name, default in (("why-dropped", 100), ("export", None)):
         actions[name].add_argument("--stream", default="", metavar="S", help="only of this stream")
         most = f"at most so many (default: {default or 'all'})"
-        actions[name].add_argument("--limit", type=_positive, default=default, metavar="N", help=most)
+        actions[name].add_argument("--limit", type=positive, default=default, metavar="N", help=most)
 
 
 def parameters(parser: CommandParser) -> None:
@@ -185,7 +185,7 @@ def parameters(parser: CommandParser) -> None:
         action.add_argument("--json", action="store_true", help="print one JSON object")
         if name != "list":
             which = "the version (default: the newest)"
-            action.add_argument("--version", type=_positive, default=0, metavar="N", help=which)
+            action.add_argument("--version", type=positive, default=0, metavar="N", help=which)
 
 
 def certs(parser: CommandParser) -> None:
@@ -264,7 +264,7 @@ def _add_settings(parser: CommandParser, *, or_run: bool = False, shows_keys: bo
         "--map-path",
         action="append",
         default=[],
-        type=_pair,
+        type=pair,
         metavar="OLD=NEW",
         help="paths below OLD, of weights and results, lie below NEW here; may be given several times",
     )
@@ -287,27 +287,3 @@ def _describe_common_keys() -> str:
             meaning = textwrap.shorten(key.meaning, MEANING_WIDTH, placeholder=" …")
             lines.append(f"    {f'{key.path}={key.default}':{KEY_WIDTH}}  {meaning}")
     return "\n".join(lines)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """OLD and NEW; NEW is taken from the current folder."""
-    old, equals, new = text.partition("=")
-    if not old or not equals or not new:
-        raise argparse.ArgumentTypeError(f"must be OLD=NEW, got {text!r}")
-    return old, str(Path(new).expanduser().absolute())
-
-
-def _positive(text: str) -> int:
-    """Parses an integer >= 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be >= 1, got {number}")
-    return number
-
-
-def _seed(text: str) -> int:
-    """Parses a seed, in [0, 2**63)."""
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"must be in [0, 2**63), got {number}")
-    return number

@@ -32,7 +32,7 @@ class GroupResult:
     """The keys in which the groups differ, with this one's values."""
     runs: Sequence[Path]
     env_steps: int
-    """Where in the training."""
+    """The place in the training at which they are compared."""
     median: float
     iqm: float
     """The mean of the middle half."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from minefleet.config import FleetConfig
 from minefleet.config.checks import at_least
@@ -65,7 +65,7 @@ class SweepSpec:
     """The number of trials, pruned ones included."""
     objective: str = "episode_return_mean"
     """The key of `metrics.jsonl` whose last value is a trial's result."""
-    goal: str = "maximize"
+    goal: Literal["maximize", "minimize"] = "maximize"
     sampler: str = "tpe"
     """`tpe` draws where results were good, `random` anywhere."""
     pruner: str = "median"
@@ -119,18 +119,18 @@ def read_spec(path: Path) -> SweepSpec:
         ConfigError: If it cannot be read, or a key or value is wrong.
     """
     data = read_yaml(path.read_text, path)
-    known = [key.name for key in fields(SweepSpec)]
+    known = [declared.name for declared in fields(SweepSpec)]
     for key in data:
         if key not in known:
             raise ConfigError(f"unknown key {key} ({path}); a sweep has {', '.join(known)}")
     space = data.get("space")
     if not isinstance(space, dict):
         raise ConfigError(f"space ({path}) must have keys with their values, got {space!r}")
-    for key in fields(SweepSpec):
-        value = data.get(key.name, key.default)
-        if isinstance(key.default, str | int) and type(value) is not type(key.default):
-            kind = "a whole number" if isinstance(key.default, int) else "a text"
-            raise ConfigError(f"{key.name} ({path}) must be {kind}, got {value!r}")
+    for declared in fields(SweepSpec):
+        value = data.get(declared.name, declared.default)
+        if isinstance(declared.default, str | int) and type(value) is not type(declared.default):
+            kind = "a whole number" if isinstance(declared.default, int) else "a text"
+            raise ConfigError(f"{declared.name} ({path}) must be {kind}, got {value!r}")
     if not all(isinstance(override, str) for override in _listed(data.get("set", []))):
         raise ConfigError(f"set ({path}) must be a list of key=value, got {data['set']!r}")
     try:

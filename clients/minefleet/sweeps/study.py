@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import optuna
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from minefleet.config.yaml_text import as_yaml
@@ -34,7 +35,7 @@ REASON = "reason"
 """Attribute of a failed trial."""
 
 
-class JournalLock(optuna.storages.journal.JournalFileOpenLock):
+class JournalLock(JournalFileOpenLock):
     """The kernel's lock on Optuna's journal, which ends with its holder; cuts off a line that a full disk has torn."""
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +70,7 @@ class Study:
         with self._claiming():
             self._take_up()
             journal = directory / JOURNAL_FILE
-            backend = optuna.storages.journal.JournalFileBackend(str(journal), JournalLock(journal))
+            backend = JournalFileBackend(str(journal), JournalLock(journal))
             try:
                 self._study = optuna.create_study(
                     storage=optuna.storages.JournalStorage(backend),

@@ -25,7 +25,7 @@ PARTS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialEnd:
-    """How a trial's process ended."""
+    """The end of a trial's process."""
 
     code: int
     is_pruned: bool
@@ -78,7 +78,7 @@ def _judge(study: Study, trial: Trial, child: "subprocess.Popen[bytes]", stoppin
 
 def used(config: FleetConfig, row: dict[str, Any]) -> float:
     """The largest share of a bound that a run has reached by a row of its metrics."""
-    bounds = (
+    bounds: tuple[tuple[float, float], ...] = (
         (row["iteration"], config.train_config.num_iterations),
         (row["env_steps"], config.stop.env_steps),
         (row["wall_s"], 60 * config.stop.minutes),

@@ -34,7 +34,7 @@ def test_compare_of_two_rates_groups_their_seeds_and_orders_by_median(tmp_path: 
         {"train_config.learning_rate": 1e-4},
     ]
     assert (best.median, other.median) == (30.0, 3.0)
-    assert (best.iqm, other.iqm) == (pytest.approx(30.0), pytest.approx(3.0))  # Of the middle three.
+    assert best.iqm == pytest.approx(30.0) and other.iqm == pytest.approx(3.0)  # Of the middle three.
     assert len(best.runs) == len(other.runs) == 5
     assert best.median_interval and best.median_interval[0] < 30.0 < best.median_interval[1]
     assert compare([tmp_path], RETURN) == [best, other]
