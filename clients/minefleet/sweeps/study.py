@@ -31,6 +31,8 @@ SPEC_FILE, JOURNAL_FILE, CLAIM_FILE = "sweep.yaml", "trials.journal", "claim.loc
 STUDY = "sweep"
 RANDOM_TRIALS = 5
 """Trials before the sampler or the pruner judges by earlier ones."""
+SAFE_PARTS = 3
+"""Tenths of its budget in which a trial is not pruned: what learns fast at first need not end best."""
 REASON = "reason"
 """Attribute of a failed trial."""
 
@@ -76,7 +78,7 @@ class Study:
                     storage=optuna.storages.JournalStorage(backend),
                     study_name=STUDY,
                     direction=spec.goal,
-                    pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS)
+                    pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS, n_warmup_steps=SAFE_PARTS)
                     if spec.pruner == "median"
                     else optuna.pruners.NopPruner(),
                     load_if_exists=True,
