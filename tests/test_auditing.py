@@ -13,8 +13,8 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import tree_map
 from minefleet.envs import schema_of
 from minefleet.v1 import episode_pb2
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 
 Fragments = list[tuple[Name, Fragment]]
 Records = list[episode_pb2.EpisodeRecord]
@@ -33,7 +33,7 @@ class Stream:
         self._seeds = iter(range(seed, seed + 10_000))
         self._env = Faulty(**ENV)
         self._recorder = Recorder(schema_of(self._env), 1, LENGTH)
-        self._episodes = EpisodeRecorder(1, 0.99)
+        self._episodes = RunningEpisodes(1, 0.99)
         self._obs, _ = self._env.reset(seed=next(self._seeds))
         self._first = True
 

@@ -30,10 +30,10 @@ from minefleet_actor.pool import EnvPool, HostedPool, InlinePool, Pool
 from minefleet_actor.pool.slot_table import episode_seed
 from minefleet_actor.replay_io.connect import connect
 from minefleet_actor.replay_io.stream_router import StreamRouter
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.reward_scaling import shaping
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup
 from minefleet_actor.video.failure_pictures import FailurePictures
@@ -91,7 +91,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         fragments_per_chunk=rollout.replay_buffer_config.fragments_per_chunk,
         actor_index=context.index,
     )
-    episodes = EpisodeRecorder(pool.num_slots, run.config.train_config.discount)
+    episodes = RunningEpisodes(pool.num_slots, run.config.train_config.discount)
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     recorder = Recorder(run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers))
@@ -253,7 +253,7 @@ def is_to_film(run: Run) -> bool:
 def make_camera(
     run: Run,
     pool: Pool,
-    episodes: EpisodeRecorder,
+    episodes: RunningEpisodes,
     router: StreamRouter,
     parameters: ParametersClient,
     metrics: ActorMetrics,

@@ -55,9 +55,9 @@ from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting
 from minefleet_actor.pool import Failure, Kind, Pool, Ready
 from minefleet_actor.replay_io.stream_router import StreamRouter
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import BALANCE, PACE, FreshnessCuts
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.video_recorder import Camera
 
 Slots = NDArray[np.intp]
@@ -99,7 +99,7 @@ class Actor:
         inference: PolicyRunner,
         batcher: InferenceBatcher,
         recorder: Recorder,
-        episodes: EpisodeRecorder,
+        episodes: RunningEpisodes,
         router: StreamRouter,
         follower: WeightsFollower,
         metrics: ActorMetrics,

@@ -21,9 +21,9 @@ from minefleet.v1 import slots_service_pb2
 from minefleet_actor.loop import Actor, Phase
 from minefleet_actor.pool import Pool
 from minefleet_actor.replay_io.stream_router import StreamRouter
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.failure_pictures import FailurePictures
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.picture import Frame, to_rgb
@@ -52,7 +52,7 @@ class SlotView:
         pool: Pool,
         router: StreamRouter,
         recorder: Recorder,
-        episodes: EpisodeRecorder,
+        episodes: RunningEpisodes,
         cuts: FreshnessCuts,
         camera: Camera | None,
         pictures: FailurePictures,

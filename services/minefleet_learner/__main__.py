@@ -1,6 +1,6 @@
 """The learner role: `python -m minefleet_learner --run-dir DIR`, alone or as one of the ranks that torchrun starts."""
 
-from minefleet.launch.learner_ranks import local_rank_here, rank_here
+from minefleet.launch.torchrun_variables import local_rank_here, rank_here
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext

@@ -12,7 +12,7 @@ import torch
 
 from minefleet.config import TrainConfig
 from minefleet.config.shards import fragments_per_iteration
-from minefleet.launch.learner_ranks import ranks_on_this_machine
+from minefleet.launch.torchrun_variables import ranks_on_this_machine
 from minefleet.policies import Policy, build
 from minefleet.policies.device import choose_device
 from minefleet.policies.policy import twin

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from minefleet.launch.learner_ranks import launch_age_s
+from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.monitoring.journal import record_start
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError

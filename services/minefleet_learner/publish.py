@@ -18,7 +18,7 @@ import numpy as np
 
 from minefleet.core.errors import ContractError, FencedError, GaveUpError
 from minefleet.core.files import write_whole
-from minefleet.launch.learner_ranks import launch_age_s
+from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position

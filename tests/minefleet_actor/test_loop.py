@@ -33,9 +33,9 @@ from minefleet_actor.pool import EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import StreamVerdict
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers
 from minefleet_actor.replay_io.uploader import QueuedFragment
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),
@@ -322,7 +322,7 @@ def play(
         inference=inference,
         batcher=batcher,
         recorder=Recorder(schema, SLOTS, 6),
-        episodes=EpisodeRecorder(SLOTS, 0.9),
+        episodes=RunningEpisodes(SLOTS, 0.9),
         router=lanes_,
         cuts=FreshnessCuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]

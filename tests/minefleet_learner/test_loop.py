@@ -24,7 +24,7 @@ from minefleet.config.fleet import EndpointConfig, StopConfig
 from minefleet.core.errors import ConfigError, FencedError, GaveUpError
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
-from minefleet.launch.learner_ranks import LAUNCHED
+from minefleet.launch.torchrun_variables import LAUNCHED
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient

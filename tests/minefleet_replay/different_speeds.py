@@ -26,9 +26,9 @@ from minefleet_actor.pool import EpisodeEnd, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter
 from minefleet_actor.replay_io.uploader import QueuedFragment
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_replay.state.actor_streams import StreamState
 from minefleet_replay.state.deduplication import ChunkName
 
@@ -352,7 +352,7 @@ def simulate(
         inference=inference,  # type: ignore[arg-type]
         batcher=InferenceBatcher(inference, lambda: pool.obs),  # type: ignore[arg-type]
         recorder=Recorder(SCHEMA, pool.num_slots, FRAGMENT),
-        episodes=EpisodeRecorder(pool.num_slots, 0.9),
+        episodes=RunningEpisodes(pool.num_slots, 0.9),
         router=lanes,
         follower=post,  # type: ignore[arg-type]
         metrics=ActorMetrics(CollectorRegistry(), "actor", 1),

@@ -1,6 +1,6 @@
 """From CONFIG and overrides to one validated `FleetConfig`. Only here, and in `run.yaml`, is there OmegaConf.
 
-CONFIG is the name of a preset, a YAML file, a Python module (`config.module`), the id of a Gymnasium environment, or
+CONFIG is the name of a preset, a YAML file, a Python module (`python_config`), the id of a Gymnasium environment, or
 empty where the overrides say everything. It stands on a preset: on the one that it names or whose environment it is, on
 MineStudio's where it has a key of theirs, or else on that of its kind of task.
 
@@ -22,9 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import WANDB_KEYS, FleetConfig
 from minefleet.config.keys import all_keys, by_number, check_keys, kind_of, wanted, whole_numbers
-from minefleet.config.module import read_module
 from minefleet.config.overrides import put, read_overrides
 from minefleet.config.paths import resolve_paths, text_at
+from minefleet.config.python_config import read_module
 from minefleet.config.yaml_text import (
     MISSING,
     YAML_SUFFIXES,

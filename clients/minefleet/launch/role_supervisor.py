@@ -33,11 +33,11 @@ from typing import Literal
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
-from minefleet.launch.learner_ranks import LEARNER, LOOPBACK, is_rank, variables
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
 from minefleet.launch.ports import free_port, is_elsewhere
 from minefleet.launch.role_process import NO_VARIABLES, ExitInfo, RoleProcess, quoted, role_command
+from minefleet.launch.torchrun_variables import LEARNER, LOOPBACK, is_rank, variables
 from minefleet.monitoring.journal import record_restart
 from minefleet.monitoring.scrape_targets import keep_targets
 from minefleet.runs.run import Run

@@ -16,7 +16,7 @@ from minefleet.policies.minestudio.adapter import MinePolicyAdapter, is_mine_pol
 from minefleet.policies.minestudio.reset_probe import probe
 from minefleet.policies.policy import Policy
 from minefleet.policies.vpt import VPTPolicy, load_vpt_policy
-from minefleet.policies.vpt.generator import check_fits
+from minefleet.policies.vpt.policy_generator import check_fits
 from minefleet_env.minecraft import import_stubs
 
 SCHEMA = "schema"

@@ -18,7 +18,7 @@ from minefleet.runs.run import Run
 from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.pool import EnvPool, Kind, Pool, Ready
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.episode_video import Reel, caption_of
 from minefleet_actor.video.frame_source import Lens, make_lens
 
@@ -65,7 +65,7 @@ class Player:
         self._pool = pool
         self._tasks = cycle([*tasks] or [""])
         """Played in turn."""
-        self._episodes = EpisodeRecorder(pool.num_slots, discount, evaluation=True)
+        self._episodes = RunningEpisodes(pool.num_slots, discount, evaluation=True)
         self._values = np.zeros(pool.num_slots)
         self._steps = np.zeros(pool.num_slots)
         self._left = np.zeros(pool.num_slots, np.int64)

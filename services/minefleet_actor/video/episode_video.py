@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from minefleet.core.files import sync
 from minefleet.v1 import episode_pb2
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.mp4 import Mp4
 from minefleet_actor.video.picture import Caption, draw
 
@@ -90,7 +90,7 @@ class Reel:
         self._last = number
 
 
-def caption_of(episodes: EpisodeRecorder, slot: int, value: float, version: int) -> Caption:
+def caption_of(episodes: RunningEpisodes, slot: int, value: float, version: int) -> Caption:
     """The bar's text for a slot, with the value that the policy of a version gives."""
     step, episode_return = episodes.so_far(slot)
     return Caption(

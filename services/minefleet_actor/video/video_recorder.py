@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from minefleet.v1 import episode_pb2
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.episode_video import Reel, caption_of, forget_oldest, video_name
 from minefleet_actor.video.frame_source import Lens
 from minefleet_actor.video.picture import Caption
@@ -77,7 +77,7 @@ class Camera:
         self,
         *,
         lens: Lens,
-        episodes: EpisodeRecorder,
+        episodes: RunningEpisodes,
         film: Callable[[int, bool], None],
         is_named: Callable[[], bool],
         report: Report,

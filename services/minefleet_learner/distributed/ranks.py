@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from minefleet.core.errors import ConfigError, FleetError
-from minefleet.launch.learner_ranks import ADDRESS, LOCAL_RANK, PORT, SIZE, rank_here, size_here
+from minefleet.launch.torchrun_variables import ADDRESS, LOCAL_RANK, PORT, SIZE, rank_here, size_here
 from minefleet.policies.layers.moments import Moments, merge
 
 AGENT_HOSTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"

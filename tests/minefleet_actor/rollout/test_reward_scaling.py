@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from minefleet.config import WrappersConfig
 from minefleet.core.schema import Leaf, Schema
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.reward_scaling import shaping
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 
 SCHEMA = Schema(
     obs=Leaf(kind="box", shape=(1,), dtype="float32"),
@@ -26,7 +26,7 @@ def test_fragments_hold_the_shaped_reward_and_records_the_environments(
     rewards: list[float], scale: float, clip: float
 ) -> None:
     wrappers = WrappersConfig(reward_scale=scale, reward_clip=clip)
-    recorder, episodes = Recorder(SCHEMA, 2, 4, shaping(wrappers)), EpisodeRecorder(2, 0.5)
+    recorder, episodes = Recorder(SCHEMA, 2, 4, shaping(wrappers)), RunningEpisodes(2, 0.5)
     reward, nothing, no = np.array(rewards, np.float32), np.zeros(2, np.float32), np.zeros(2, np.bool_)
     for _ in range(2):
         recorder.act(SLOTS, np.zeros((2, 1)), np.zeros(2, np.int64), nothing, nothing, no, 1)

@@ -15,7 +15,7 @@ from tests.films import pictures
 
 from minefleet.v1 import episode_pb2
 from minefleet_actor.metrics.prometheus import ActorMetrics
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.video.video_recorder import MAX_QUEUED_SHOTS, Camera
 
 SLOTS = 4
@@ -32,7 +32,7 @@ class Set:
         self.is_named = True
         self.records: Queue[tuple[int, episode_pb2.EpisodeRecord]] = Queue()
         self.registry = CollectorRegistry()
-        self.episodes = EpisodeRecorder(SLOTS, 0.9)
+        self.episodes = RunningEpisodes(SLOTS, 0.9)
         self.camera = Camera(
             lens=lambda slot: self.obs[slot],
             episodes=self.episodes,

@@ -33,11 +33,11 @@ from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
 from minefleet.launch.fork_server import ForkServer
-from minefleet.launch.learner_ranks import is_rank
 from minefleet.launch.prepare import prepare, prepare_resumed
 from minefleet.launch.role_process import last_record, lines_since, quoted, role_command
 from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, supervisor
 from minefleet.launch.run_lock import holding
+from minefleet.launch.torchrun_variables import is_rank
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
 

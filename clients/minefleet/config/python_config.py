@@ -1,7 +1,7 @@
 """Configurations as Python modules with `env_generator`, `policy_generator` and `online_dict`.
 
 The module is somebody's code and may import anything, so a child process runs it:
-`python -m minefleet.config.module FILE`.
+`python -m minefleet.config.python_config FILE`.
 """
 
 import json
@@ -25,7 +25,7 @@ def read_module(path: Path, start: Start = start_fresh) -> dict[str, Any]:
     """
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    return ask("minefleet.config.module", str(path.absolute()), start=start)
+    return ask("minefleet.config.python_config", str(path.absolute()), start=start)
 
 
 def answer(path: Path) -> dict[str, Any]:

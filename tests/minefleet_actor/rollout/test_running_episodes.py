@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet_actor.rollout.episode_recorder import EpisodeRecorder
+from minefleet_actor.rollout.running_episodes import RunningEpisodes
 
 ONE = np.array([0])
 STEPS = st.lists(st.lists(st.floats(-10, 10, width=16), min_size=1, max_size=4), min_size=1, max_size=5)
@@ -14,12 +14,12 @@ STEPS = st.lists(st.lists(st.floats(-10, 10, width=16), min_size=1, max_size=4),
 def test_discounted_returns_count_the_environments_steps_and_lengths_count_decisions(
     episodes: list[list[list[float]]], discount: float
 ) -> None:
-    recorder = EpisodeRecorder(1, discount)
+    running = RunningEpisodes(1, discount)
     for steps in episodes:
         for rewards in steps:
             discounted = sum(discount**index * reward for index, reward in enumerate(rewards))
-            recorder.add(ONE, np.array([sum(rewards)]), np.array([discounted]), np.array([len(rewards)], np.uint32))
-        record = recorder.end(0, "s", version=1)
+            running.add(ONE, np.array([sum(rewards)]), np.array([discounted]), np.array([len(rewards)], np.uint32))
+        record = running.end(0, "s", version=1)
         everything = [reward for rewards in steps for reward in rewards]
         expected = sum(discount**index * reward for index, reward in enumerate(everything))
         np.testing.assert_allclose(record.discounted_return, expected, atol=1e-9)

@@ -11,7 +11,7 @@ from minefleet.v1 import episode_pb2
 Slots = NDArray[np.intp]
 
 
-class EpisodeRecorder:
+class RunningEpisodes:
     """Return, discounted return and length of every slot's running episode."""
 
     def __init__(self, slots: int, discount: float, *, evaluation: bool = False) -> None:
