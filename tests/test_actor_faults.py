@@ -25,7 +25,7 @@ FAULTS = {"exception": 0.002, "exit": 0.001, "nan_obs": 0.001, "reset_exception"
 RESET_BYTES = 20_000
 
 
-def test_whatever_replay_and_the_way_to_it_do_every_step_is_stored_once_and_in_order(tmp_path: Path) -> None:
+def test_actor_steps_are_stored_once_and_in_order_whatever_replay_and_its_link_do(tmp_path: Path) -> None:
     hurt_it_all(tmp_path, OVER_S)
 
 

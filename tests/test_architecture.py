@@ -37,7 +37,7 @@ RESTRICTED = ["clients/minefleet/policies/vpt/pickles.py", "clients/minefleet/po
 """They read VPT's files, as weights alone and as plain data: tests/minefleet/policies/vpt/test_weight_files.py."""
 
 
-def test_nothing_pickles() -> None:
+def test_product_code_pickles_in_the_restricted_modules_only() -> None:
     code = (
         "import pathlib, re, sys\n"
         "files = [p for root in ('clients', 'services') for p in pathlib.Path(root).rglob('*.py')]\n"

@@ -40,7 +40,7 @@ def test_marks_rewards_and_ends_tell_every_step_from_every_other_and_follow_from
     assert {ending_of(7, episode, 6)[1] for episode in range(30)} == {False, True}
 
 
-def test_another_seed_begins_another_life() -> None:
+def test_faulty_env_with_another_seed_begins_another_life() -> None:
     env = Faulty(**SMALL)
     marks = [read_mark(env.reset(seed=seed)[0]["frame"]) for seed in (1, None, 2)]
     assert marks == [Mark(1, 0, 0, NO_ACTION), Mark(1, 1, 0, NO_ACTION), Mark(2, 0, 0, NO_ACTION)]
@@ -57,7 +57,7 @@ def test_a_mark_that_was_poisoned_or_of_which_a_bit_is_flipped_is_none(mark: Mar
 
 
 @pytest.mark.parametrize("fault", ["error", "wrong_shape", "wrong_dtype", "nan_obs", "nan_reward"])
-def test_whatever_is_shown_from_a_fault_on_is_poisoned(fault: str) -> None:
+def test_faulty_env_poisons_its_frames_from_a_fault_on(fault: str) -> None:
     env = always(fault)
     assert read_mark(env.reset(seed=0)[0]["frame"]) is not None
     obs, reward, _, _, info = env.step(0)

@@ -27,7 +27,7 @@ def act(fleet: FaultyFleet, steps: int) -> None:
             actor.outlive(TICK_S)
 
 
-def test_of_a_failure_nothing_is_stored_and_nothing_is_left(tmp_path: Path) -> None:
+def test_failing_environments_store_no_faulty_step_and_leave_no_process(tmp_path: Path) -> None:
     with faulty_fleet(tmp_path, OFTEN, WORKER, **ENV) as fleet:
         act(fleet, 1_500)
         assert fleet.left_behind() == set()

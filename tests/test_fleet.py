@@ -165,7 +165,7 @@ def filming(fleet: Fleet) -> set[str]:
     return {log.stem for log in logs if "filmed an episode" in log.read_text()}
 
 
-def test_when_the_actor_that_films_is_killed_another_films(train: Train) -> None:
+def test_another_actor_films_when_the_filming_one_is_killed(train: Train) -> None:
     keys = ("train_config.record_video_interval=4", "rollout_config.num_rollout_workers=3")
     fleet = train("cartpole", "stop.env_steps=1000000", "seed=7", *keys)
     fleet.wait_for(lambda: bool(filming(fleet)))

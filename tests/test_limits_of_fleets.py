@@ -56,7 +56,7 @@ def wait_until_limited(fleet: Fleet, stage: str, *shares: str) -> None:
     fleet.wait_for(lambda: len(fleet.rows()) >= seen + ITERATIONS and is_limited(fleet, stage, shares))
 
 
-def test_whichever_stage_is_made_slow_while_a_fleet_runs_is_named(
+def test_fleet_names_whichever_stage_is_made_slow(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delays = tmp_path / "delays.json"

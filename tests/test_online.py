@@ -123,7 +123,7 @@ def test_two_trainers_follow_each_other_on_one_detached_fleet_and_the_second_goe
 
 
 @pytest.mark.soak
-def test_without_detaching_the_fleet_ends_with_its_trainer(program: Program) -> None:
+def test_fleet_that_is_not_detached_ends_with_its_trainer(program: Program) -> None:
     keeper, result = program.finish("mt", "300", "stay")
     assert result["stopped_by"] == "env_steps"
     await_end(keeper)
@@ -178,7 +178,7 @@ def test_a_second_trainer_at_the_same_time_is_refused(program: Program) -> None:
 
 
 @pytest.mark.soak
-def test_when_the_fleet_ends_so_does_the_trainer(program: Program) -> None:
+def test_trainer_ends_when_its_fleet_ends(program: Program) -> None:
     process = program.start("mt", "1000000", "stay")
     wait_for(lambda: bool(program.rows()) or process.poll() is not None)
     os.kill(get_rollout_manager(program.run).pid, signal.SIGTERM)

@@ -44,7 +44,7 @@ def test_each_dashboard_keeps_its_uid_and_has_a_file_and_a_title_of_its_own() ->
 
 
 @each_board
-def test_it_can_be_provisioned(board: dict[str, Any]) -> None:
+def test_dashboard_can_be_provisioned_without_an_id(board: dict[str, Any]) -> None:
     assert board["id"] is None
     assert board["editable"] is True
     assert board["schemaVersion"] >= 39
@@ -132,7 +132,7 @@ def test_job_and_instance_can_be_chosen(board: dict[str, Any]) -> None:
 
 
 @each_board
-def test_its_variables_are_the_only_ones_that_it_uses(board: dict[str, Any]) -> None:
+def test_dashboard_queries_use_only_its_own_variables(board: dict[str, Any]) -> None:
     for place, query in queries(board):
         assert set(re.findall(r"\$\{?(\w+)", query)) <= {"job", "instance", "__rate_interval"}, place
 

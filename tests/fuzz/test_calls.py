@@ -39,7 +39,9 @@ def any_bytes(server: Server, method: Method) -> st.SearchStrategy[list[bytes]]:
 
 @pytest.mark.parametrize("drawing", [any_messages, almost_a_message, any_bytes])
 @EXTENTS
-def test_whatever_is_sent(server: Server, drawing: Drawing, extent: int) -> None:
+def test_role_sent_arbitrary_messages_answers_by_contract_and_does_not_grow(
+    server: Server, drawing: Drawing, extent: int
+) -> None:
     with server.channel() as channel:
         methods = methods_of(*server.services)
         for method in methods:
@@ -60,7 +62,7 @@ PAIRS = st.one_of(
 
 
 @EXTENTS
-def test_whatever_metadata_is_sent(server: Server, extent: int) -> None:
+def test_role_sent_arbitrary_metadata_answers_by_contract(server: Server, extent: int) -> None:
     pairs = st.lists(PAIRS, max_size=5)
     with server.channel() as channel:
         methods = methods_of(*server.services)

@@ -245,7 +245,7 @@ HEADS = st.lists(
 
 
 @EXTENTS
-def test_whatever_is_sent_to_the_probes(port: Port, extent: int) -> None:
+def test_probe_port_sent_arbitrary_requests_lives_and_does_not_grow(port: Port, extent: int) -> None:
     before = port.role.rss_bytes()
     ends = st.sampled_from([b"\r\n\r\n", b"\n\n", b""])
     drawn = st.tuples(LINES, HEADS, ends).map(lambda parts: b"\r\n".join([parts[0], *parts[1]]) + parts[2])

@@ -68,7 +68,7 @@ def test_a_file_stands_on_the_preset_that_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["env: {id: Acrobot-v1}", "env: {generator: 'my.world:make'}"])
-def test_of_a_preset_nothing_of_the_world_is_taken_where_another_one_is_named(tmp_path: Path, given: str) -> None:
+def test_config_that_names_another_environment_takes_no_env_kwargs_from_its_preset(tmp_path: Path, given: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"preset: recall\n{given}\n")
     assert load("recall").env.kwargs == {"delay": 16}

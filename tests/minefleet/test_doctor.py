@@ -64,7 +64,7 @@ def test_the_fleet_and_its_interpreter_are_named() -> None:
     only(found("python", config()), Level.OK, sys.executable, "numpy")
 
 
-def test_without_a_minecraft_package_nothing_of_minecraft_is_missed(path: Path) -> None:
+def test_doctor_without_a_minecraft_package_asks_for_neither_java_nor_a_display(path: Path) -> None:
     findings = list(examine(config(interpreter(path, {"numpy": "1.19.0"})), Path.cwd()))
     assert not {"java", "display"} & {each.subject for each in findings}
     assert Level.PROBLEM not in {each.level for each in findings}
@@ -79,7 +79,7 @@ def test_without_a_minecraft_package_nothing_of_minecraft_is_missed(path: Path) 
         ("no such thing", Level.PROBLEM, "needs Java 8"),
     ],
 )
-def test_only_java_8_will_do(path: Path, says: str, level: Level, part: str) -> None:
+def test_doctor_accepts_java_8_only(path: Path, says: str, level: Level, part: str) -> None:
     install(path, "java", says)
     only(found("java", config(interpreter(path, MINERL))), level, part)
 
@@ -194,7 +194,7 @@ def test_few_open_files_are_a_warning_and_a_problem_is_exit_code_1(tmp_path: Pat
     assert "problem env.python: /nowhere/python cannot be started" in done.stdout
 
 
-def test_no_program_of_the_users_is_run(tmp_path: Path) -> None:
+def test_doctor_runs_no_python_file_of_the_user(tmp_path: Path) -> None:
     for name in ("numpy.py", "mine.py"):
         (tmp_path / name).write_text("open('ran', 'w')\nonline_dict = {'seed': 1}\n")
 

@@ -49,7 +49,7 @@ def test_an_iteration_is_split_in_fragments() -> None:
     assert [fragments_per_iteration(config, index) for index in range(3)] == [3, 3, 2]
 
 
-def test_one_shard_is_the_default() -> None:
+def test_replay_has_one_shard_by_default() -> None:
     run = run_of(spread_cartpole())
     (shard,) = run.shards
     assert (shard.index, shard.name, shard.store) == (0, "replay", run.replay)

@@ -22,7 +22,7 @@ def test_the_first_failures_of_a_kind_are_logged_one_by_one_and_later_ones_count
     ]
 
 
-def test_of_a_traceback_the_last_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_log_of_a_long_traceback_has_its_last_lines(caplog: pytest.LogCaptureFixture) -> None:
     FailureLog().record(Failure("exception", "\n".join(f"line {number}" for number in range(100))), 0.0)
     lines = caplog.messages[0].splitlines()
     assert lines == ["failure, exception: line 0", "...", *(f"line {number}" for number in range(100 - LINES, 100))]

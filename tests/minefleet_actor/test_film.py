@@ -67,7 +67,7 @@ def evaluated(directory: Path, env: str, *arguments: str) -> dict[str, Any]:
     return evaluate(make_run(directory, env), TrainedPolicy(version=7, env_steps=None, run_file=""), parsed)
 
 
-def test_one_of_the_episodes_is_filmed_also_where_the_run_was_made_without_videos(tmp_path: Path) -> None:
+def test_evaluation_films_an_episode_of_a_run_made_without_videos(tmp_path: Path) -> None:
     summary = evaluated(tmp_path, "CartPole-v1", "--episodes", "1", "--video", str(tmp_path))
     assert summary["video"] == str(tmp_path / "random.mp4")
     (number, first), *rest = pictures(tmp_path / "random.mp4")

@@ -458,7 +458,7 @@ def test_every_observation_is_of_its_own_slot_and_command_whatever_hosts_come_an
         max_size=3,
     )
 )
-def test_whatever_a_host_says_slots_stay_finite_and_another_host_can_play(said: list[Result]) -> None:
+def test_slots_stay_finite_and_another_host_can_play_whatever_a_host_sends(said: list[Result]) -> None:
     config = EnvConfig(id="CartPole-v1")
     pool = ServedPool(config, schema_of(make(config)), WorkerConfig(num_envs=2), seed=0, actor_index=0)
     pool.start()

@@ -153,7 +153,7 @@ def test_slots_go_their_own_ways(pool: Pool) -> None:
     assert pool.obs["mode"].tolist() == [1, 1, 1, 1]
 
 
-def test_what_is_asked_of_a_busy_process_is_done_in_one_go(tmp_path: Path) -> None:
+def test_pool_batches_the_commands_given_to_a_busy_process(tmp_path: Path) -> None:
     with closing(together(faulty(tmp_path), num_envs=3)) as pool:
         pool.start()
         reset_all(pool)

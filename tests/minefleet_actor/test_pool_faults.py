@@ -303,7 +303,7 @@ def test_an_environment_with_other_spaces_than_the_runs_fails_the_start(kind: An
         pool.start()
 
 
-def test_nothing_is_left_after_closing_whatever_happened_before(tmp_path: Path) -> None:
+def test_pool_close_leaves_no_process_or_file_after_kills_and_hangs(tmp_path: Path) -> None:
     before = open_files()
     pool = started(config_of(tmp_path, has_child=True), num_envs=3)
     obs = pool.obs["count"]

@@ -64,7 +64,7 @@ def test_a_process_is_replaced_between_episodes_when_it_is_old_and_no_step_is_lo
     assert pool.obs["count"][1].tolist() == [1, 3]
 
 
-def test_of_environments_that_share_a_process_one_is_made_anew_while_the_others_play_on(pools: Any) -> None:
+def test_environment_that_is_due_is_made_anew_while_others_of_its_process_play_on(pools: Any) -> None:
     pool = pools(num_envs=2, envs_per_process=2, restart_interval=1e-3)
     ask(pool, [0, 1])
     before = pool.pids
@@ -76,7 +76,7 @@ def test_of_environments_that_share_a_process_one_is_made_anew_while_the_others_
     assert pool.pids == before
 
 
-def test_without_an_interval_an_environment_is_kept(pools: Any) -> None:
+def test_environment_without_a_restart_interval_is_kept(pools: Any) -> None:
     pool = pools(num_envs=1)
     for episode in range(1, 4):
         ask(pool, [0])
@@ -110,9 +110,7 @@ def test_a_process_whose_children_take_far_too_much_memory_is_killed_at_once(poo
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_no_more_environments_than_allowed_start_or_reset_at_the_same_time(
-    limit: int, pools: Any, tmp_path: Path
-) -> None:
+def test_pool_starts_and_resets_at_most_max_resets_at_once(limit: int, pools: Any, tmp_path: Path) -> None:
     pool = pools(keeps_diary=True, num_envs=4, max_resets_at_once=limit)
     for _ in range(3):
         ask(pool, [0, 1, 2, 3])

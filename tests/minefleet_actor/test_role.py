@@ -49,7 +49,7 @@ def publish(run: Run) -> Iterator[Callable[[Weights], int]]:
 
 
 @pytest.mark.parametrize("module", ["minefleet_actor", "minefleet_actor.evaluator"])
-def test_one_whose_policy_differs_gives_up_and_names_the_tensors_that_differ(
+def test_actor_or_evaluator_whose_policy_differs_gives_up_and_names_the_tensors(
     run: Run, publish: Callable[[Weights], int], module: str
 ) -> None:
     wide = replace(run.config.policy, hidden_size=128)

@@ -190,7 +190,7 @@ def test_an_environment_that_is_never_made_is_given_up_and_leaves_no_process(tmp
     wait_for_deaths(int(pid.read_text()))
 
 
-def test_another_interpreter_cannot_play_in_this_process(old_python: str) -> None:
+def test_inline_pool_of_another_interpreter_is_refused(old_python: str) -> None:
     config = EnvConfig(id="CartPole-v1", python=old_python)
     with pytest.raises(ConfigError, match=r"env\.python=.* is another interpreter"):
         InlinePool(config, Schema(obs={}, action={}), WorkerConfig(), seed=0, actor_index=0)

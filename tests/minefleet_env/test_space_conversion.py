@@ -120,7 +120,7 @@ def test_a_box_action_is_clipped_to_the_bounds_and_owned_by_the_environment() ->
 @pytest.mark.parametrize(
     "unknown", [spaces.OneOf([spaces.Discrete(2)]), spaces.Graph(spaces.Discrete(2), None), SPACES["box"]]
 )
-def test_only_known_spaces_are_taken_and_the_leaf_is_named(unknown: gymnasium.Space[Any]) -> None:
+def test_schema_of_an_unknown_space_is_refused_with_the_name_of_its_leaf(unknown: gymnasium.Space[Any]) -> None:
     obs = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), unknown))})
     if isinstance(unknown, spaces.Box):
         assert set(flatten(schema(obs).obs)) == {"a/0", "a/1"}

@@ -77,7 +77,7 @@ def test_a_failure_ends_the_work_and_every_other_wait() -> None:
     backlog.close()
 
 
-def test_without_a_thread_the_work_is_done_at_once_and_raises_where_it_was_put() -> None:
+def test_backlog_without_a_thread_does_the_work_in_put_and_raises_there() -> None:
     work = Work(failing=1)
     backlog = work.backlog(background=False)
     work.let.release(2)

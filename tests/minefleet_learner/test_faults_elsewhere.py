@@ -19,11 +19,11 @@ FAULTS = {
         f"{LEARNER}/data/test_batch.py::test_recomputed_values_equal_evaluation_step_by_step"
     ],
     "stale chunks behind a fresh one are handed out": [
-        f"{REPLAY}/engine/test_lease.py::test_no_chunk_is_leased_that_would_be_too_stale_when_it_is_used",
+        f"{REPLAY}/engine/test_lease.py::test_lease_leaves_out_chunks_that_would_be_too_stale_when_used",
         f"{REPLAY}/engine/test_lease.py::test_a_chunk_is_as_stale_as_its_oldest_step",
     ],
     "the clip is anchored to a policy that did not act": [
-        f"{LEARNER}/training/test_updater.py::test_on_its_own_data_the_first_step_has_ratio_one"
+        f"{LEARNER}/training/test_updater.py::test_first_step_on_the_policys_own_data_has_ratio_one"
     ],
     "the iteration is inferred from the optimizer's learning rate": [
         f"{LEARNER}/test_loop.py::test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back",
@@ -44,7 +44,7 @@ FAULTS = {
         f"{LEARNER}/training/test_updater.py::test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not"
     ],
     "the debugger stops a run that nobody watches": [
-        f"{LEARNER}/test_faults_elsewhere.py::test_nothing_starts_a_debugger"
+        f"{LEARNER}/test_faults_elsewhere.py::test_product_code_starts_no_debugger"
     ],
     "no multiple of keep_interval survives": [
         "tests/minefleet/runs/test_checkpoint.py::test_prune_keeps_the_checkpoints_of_save_and_keep_interval_only"
@@ -61,7 +61,7 @@ FAULTS = {
         f"{LEARNER}/test_keys.py::test_mixed_precision_trains_with_a_ratio_of_one_at_first_and_float32_outputs"
     ],
     "staleness is that of some chunks alone": [
-        f"{LEARNER}/test_loop.py::test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_end"
+        f"{LEARNER}/test_loop.py::test_learner_prefetches_the_next_batch_and_releases_it_at_the_end"
     ],
 }
 """Fault to tests."""
@@ -81,7 +81,7 @@ def test_every_fault_has_a_test_that_is_there(fault: str) -> None:
         assert name in functions_of(path)
 
 
-def test_nothing_starts_a_debugger() -> None:
+def test_product_code_starts_no_debugger() -> None:
     starters = [
         path.name
         for folder in ("clients", "services")

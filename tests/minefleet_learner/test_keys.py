@@ -146,7 +146,7 @@ def test_steps_of_the_burn_in_teach_nothing_but_the_state_passes_through_them(
     assert not equal(trained(other_actions, without), trained(lambda _: None, without))
 
 
-def test_no_gradient_passes_from_what_is_trained_into_the_burn_in(make_fragment: Make, make_policy: MakePolicy) -> None:
+def test_burn_in_receives_no_gradient_from_the_trained_steps(make_fragment: Make, make_policy: MakePolicy) -> None:
     policy, batch = make_policy(GRU), make_batch(make_fragment, 0, GRU)
     batch.seen["vector"].requires_grad_(True)
     parts = windows(batch.mask.shape[1], 64, 2)

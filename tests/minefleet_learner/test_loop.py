@@ -369,7 +369,7 @@ def test_checkpoints_lie_where_save_path_says(fleet: Callable[..., Fleet]) -> No
     assert not (made.run.directory / "checkpoints").exists()
 
 
-def test_only_what_travels_is_rounded(fleet: Callable[..., Fleet]) -> None:
+def test_wire_dtype_bfloat16_rounds_what_is_fetched_and_not_the_checkpoint(fleet: Callable[..., Fleet]) -> None:
     made = fleet(wire_dtype="bfloat16")
     learner, _ = made.learner()
     learner.start()
@@ -416,7 +416,7 @@ def test_a_crashed_learner_abandons_a_lineage_and_no_counter_goes_back(
     assert after.epoch == before.epoch + 1
 
 
-def test_ahead_of_the_training_the_next_batch_is_fetched_and_given_back_at_the_end(
+def test_learner_prefetches_the_next_batch_and_releases_it_at_the_end(
     fleet: Callable[..., Fleet],
 ) -> None:
     made = fleet(num_iterations=2, max_staleness=3)
@@ -450,7 +450,7 @@ def test_a_stop_while_it_waits_for_fragments_ends_it_cleanly(fleet: Callable[...
     assert read_state(made.run.checkpoints / "latest").version == 1
 
 
-def test_while_parameters_is_away_the_loop_trains_on_and_nothing_is_acked_before_it_is_published(
+def test_learner_trains_on_while_parameters_is_away_and_acks_nothing_unpublished(
     fleet: Callable[..., Fleet],
 ) -> None:
     made = fleet(num_iterations=3, max_staleness=2)
@@ -552,7 +552,7 @@ def test_the_loop_goes_on_while_weights_are_copied_and_changes_them_only_then(fl
     assert [row["policy_version"] for row in made.rows()] == [2, 3]
 
 
-def test_with_max_staleness_0_every_iteration_waits_for_the_version_before(fleet: Callable[..., Fleet]) -> None:
+def test_max_staleness_0_makes_every_iteration_wait_for_the_version_before(fleet: Callable[..., Fleet]) -> None:
     made = fleet(max_staleness=0, num_iterations=2)
     ended = made.train()
     made.act(1, fragments=3 * FRAGMENTS)

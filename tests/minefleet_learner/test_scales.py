@@ -43,7 +43,9 @@ def test_weights_do_not_depend_on_the_unit_of_rewards(
     torch.testing.assert_close(ones, others, rtol=1e-3, atol=1e-5)
 
 
-def test_without_normalised_values_they_do(make_fragment: Make, make_policy: MakePolicy) -> None:
+def test_weights_depend_on_the_unit_of_rewards_without_normalised_values(
+    make_fragment: Make, make_policy: MakePolicy
+) -> None:
     config = replace(CONFIG, use_normalized_vf=False)
     one, other = make_policy(), make_policy()
     one.value_norm.enabled = other.value_norm.enabled = False

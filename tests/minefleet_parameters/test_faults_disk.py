@@ -84,7 +84,7 @@ def test_a_full_disk_refuses_a_publish_serves_the_old_version_and_recovers_by_it
         assert_holds(actor, 2, weights_of(2, LARGE))
 
 
-def test_on_a_full_disk_no_epoch_is_issued_and_nothing_is_pinned(small: ParametersProcess) -> None:
+def test_parameters_on_a_full_disk_issue_no_epoch_and_pin_nothing(small: ParametersProcess) -> None:
     with small.running(), small.client(patience_s=0.0) as client, small.stub() as stub:
         epoch = client.open_epoch(RUN).epoch
         client.publish(weights_of(1), iteration=1)

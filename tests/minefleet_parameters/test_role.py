@@ -85,7 +85,7 @@ def weights_of(iteration: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.f
     }
 
 
-def test_it_exits_0_at_sigterm_although_it_is_watched_and_its_state_survives(run: Run, role: Role) -> None:
+def test_parameters_role_at_sigterm_exits_0_though_watched_and_keeps_its_state(run: Run, role: Role) -> None:
     stopping = threading.Event()
     with closing(connect(run, stopping)) as client:
         client.open_epoch("run")
@@ -146,7 +146,7 @@ def scraped(run: Run, names: Iterable[str]) -> dict[str, float]:
     return {name: samples[f"minefleet_parameters_{name}"] for name in names}
 
 
-def test_it_takes_as_many_files_as_it_may_and_warns_when_watchers_have_most_of_them(run: Run) -> None:
+def test_parameters_role_raises_its_file_limit_and_warns_when_watchers_hold_most_of_it(run: Run) -> None:
     files, watchers = 120, 96
     command = ["prlimit", f"--nofile=50:{files}", sys.executable, "-m", "minefleet_parameters", "--run-dir"]
     options = (*rpc.CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
@@ -166,7 +166,7 @@ def test_it_takes_as_many_files_as_it_may_and_warns_when_watchers_have_most_of_t
         assert f"{watchers} watches are open; this process may open {files} files" in Path(log.name).read_text()
 
 
-def test_it_imports_neither_torch_nor_gymnasium_nor_matplotlib() -> None:
+def test_parameters_role_imports_neither_torch_nor_gymnasium_nor_matplotlib() -> None:
     code = (
         "import sys, minefleet_parameters.role, minefleet.rpc.parameters_client; "
         "sys.exit(not sys.modules.keys().isdisjoint({'torch', 'gymnasium', 'matplotlib', 'safetensors'}))"

@@ -151,7 +151,7 @@ def test_a_restarted_learner_does_not_send_what_parameters_holds(
     assert parameters.figure("publish_bytes_total") == sent
 
 
-def test_of_two_racing_learners_one_wins_and_versions_have_no_gap(
+def test_racing_publishes_let_the_newest_epoch_win_and_leave_no_version_gap(
     parameters: Parameters, clients: ExitStack, make_weights: MakeWeights
 ) -> None:
     racers = [connected(parameters, clients) for _ in range(2)]

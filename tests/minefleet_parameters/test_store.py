@@ -172,7 +172,7 @@ def test_parameters_store_removes_leftovers_of_a_crash_when_it_opens(tmp_path: P
         assert_same(read(store), make_weights())
 
 
-def test_nothing_of_a_publish_is_visible_before_its_commit(store: ParameterStore, make_weights: MakeWeights) -> None:
+def test_publish_is_invisible_before_its_commit(store: ParameterStore, make_weights: MakeWeights) -> None:
     publish(store, make_weights(1), expected=0)
     upload = store.begin(header_of(make_weights(2), expected=1))
     upload.start()
@@ -196,7 +196,7 @@ def test_an_abandoned_publish_leaves_nothing(tmp_path: Path, store: ParameterSto
     assert store.kept == [1]
 
 
-def test_only_the_publish_that_expects_the_newest_version_goes_through(
+def test_publish_that_does_not_expect_the_newest_version_is_fenced(
     store: ParameterStore, make_weights: MakeWeights
 ) -> None:
     uploads = [store.begin(header_of(make_weights(seed), expected=0)) for seed in (1, 2)]
@@ -251,7 +251,7 @@ def test_numbers_only_rise_whatever_the_checkpoint_says(tmp_path: Path, make_wei
         assert publish(store, make_weights(9), expected=40, epoch=8) == 41
 
 
-def test_another_run_is_refused_naming_both(store: ParameterStore, make_weights: MakeWeights) -> None:
+def test_parameters_store_refuses_another_run_naming_both(store: ParameterStore, make_weights: MakeWeights) -> None:
     with pytest.raises(RunMismatchError, match=r"holds run run, the learner is of run other"):
         store.open_epoch("other", 0, 0)
     header = header_of(make_weights(), expected=0)
@@ -260,7 +260,7 @@ def test_another_run_is_refused_naming_both(store: ParameterStore, make_weights:
         store.check(header)
 
 
-def test_another_architecture_is_refused_naming_the_tensors_that_differ(
+def test_parameters_store_refuses_another_architecture_naming_the_tensors_that_differ(
     store: ParameterStore, make_weights: MakeWeights
 ) -> None:
     publish(store, make_weights(), expected=0)

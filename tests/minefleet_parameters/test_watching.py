@@ -120,7 +120,7 @@ def test_the_first_that_can_film_is_named_and_stays_it_when_its_watch_is_opened_
     assert (announcement.newest.version, announcement.films) == (2, "first")
 
 
-def test_when_the_one_that_films_leaves_another_is_named_and_nobody_once_none_can(
+def test_filming_passes_to_the_next_watcher_that_can_film_when_one_leaves(
     learner: ParametersClient, watching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer, "RECONNECT_S", 0.01)
@@ -209,7 +209,7 @@ def test_versions_of_nameless_watchers_and_of_callers_that_do_not_watch_are_not_
     assert parameters.figure("oldest_running_version") == 0
 
 
-def test_of_killed_watchers_nothing_is_left(parameters: Parameters, learner: ParametersClient) -> None:
+def test_killed_watchers_leave_no_task_and_no_count(parameters: Parameters, learner: ParametersClient) -> None:
     idle = len(asyncio.all_tasks(parameters.loop))
     with many_watchers(parameters.address):
         assert parameters.figure("watchers") == WATCHERS

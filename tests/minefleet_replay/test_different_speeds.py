@@ -68,7 +68,7 @@ def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int
 
 
 @pytest.mark.parametrize("setting", Random(0).sample(SETTINGS, FEW))
-def test_nothing_that_fits_is_trained_on_less_than_it_is_played(
+def test_environments_of_any_speed_are_trained_on_as_much_as_they_play(
     make_world: Callable[..., Any], setting: tuple[int, int, int, int]
 ) -> None:
     check(make_world, *setting)
@@ -114,7 +114,7 @@ def test_slow_environments_lose_hardly_anything_before_something_is_known(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_no_setting_trains_on_less_than_it_plays(
+def test_environments_in_every_setting_are_trained_on_as_much_as_they_play(
     make_world: Callable[..., Any], setting: tuple[int, int, int, int]
 ) -> None:
     check(make_world, *setting)

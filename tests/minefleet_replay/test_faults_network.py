@@ -41,7 +41,7 @@ def appended(server: Any, outcome: str) -> float:
     return float(server.count("appended_fragments_total", outcome=outcome))
 
 
-def test_after_a_partition_every_name_is_stored_once(server: Any, proxy: Proxy) -> None:
+def test_appends_through_a_partition_and_a_reset_are_stored_once(server: Any, proxy: Proxy) -> None:
     address, server.address = server.address, proxy.address
     some = threading.Event()
 

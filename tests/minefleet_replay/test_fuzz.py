@@ -172,7 +172,7 @@ def test_a_header_that_lies_is_refused_and_counted(target: Target, lie: str) -> 
     target.check()
 
 
-def test_a_caller_that_sends_no_messages_is_refused_and_replay_can_still_stop(make_server: Callable[..., Any]) -> None:
+def test_replay_refuses_undecodable_messages_and_can_still_stop(make_server: Callable[..., Any]) -> None:
     server = make_server()
     with server.serve() as replay, connect(server.address) as channel:
         target = Target(server, replay, channel)

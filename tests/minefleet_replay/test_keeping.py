@@ -123,7 +123,7 @@ def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_set_aside(world
     assert len(list(world.directory.glob("broken-*"))) == 1
 
 
-def test_it_is_said_once_when_less_fits_than_an_iteration_needs(make_world: Worlds, caplog: Any) -> None:
+def test_replay_warns_once_when_fewer_steps_fit_than_an_iteration_needs(make_world: Worlds, caplog: Any) -> None:
     world = make_world(max_bytes=2**20, steps_per_iteration=8)
     for number in range(9):
         world.append("s", number, payload=bytes(2**17))
@@ -147,7 +147,7 @@ def test_the_newest_episodes_and_departures_are_kept_and_older_ones_forgotten(ma
     assert world.figure("appended_fragments") == 5
 
 
-def test_when_more_is_stale_than_one_change_drops_none_of_it_is_leased_and_room_is_free_at_once(
+def test_stale_chunks_beyond_one_change_are_not_leased_and_their_room_is_free_at_once(
     make_world: Worlds,
 ) -> None:
     world = make_world(max_chunks=3 * SLICE_CHUNKS, max_reuse=2)

@@ -108,7 +108,7 @@ def test_a_malformed_fragment_is_refused_counted_and_leaves_nothing(server: Any,
         lambda header: (*[replay_service_pb2.AppendPart(progress=PROGRESS)] * 2, header, b"payload"),
     ],
 )
-def test_of_parts_in_the_wrong_order_or_number_nothing_is_stored(server: Any, stub: Any, messages: Any) -> None:
+def test_append_of_parts_in_the_wrong_order_or_number_stores_nothing(server: Any, stub: Any, messages: Any) -> None:
     assert code_of(lambda: stub.Append(parts(*messages(server.header("s", 0))))) is grpc.StatusCode.INVALID_ARGUMENT
     answer = stub.Append(parts(server.header("s", 0), b"payload"))
     assert answer.outcomes == [replay_service_pb2.APPEND_OUTCOME_STORED]

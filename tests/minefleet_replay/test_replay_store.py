@@ -78,7 +78,7 @@ def test_deleted_rows_are_gone(store: Store) -> None:
     assert keys(store) == "de"
 
 
-def test_one_sync_serves_all_writes_before_it(store: Store) -> None:
+def test_store_sync_covers_all_writes_before_it(store: Store) -> None:
     put(store, "a")
     put(store, "b")
     store.sync(1)

@@ -76,7 +76,7 @@ def test_metrics_say_the_state_of_the_moment_and_the_room_on_the_disk(context: R
     assert 0 < free < size
 
 
-def test_other_paths_are_not_found(address: str) -> None:
+def test_probe_endpoint_answers_other_paths_with_404(address: str) -> None:
     assert get(address, "/secret")[0] == 404
 
 
@@ -138,7 +138,7 @@ def test_probe_endpoint_refuses_other_requests(address: str, case: str) -> None:
 
 @pytest.mark.parametrize("version", ["x", "1.0.0\r\n\tX: y", "1.x", "", "99999999999999999999", "1;1", "\xff"])
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
-def test_whatever_version_of_metrics_is_asked_for_there_is_one(address: str, kind: str, version: str) -> None:
+def test_metrics_endpoint_answers_whatever_version_is_asked_for(address: str, kind: str, version: str) -> None:
     accept = f"Accept: {kind}; version={version}\r\n\r\n".encode("latin-1")
     answer = exchange(address, ASKED + accept)
     assert answer.startswith(b"HTTP/1.0 200 ") and b"minefleet_build_info{" in answer

@@ -5,7 +5,7 @@ from minefleet_runtime.role_context import StatusTracker
 
 
 @pytest.mark.parametrize("state", [status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_WAITING])
-def test_nothing_follows_draining(state: status_service_pb2.State.ValueType) -> None:
+def test_status_stays_draining_whatever_is_set_afterwards(state: status_service_pb2.State.ValueType) -> None:
     board = StatusTracker()
     board.set_state(status_service_pb2.STATE_DRAINING, "flushing")
     board.set_state(state)

@@ -11,7 +11,7 @@ from actor_faulty import fault_rates, problems_of, stretch
 pytestmark = pytest.mark.soak
 
 
-def test_of_five_minutes_of_failures_nothing_is_stored_nothing_is_left_and_nothing_grows() -> None:
+def test_faulty_environments_for_five_minutes_store_nothing_bad_and_leak_nothing() -> None:
     found = stretch(32, fault_rates(), 300.0)
     assert problems_of("faulty", found) == []
     assert found.audit.failures.total() > 100
@@ -22,5 +22,5 @@ def test_twenty_kills_leave_no_process_and_no_step_twice(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(1200)
-def test_after_two_minutes_of_each_standstill_every_step_is_stored_once_and_in_order(tmp_path: Path) -> None:
+def test_actor_steps_are_stored_once_and_in_order_after_two_minutes_of_each_standstill(tmp_path: Path) -> None:
     hurt_it_all(tmp_path, 120.0)

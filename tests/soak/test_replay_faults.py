@@ -37,7 +37,7 @@ def proxy(replay: ReplayProcess) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_after_a_partition_that_closes_nothing_every_name_is_stored_once(replay: ReplayProcess, proxy: Proxy) -> None:
+def test_appends_through_a_partition_that_closes_nothing_are_stored_once(replay: ReplayProcess, proxy: Proxy) -> None:
     some, over = threading.Event(), threading.Event()
 
     def write(stream: str) -> None:

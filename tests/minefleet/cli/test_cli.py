@@ -228,7 +228,7 @@ def test_a_role_waits_for_the_run_that_somebody_else_prepares(tmp_path: Path) ->
             role.kill()
 
 
-def test_without_a_configuration_the_run_is_as_it_is(cli: Cli) -> None:
+def test_serve_and_prepare_without_a_configuration_refuse_overrides_or_ask_for_one(cli: Cli) -> None:
     refused(cli("serve", "replay", "seed=3", "--run-dir", "run"), "without a CONFIG", "drop seed=3")
     refused(cli("serve", "replay"), "give a CONFIG")
     refused(cli("prepare", "--run-dir", "run"), "give a CONFIG")

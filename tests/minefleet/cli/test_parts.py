@@ -58,7 +58,7 @@ def test_a_run_that_was_stopped_and_has_reached_its_bound_is_over(run: Run) -> N
     assert finish(run, outcome) == 0
 
 
-def test_without_a_last_word_the_last_metrics_count(run: Run) -> None:
+def test_summary_of_a_run_without_a_result_is_of_its_last_metrics(run: Run) -> None:
     run.metrics.write_text(json.dumps(ROW) + "\n")
     failed = Outcome(ending=LaunchEnd(stopped_by="failure", reason="actor-0 died"), wall_s=1.0)
     summary = summarise(run, failed)

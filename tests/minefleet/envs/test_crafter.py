@@ -55,7 +55,7 @@ def test_a_seed_gives_its_world_whatever_was_made_ahead(env: Crafter) -> None:
     np.testing.assert_array_equal(world(env), world(plain))
 
 
-def test_no_world_is_used_twice(env: Crafter) -> None:
+def test_crafter_reset_never_gives_the_same_world_twice(env: Crafter) -> None:
     worlds = []
     for seed in (3, None, None, 4, None):
         env.reset(seed=seed)
@@ -63,7 +63,7 @@ def test_no_world_is_used_twice(env: Crafter) -> None:
     assert len(set(worlds)) == len(worlds)
 
 
-def test_without_a_seed_worlds_differ_between_environments(env: Crafter) -> None:
+def test_crafter_reset_without_a_seed_gives_each_environment_another_world(env: Crafter) -> None:
     other = Crafter()
     env.reset()
     other.reset()

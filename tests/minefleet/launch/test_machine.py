@@ -30,7 +30,7 @@ def test_gpus_are_counted_as_the_driver_lists_them(tmp_path: Path) -> None:
     assert counted(tmp_path, TWO_GPUS) == 2
 
 
-def test_where_the_drivers_tool_fails_the_device_files_count(tmp_path: Path) -> None:
+def test_gpus_are_counted_by_device_files_where_the_drivers_tool_fails(tmp_path: Path) -> None:
     devices = [path for path in Path("/dev").iterdir() if path.name.removeprefix("nvidia").isdigit()]
     assert counted(tmp_path, "#!/bin/sh\nexit 9\n") == len(devices)
 

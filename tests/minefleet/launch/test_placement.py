@@ -38,7 +38,7 @@ def machine(cores: int = 4, gpus: int = 0) -> Machine:
 
 
 @given(CONFIGS, MACHINES)
-def test_no_gpu_is_given_to_more_than_it_has_room_for_unless_that_is_said(config: FleetConfig, on: Machine) -> None:
+def test_placement_fills_no_gpu_beyond_its_room_without_a_note(config: FleetConfig, on: Machine) -> None:
     placed = place(config, on)
     loads = dict.fromkeys(on.gpus, 0.0)
     shares = [config.train_config.num_gpus_per_worker, *[config.rollout_config.num_gpus_per_worker] * 9]
@@ -103,7 +103,7 @@ def test_too_few_gpus_are_shared_and_that_is_said_once() -> None:
     assert (placed.learners[0].gpus, [one.gpus for one in placed.actors]) == (("0",), [("1",), ("0",), ("1",)])
 
 
-def test_without_gpus_all_run_on_the_cpu_and_that_is_said_once() -> None:
+def test_placement_without_gpus_puts_all_on_the_cpu_with_one_note() -> None:
     placed = place(config_of(1, 3, 0.5), machine(cores=5))
     (note,) = placed.notes
     assert "there are none here: all run on the CPU" in note
@@ -124,7 +124,7 @@ def test_placement_leaves_a_role_as_it_is_that_asks_for_nothing() -> None:
     ("actors", "ranks", "cores", "learner", "each"),
     [(1, 1, 2, (0,), [(1,)]), (2, 2, 4, (0, 1), [(2,), (3,)]), (1, 1, 3, (), [()]), (2, 1, 2, (), [(), ()])],
 )
-def test_where_each_process_that_computes_can_have_one_core_it_has(
+def test_placement_pins_computing_processes_where_there_is_exactly_one_core_for_each(
     actors: int, ranks: int, cores: int, learner: tuple[int, ...], each: list[tuple[int, ...]]
 ) -> None:
     rollout, train = RolloutConfig(num_rollout_workers=actors), TrainConfig(num_workers=ranks)

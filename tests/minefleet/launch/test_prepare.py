@@ -155,7 +155,7 @@ def test_a_folder_that_is_a_file_cannot_hold_a_run(tmp_path: Path) -> None:
         check_writable(tmp_path / "file" / "x", "train_config.save_path")
 
 
-def test_only_one_launcher_holds_a_run(tmp_path: Path) -> None:
+def test_run_lock_of_a_held_run_is_refused_to_another_launcher(tmp_path: Path) -> None:
     with holding(tmp_path), pytest.raises(ConfigError, match="in use by another launcher"), holding(tmp_path):
         pass
     with holding(tmp_path):

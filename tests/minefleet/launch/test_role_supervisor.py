@@ -193,7 +193,7 @@ def test_a_role_that_does_not_drain_in_time_is_killed(fleet: MakeFleet) -> None:
     assert "killing replay" in ring.said
 
 
-def test_no_role_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+def test_role_process_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "starts")
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"

@@ -42,7 +42,7 @@ def test_loops_that_never_wait_for_each_other_are_balanced() -> None:
     assert (found.stage, found.sentence) == (None, BALANCED)
 
 
-def test_nothing_is_said_before_both_loops_were_seen() -> None:
+def test_bottleneck_is_unknown_before_both_loops_were_seen() -> None:
     assert find({}, {"training": 1.0}) is None
     assert find({"environment": 1.0}, dict.fromkeys(LOOP_STAGES, 0.0)) is None
 

@@ -3,7 +3,7 @@ from pathlib import Path
 from minefleet.monitoring.jsonl_tail import BLOCK_BYTES, MetricsTail, last_row
 
 
-def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
+def test_metrics_tail_reads_whole_lines_only_and_each_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsTail(path) as tail:
         assert tail.read() == []

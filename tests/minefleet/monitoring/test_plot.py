@@ -33,7 +33,7 @@ def test_the_curve_is_a_picture_and_nothing_else_is_left(run: Run) -> None:
     assert set(run.directory.iterdir()) - before == {place}
 
 
-def test_before_the_first_episode_there_is_no_curve(run: Run) -> None:
+def test_draw_before_the_first_episode_returns_none(run: Run) -> None:
     assert draw(run) is None
     write_rows(run, 1)
     assert draw(run) is None

@@ -75,7 +75,7 @@ def test_every_parameter_has_a_gradient(schema: Schema) -> None:
     assert [name for name, parameter in policy.named_parameters() if parameter.grad is None] == []
 
 
-def test_without_recurrence_the_state_is_an_empty_tree() -> None:
+def test_actor_critic_without_recurrence_has_an_empty_state() -> None:
     policy = build(config(), SCHEMAS["vector"])
     obs, first = inputs(SCHEMAS["vector"], 2, 3)
     assert policy.initial_state(2) == {}
@@ -130,7 +130,7 @@ def test_a_policy_of_ones_own_needs_only_encode() -> None:
     assert policy.action_head.sample(output.params).shape == (2, 3)
 
 
-def test_without_an_encoder_the_observation_is_its_own_features() -> None:
+def test_actor_critic_without_an_encoder_takes_the_observation_as_features() -> None:
     policy = ActorCritic(SCHEMAS["vector"], features=4)
     obs, first = inputs(SCHEMAS["vector"], 2, 3)
     torch.testing.assert_close(policy(obs, {}, first)[0].value, policy.value_head(obs).squeeze(-1))

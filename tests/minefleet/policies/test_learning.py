@@ -85,11 +85,11 @@ def learned(name: str, policy: PolicyConfig = POLICY, iterations: int = 40, **wr
     return float(np.mean(practise(env, policy, TRAIN, iterations)[-LAST:]))
 
 
-def test_with_a_mask_no_illegal_move_is_made_and_the_best_legal_one_is_learned() -> None:
+def test_policy_with_an_action_mask_plays_no_illegal_move_and_learns_the_best_legal_one() -> None:
     assert learned("Legal", action_mask="legal") > 0.8
 
 
-def test_without_the_mask_the_first_illegal_move_is_an_error() -> None:
+def test_policy_without_an_action_mask_fails_at_its_first_illegal_move() -> None:
     with pytest.raises(AssertionError, match="is illegal"):
         learned("Legal", iterations=1)
 

@@ -30,7 +30,7 @@ def test_a_status_without_words_is_named() -> None:
         raise Refusal(grpc.StatusCode.UNAVAILABLE, "")
 
 
-def test_without_a_hint_an_overloaded_peer_is_asked_again_after_a_second() -> None:
+def test_overloaded_error_without_a_hint_says_to_retry_after_a_second() -> None:
     with pytest.raises(OverloadedError) as caught, translated():
         raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
     assert caught.value.retry_after_s == 1.0

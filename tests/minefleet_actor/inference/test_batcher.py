@@ -39,7 +39,7 @@ def want(batcher: InferenceBatcher, *slots: int) -> None:
     batcher.want(np.array(slots), ~no, no)
 
 
-def test_where_nothing_is_to_be_waited_for_want_decides() -> None:
+def test_batcher_want_decides_at_once_where_there_is_nothing_to_wait_for() -> None:
     batcher, inference = made(least=3)
     want(batcher, *range(SLOTS))
     assert inference.batches == [[0, 1, 2, 3], [4, 5]]
@@ -78,7 +78,7 @@ def test_the_loop_decides_for_one_batch_at_a_time() -> None:
     assert inference.batches[1:] == [[4, 5]]
 
 
-def test_where_a_thread_decides_the_loop_does_not() -> None:
+def test_batcher_with_a_thread_does_not_decide_in_the_loop() -> None:
     batcher, inference = made(least=1, timeout_s=1000.0, threaded=True)
     want(batcher, 0)
     assert batcher.due_s == math.inf

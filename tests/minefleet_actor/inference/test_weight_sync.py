@@ -88,6 +88,6 @@ def test_weights_of_another_run_are_never_staged() -> None:
     assert staged.info.version == 1
 
 
-def test_one_that_parameters_refuses_gives_up() -> None:
+def test_weights_follower_that_parameters_refuses_gives_up() -> None:
     with pytest.raises(GaveUpError, match="refuses this process: layer is missing"):
         follower_of(Script(ContractError("layer is missing"))).first()

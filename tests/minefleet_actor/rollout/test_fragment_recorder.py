@@ -155,7 +155,7 @@ def test_weights_swapped_inside_a_fragment_are_stamped_per_step() -> None:
     assert fragment.policy_version.tolist() == [3, 3, 4, 4]
 
 
-def test_nothing_of_an_earlier_fragment_shows_in_the_next() -> None:
+def test_fragment_shows_nothing_of_the_one_before_it() -> None:
     recorder = Recorder(SCHEMA, 1, LENGTH)
     act(recorder, 0)
     step(recorder, truncated=True)

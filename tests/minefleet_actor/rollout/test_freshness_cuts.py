@@ -156,7 +156,7 @@ def test_a_slot_that_is_refused_waits_for_its_pace_only_where_it_is_too_slow(wor
     assert world.cuts.lacks[0] == BALANCE
 
 
-def test_where_slots_wait_for_each_other_replay_is_told_again_and_again_who_plays() -> None:
+def test_freshness_cuts_report_who_plays_repeatedly_where_slots_wait_for_each_other() -> None:
     world = World(balanced=True)
     working, reported = np.array([True]), len(world.router.reported)
     world.cuts.commands_sent(np.array([0]))
@@ -176,13 +176,13 @@ def test_where_slots_wait_for_each_other_replay_is_told_again_and_again_who_play
     assert len(world.router.reported) == reported + 3
 
 
-def test_where_no_slot_waits_for_another_replay_is_not_told_who_plays(world: World) -> None:
+def test_freshness_cuts_do_not_report_who_plays_where_no_slot_waits_for_another(world: World) -> None:
     reported = len(world.router.reported)
     world.cuts.report(np.array([False]), world.recorder)
     assert len(world.router.reported) == reported
 
 
-def test_another_fragment_fits_into_a_chunk_while_its_shortest_form_has_time(world: World) -> None:
+def test_freshness_cuts_have_time_for_a_fragment_while_its_shortest_form_fits(world: World) -> None:
     world.router.foresee(110.0)
     world.is_due()
     world.now = 110.0 - STEP_TIME_SLACK * LEAST * STEP_S - MARGIN_S - 0.01

@@ -58,7 +58,7 @@ def test_every_number_is_written_into_the_bar(change: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_of_a_stack_of_frames_the_newest_is_shown(shape: tuple[int, ...], newest: Any) -> None:
+def test_to_rgb_of_a_stack_of_frames_shows_the_newest(shape: tuple[int, ...], newest: Any) -> None:
     frame = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     assert np.array_equal(to_rgb(frame), np.broadcast_to(frame[newest], (40, 50, 3)))
 

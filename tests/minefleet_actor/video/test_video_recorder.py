@@ -118,7 +118,7 @@ def test_video_recorder_films_only_and_at_once_when_its_actor_is_named(stage: Se
         assert stage.reported().video.path
 
 
-def test_another_episode_may_end_as_soon_as_the_record_of_one_is_reported(tmp_path: Path) -> None:
+def test_episode_that_ends_while_the_one_before_is_reported_is_filmed_too(tmp_path: Path) -> None:
     class Hurried(Set):
         def report(self, slot: int, record: episode_pb2.EpisodeRecord) -> None:
             super().report(slot, record)
@@ -133,7 +133,7 @@ def test_another_episode_may_end_as_soon_as_the_record_of_one_is_reported(tmp_pa
             assert (record.policy_version, bool(record.video.path)) == (version, True)
 
 
-def test_only_the_filmed_slot_renders_and_only_while_it_is_filmed(stage: Set) -> None:
+def test_video_recorder_renders_the_filmed_slot_only_and_while_it_is_filmed(stage: Set) -> None:
     stage.camera.begin(1, 7)
     stage.camera.begin(2, 7)
     assert stage.filmed == {1}

@@ -66,7 +66,7 @@ def test_a_single_action_out_of_range_is_refused(action: dict[str, Any]) -> None
         actions.to_engine({"camera": 0, **action})
 
 
-def test_nothing_is_done_by_the_first_action_and_a_camera_at_rest() -> None:
+def test_null_action_presses_no_key_and_leaves_the_camera_at_rest() -> None:
     sent = actions.to_engine({"buttons": 0, "camera": actions.NULL_CAMERA})
     assert not any(sent[key] for key in actions.BUTTONS)
     assert sent["camera"].tolist() == [0.0, 0.0]

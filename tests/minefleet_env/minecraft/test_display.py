@@ -60,7 +60,7 @@ def test_a_display_that_is_set_is_used(path: Path, monkeypatch: pytest.MonkeyPat
     assert os.environ["DISPLAY"] == ":7"
 
 
-def test_without_a_display_and_without_xvfb_it_is_said_what_to_install(path: Path) -> None:
+def test_display_without_xvfb_is_refused_with_what_to_install(path: Path) -> None:
     with pytest.raises(RefusedError, match="DISPLAY is not set and Xvfb is not installed; install it"):
         provide_display()
 

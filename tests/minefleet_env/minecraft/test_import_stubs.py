@@ -32,7 +32,7 @@ def test_import_stubs_serve_run_configurations_without_minestudio() -> None:
     assert run(sys.executable, code) == "('a', 'b') ('a', None) cpu"
 
 
-def test_nothing_is_served_unasked() -> None:
+def test_import_stubs_are_not_served_unasked() -> None:
     assert "No module named 'minestudio'" in run(sys.executable, "import minestudio.models")
 
 
@@ -57,7 +57,7 @@ Mine()
     assert "env.python" in said
 
 
-def test_other_names_are_no_inventions() -> None:
+def test_import_stubs_have_no_unknown_names() -> None:
     assert "cannot import name 'Rocket'" in run(sys.executable, SERVED + "from minestudio.models import Rocket")
 
 
@@ -74,7 +74,7 @@ def test_a_module_that_policies_need_is_refused_with_the_interpreter_that_lacks_
     assert f"ModuleNotFoundError: {sys.executable} has no MineStudio, of which {module} is wanted" in said
 
 
-def test_where_minestudio_is_its_own_classes_are_and_the_loaders_are_the_fleets() -> None:
+def test_import_stubs_keep_an_installed_minestudios_classes_and_replace_its_loader() -> None:
     code = SERVED + LOADS + "from minestudio.models import VPTPolicy, MinePolicy\n"
     code += "from minestudio.models.vpt.body import load_vpt_policy as own\n"
     code += "from minestudio.simulator import MinecraftSim\n"

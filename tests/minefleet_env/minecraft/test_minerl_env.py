@@ -266,7 +266,7 @@ def test_an_engine_that_freezes_is_replaced_before_the_pool_gives_its_process_up
         assert len(prepared.engines()) == 1
 
 
-def test_after_a_failure_nothing_is_shown_until_it_is_made_anew(prepared: Prepared) -> None:
+def test_minerl_env_after_a_failure_refuses_steps_and_resets_until_made_anew(prepared: Prepared) -> None:
     code = """
 import os, signal
 from minefleet_env.errors import EnvError

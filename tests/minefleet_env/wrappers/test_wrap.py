@@ -77,7 +77,7 @@ def wrapped(env: gymnasium.Env[Any, Any], **wrappers: Any) -> gymnasium.Env[Any,
     return made
 
 
-def test_without_wrappers_the_environment_is_as_it_was_whatever_it_is() -> None:
+def test_wrap_without_wrappers_returns_the_environment_itself() -> None:
     anything = object()
     assert wrap(anything, DEFAULTS) is anything
 

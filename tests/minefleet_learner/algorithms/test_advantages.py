@@ -56,7 +56,7 @@ def test_a_gap_breaks_the_chain() -> None:
     torch.testing.assert_close(advantage.flatten(), torch.cat([before, after], 1).flatten())
 
 
-def test_another_stream_breaks_the_chain() -> None:
+def test_chain_breaks_at_another_stream() -> None:
     row = long_row(8, 1)
     advantage = chain([("a", 0), ("b", 1)], **cut(row, [4, 4]), discount=0.97, gae_lambda=0.9)
     halves = [whole({name: tensor[:, part] for name, tensor in row.items()}) for part in (slice(4), slice(4, 8))]
@@ -68,6 +68,6 @@ def test_contiguous_groups_every_fragment_once_also_a_name_that_comes_twice() ->
     assert contiguous([("a", 1), ("a", 1), ("a", 2)]) == [[0], [1, 2]]
 
 
-def test_one_name_per_fragment_is_demanded() -> None:
+def test_chain_of_fragments_with_too_few_names_is_refused() -> None:
     with pytest.raises(ValueError, match="got 1 for 2"):
         chain([("s", 0)], **cut(long_row(8, 0), [4, 4]), discount=0.97, gae_lambda=0.9)

@@ -29,7 +29,7 @@ def test_equal_weights_lose_nothing_and_one_that_outweighs_all_leaves_one_step()
     assert weigh(torch.tensor([[1e4] + [0.0] * 9]), mask, 50.0).effective_sample_size == pytest.approx(0.1)
 
 
-def test_no_steps_have_no_mean() -> None:
+def test_importance_weights_of_no_steps_have_a_nan_mean() -> None:
     nothing = weigh(torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool), 50.0)
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.effective_sample_size)

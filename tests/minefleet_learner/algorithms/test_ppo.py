@@ -168,7 +168,7 @@ def test_unequal_micro_batches_add_up_when_divided_by_their_total_count() -> Non
     torch.testing.assert_close(parts[0].value + parts[1].value, whole.value)
 
 
-def test_only_the_total_carries_a_gradient() -> None:
+def test_ppo_loss_carries_a_gradient_in_its_total_only() -> None:
     batch = random_batch(5)
     for name in ("logp", "value", "entropy", "kl_reference"):
         batch[name].requires_grad_()
@@ -177,7 +177,7 @@ def test_only_the_total_carries_a_gradient() -> None:
     assert names == ["total"]
 
 
-def test_other_shapes_are_refused_with_the_shapes_in_the_message() -> None:
+def test_ppo_loss_of_other_shapes_is_refused_with_the_shapes_in_the_message() -> None:
     batch = random_batch(6) | {"entropy": torch.zeros(50, 50, dtype=torch.float64)}
     with pytest.raises(ValueError, match=r"\(50, 50\)"):
         loss_of(batch, **COEFS)

@@ -116,7 +116,7 @@ def test_chained_fragments_equal_the_definition_over_runs_without_gaps_in_any_or
 
 
 @given(STEPS, SHARE, SHARE)
-def test_on_data_of_its_own_policy_it_is_gae(steps: Steps, discount: float, gae_lambda: float) -> None:
+def test_vtrace_on_data_of_its_own_policy_equals_gae(steps: Steps, discount: float, gae_lambda: float) -> None:
     own = replace(steps, log_ratio=torch.zeros_like(steps.log_ratio)).tensors()
     got = vtrace(*own, discount=discount, gae_lambda=gae_lambda, rho_bar=1.0, c_bar=1.0, mask=steps.mask)
     advantage = generalized_advantages(*own[:5], discount=discount, gae_lambda=gae_lambda, mask=steps.mask)
@@ -151,7 +151,7 @@ def test_the_targets_have_the_values_of_the_policy_between_as_fixed_point() -> N
     assert (behaviour * got.target[0]).sum().item() == pytest.approx(value.item(), abs=1e-6)
 
 
-def test_other_shapes_are_refused_with_the_shapes_in_the_message() -> None:
+def test_vtrace_of_other_shapes_is_refused_with_the_shapes_in_the_message() -> None:
     tensors = [*random_steps(0, 2, 3).tensors()[:5], torch.zeros(2, 4)]
     with pytest.raises(ValueError, match=r"\(2, 3\), \(2, 4\)"):
         vtrace(*tensors, discount=0.9, gae_lambda=0.9, rho_bar=1.0, c_bar=1.0)

@@ -43,7 +43,7 @@ def test_a_parameter_that_is_trained_is_copied_and_not_followed() -> None:
     np.testing.assert_array_equal(arrays["weight"], before)
 
 
-def test_other_tensors_get_memory_of_their_own_size() -> None:
+def test_host_copy_of_other_tensors_gets_memory_of_their_size() -> None:
     copier = Copier()
     copier.copy({"a": torch.ones(2)})
     assert copier.copy({"a": torch.ones(2), "b": torch.ones(1000)})["b"].sum() == 1000

@@ -47,7 +47,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_one_seed_gives_one_policy(tmp_path: Path, schema: Schema) -> None:
+def test_build_updater_with_the_same_seed_gives_the_same_policy(tmp_path: Path, schema: Schema) -> None:
     one, two, other = (build_updater(make_run(tmp_path, schema, seed=seed), CPU).policy for seed in (1, 1, 2))
     assert same(one.state_dict(), two.state_dict())
     assert not same(one.state_dict(), other.state_dict())
@@ -60,7 +60,7 @@ def test_a_fresh_run_has_a_name_of_its_own_and_counts_from_zero(tmp_path: Path, 
     assert states[0] == CheckpointState(run_id=states[0].run_id)
 
 
-def test_only_a_fresh_run_starts_with_a_value_of_zero_if_so_asked(tmp_path: Path, schema: Schema) -> None:
+def test_zero_initial_vf_zeroes_the_value_of_a_fresh_run_only(tmp_path: Path, schema: Schema) -> None:
     run = make_run(tmp_path, schema, zero_initial_vf=True)
     fresh = build_updater(run, CPU)
     restore(run, fresh)
@@ -81,7 +81,9 @@ def test_a_run_with_a_checkpoint_goes_on_from_it(tmp_path: Path, schema: Schema)
 
 
 @pytest.mark.parametrize("resume_optimizer", [True, False])
-def test_another_runs_weights_start_a_new_run(tmp_path: Path, schema: Schema, resume_optimizer: bool) -> None:
+def test_restore_from_another_runs_checkpoint_starts_a_new_run(
+    tmp_path: Path, schema: Schema, resume_optimizer: bool
+) -> None:
     old = trained(make_run(tmp_path, schema))
     write(tmp_path / "old", take_snapshot(old, CheckpointState(run_id="old", iteration=9, version=9), ""))
     run = make_run(

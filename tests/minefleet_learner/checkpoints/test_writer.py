@@ -56,7 +56,7 @@ def test_rolling_checkpoints_keep_their_distance_and_kept_ones_do_not(tmp_path: 
     assert saver.claim(12)
 
 
-def test_it_says_so_once_a_checkpoint_is_on_disk(tmp_path: Path) -> None:
+def test_checkpoint_writer_reports_a_checkpoint_once_it_is_on_disk(tmp_path: Path) -> None:
     found: list[int] = []
     saver = CheckpointWriter(
         tmp_path,

@@ -133,7 +133,7 @@ def test_rows_that_are_taken_otherwise_than_announced_are_right_all_the_same(mak
             sees_the_same(batch, expected, rows)
 
 
-def test_no_more_than_two_pools_are_in_memory(make_fragment: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_keeps_at_most_two_pools_in_memory(make_fragment: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stacked, alive = list[weakref.ref[Tensor]](), list[int]()
 
     def counted(*arguments: Any, **options: Any) -> LazyObs:
@@ -180,7 +180,9 @@ class AllInMemory:
         return self._held
 
 
-def test_that_minibatches_come_from_pools_is_said_once(make_fragment: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_collator_logs_once_that_minibatches_come_from_pools(
+    make_fragment: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     named = [(name, half(name, fragment)) for name, fragment in fragments_of(make_fragment)]
     collator = Collator(CPU, decode_cache_bytes=0, threads=1, least_rows=4)
     for _ in range(2):

@@ -74,7 +74,7 @@ def test_two_ranks_train_the_weights_and_statistics_of_one_on_the_same_fragments
         np.testing.assert_allclose(two[0].weights[name], expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_all_ranks_hold_the_same_bits(two: list[Outcome]) -> None:
+def test_ranks_hold_weights_of_the_same_bits(two: list[Outcome]) -> None:
     for name, array in two[0].weights.items():
         assert array.tobytes() == two[1].weights[name].tobytes(), name
 

@@ -33,7 +33,7 @@ def test_the_estimate_is_its_definition(episodes: list[tuple[float, int]], chanc
         assert estimate == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-def test_without_failures_it_is_the_plain_mean() -> None:
+def test_uncut_mean_without_failures_is_the_plain_mean() -> None:
     assert hazard([3, 4], 0) == 0.0
     assert uncut_mean([1.0, 2.0] * 10, [5, 500] * 10, 0.0) == pytest.approx(1.5)
 

@@ -19,7 +19,7 @@ def filled(count: int) -> EpisodeStatistics:
     return statistics
 
 
-def test_before_the_first_episode_the_means_are_none() -> None:
+def test_episode_statistics_before_the_first_episode_have_means_of_none() -> None:
     summary = EpisodeStatistics().summary()
     assert summary["episodes"] == 0
     assert summary["episode_return_mean"] is None
@@ -80,7 +80,7 @@ def test_every_task_has_numbers_of_its_own_and_all_are_in_the_total() -> None:
     assert summary["tasks"]["mine"]["cut_share"] == 0.0
 
 
-def test_without_tasks_there_are_only_the_totals() -> None:
+def test_episode_statistics_without_tasks_have_totals_only() -> None:
     assert "tasks" not in filled(3).summary()
 
 

@@ -59,7 +59,7 @@ def test_a_row_is_there_as_soon_as_it_is_written_and_what_is_not_finite_is_null(
     lines.close()
 
 
-def test_only_finite_numbers_reach_the_dashboards() -> None:
+def test_flat_numbers_leave_out_what_is_no_finite_number() -> None:
     row = {"iteration": 1, "loss": float("nan"), "episode_metrics": {"a/b": 2.0}, "mean": None, "starved_streams": []}
     row |= {"step_shares": {"": {"age_s": 1.0}, "dig": {"age_s": 2.0}}, "step_warnings": {"starved": "a text"}}
     shares = {"step_shares/age_s": 1.0, "step_shares/dig/age_s": 2.0}

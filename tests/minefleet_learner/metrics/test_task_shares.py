@@ -79,7 +79,7 @@ def test_task_shares_show_steps_lost_in_the_first_iterations_without_calling_it_
     assert not warnings
 
 
-def test_it_is_known_for_how_many_iterations_in_a_row_a_task_has_starved() -> None:
+def test_task_shares_count_the_iterations_in_a_row_that_a_task_has_starved() -> None:
     shares = StepShares(CONFIG)
     summary(shares, 2 * WINDOW, 0)
     assert shares.starved_for == 2 * WINDOW - (FIRST_ITERATIONS + WINDOW // 2) + 1

@@ -28,7 +28,7 @@ def test_progress_is_that_of_the_condition_which_is_further(iteration: int, env_
     assert progress(CONFIG, iteration, env_steps) == pytest.approx(share)
 
 
-def test_without_a_limit_on_steps_only_iterations_count() -> None:
+def test_progress_without_a_step_limit_is_that_of_the_iterations() -> None:
     assert progress(replace(CONFIG, stop=StopConfig()), 50, 10**9) == 0.5
 
 

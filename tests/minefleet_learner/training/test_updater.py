@@ -102,7 +102,7 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out_and_the_others_are_not(
     assert all(tensor.isfinite().all() for tensor in updater.policy.state_dict().values())
 
 
-def test_after_too_many_bad_steps_in_a_row_it_stops_and_names_the_fragments(
+def test_updater_stops_after_too_many_bad_steps_in_a_row_and_names_the_fragments(
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
     config = replace(CONFIG, max_bad_steps=3)
@@ -199,7 +199,7 @@ def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: M
 
 
 @pytest.mark.parametrize("normalize_obs", [False, True])
-def test_on_its_own_data_the_first_step_has_ratio_one(
+def test_first_step_on_the_policys_own_data_has_ratio_one(
     make_fragment: Make, make_policy: MakePolicy, normalize_obs: bool
 ) -> None:
     policy = make_policy(normalize_obs=normalize_obs)
@@ -302,7 +302,7 @@ def test_decoupled_weights_what_moved_before_the_update_and_clips_what_moves_in_
 
 
 @pytest.mark.parametrize("off_policy", ["decoupled", "vtrace"])
-def test_without_a_difference_between_behaviour_and_proximal_policy_all_corrections_are_ppo(
+def test_off_policy_corrections_equal_ppo_where_behaviour_and_proximal_policy_agree(
     make_fragment: Make, make_policy: MakePolicy, off_policy: str
 ) -> None:
     batch = make_batch(make_fragment, 0)

@@ -36,7 +36,7 @@ def test_every_so_many_appended_fragments_the_ledger_is_logged(
     assert ["appended=2" in record.getMessage() for record in caplog.records] == [True, False]
 
 
-def test_with_host_durability_an_append_and_its_repetition_are_synced_before_they_are_acked(make_world: Worlds) -> None:
+def test_append_with_host_durability_is_synced_before_it_is_acked_also_when_repeated(make_world: Worlds) -> None:
     world = make_world(syncs_appends=True)
     store = world.replay.transactions.store
     world.append("s", 0)
@@ -71,7 +71,7 @@ def test_a_name_is_known_after_its_fragment_has_left(world: Any) -> None:
         world.append("s", 0, payload=b"other")
 
 
-def test_nothing_follows_the_fragment_that_closes_a_chunk(make_world: Worlds) -> None:
+def test_append_after_the_fragment_that_closes_a_chunk_is_rejected(make_world: Worlds) -> None:
     world = make_world(per_chunk=4)
     world.append("s", 0, closes=True)
     with pytest.raises(RejectedError):

@@ -201,7 +201,7 @@ def test_stale_chunks_are_dropped_at_append_at_a_new_version_and_at_a_lease_for_
     assert world.figure("held_chunks") == 0
 
 
-def test_no_chunk_is_leased_that_would_be_too_stale_when_it_is_used(make_world: Worlds) -> None:
+def test_lease_leaves_out_chunks_that_would_be_too_stale_when_used(make_world: Worlds) -> None:
     world = make_world(max_reuse=2)
     world.hear(5)
     world.append("s", 0, 4)

@@ -84,7 +84,7 @@ def test_tasks_have_as_many_steps_whatever_their_speed_and_the_number_of_their_e
     assert not world.balance.let_off
 
 
-def test_without_a_need_to_nobody_waits() -> None:
+def test_fair_share_of_equally_fast_streams_makes_nobody_wait() -> None:
     players = [Player(f"{number}", "a" if number % 2 else "b", 0.02) for number in range(4)]
     for rule in ("task", "slot"):
         world = World(players, rule)
@@ -117,7 +117,7 @@ def test_the_fleet_becomes_slower_by_the_limit_at_most_and_what_a_task_lacks_the
     assert world.balance.let_off["slow"] > 1000 and not world.balance.let_off["fast"]
 
 
-def test_where_the_learner_sets_the_pace_the_limit_is_of_its_pace() -> None:
+def test_balance_limit_is_of_the_learners_pace_where_the_learner_sets_it() -> None:
     world = World(two_tasks(60.0), "task", train_s=1.0, balance_limit=4.0)
     world.play(100.0)
     assert sum(world.made(task, 20.0) for task in ("fast", "slow")) / 80 == pytest.approx(100 / 4, rel=0.15)

@@ -65,7 +65,7 @@ def test_an_incomplete_chunk_is_reported_once_nobody_works_on_it() -> None:
     assert grants.expire(now=999) == []
 
 
-def test_without_pacing_everything_is_granted_and_nothing_is_kept() -> None:
+def test_rate_limiter_that_is_switched_off_grants_everything_and_keeps_no_grant() -> None:
     grants = pacing(capacity_chunks=1, enabled=False)
     assert all(grants.reserve(name(number), STEPS, 10 * STEPS, now=0) for number in range(5))
     assert grants.granted_chunks == 0

@@ -44,7 +44,7 @@ def test_payloads_share_a_file_until_it_is_full(log: PayloadLog) -> None:
     assert log.disk_bytes == 240
 
 
-def test_only_files_in_which_nothing_is_held_are_dead(log: PayloadLog) -> None:
+def test_payload_log_file_is_dead_once_nothing_in_it_is_held(log: PayloadLog) -> None:
     places = [put(log, 60) for _ in range(5)]
     log.release(places[2].file)
     assert log.dead() == []

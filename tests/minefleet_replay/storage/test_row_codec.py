@@ -35,7 +35,7 @@ def test_keys_sort_as_their_numbers(one: int, other: int) -> None:
     assert number_of(number_key(one)) == one
 
 
-def test_where_the_run_stands_survives_its_row() -> None:
+def test_run_state_survives_its_row() -> None:
     standing = RunState(run_id="r", epoch=3, newest_version=7, lineage=(3, 2, 7), abandoned=((2, 7),))
     assert RunState.from_row(standing.to_row()) == standing
 

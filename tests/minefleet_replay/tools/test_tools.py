@@ -189,7 +189,7 @@ def test_the_example_notebook_reads_an_export(tool: Tool, stopped_run: Any, tmp_
     assert (tmp_path / "out" / "replay.png").stat().st_size > 10_000
 
 
-def test_all_shards_are_looked_at_and_exported_together(
+def test_replay_tools_look_at_and_export_all_shards_together(
     tool: Tool, make_server: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = make_server(database_config=DatabaseConfig(num_shards=2))

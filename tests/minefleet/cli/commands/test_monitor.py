@@ -42,7 +42,7 @@ def test_targets_are_the_roles_that_serve_metrics_with_their_role_as_the_job(run
     ]
 
 
-def test_without_prometheus_monitor_says_how_to_get_it_and_leaves_the_targets(run: Run) -> None:
+def test_monitor_without_prometheus_says_how_to_install_it_and_writes_the_targets(run: Run) -> None:
     leave_card(run, "actor-1", "ROLE_ACTOR", "127.0.0.1:7")
     environment = os.environ | {"PATH": ""}
     done = subprocess.run([*MONITOR, str(run.directory)], env=environment, capture_output=True, text=True, check=False)

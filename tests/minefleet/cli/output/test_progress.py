@@ -69,7 +69,7 @@ def test_there_is_a_line_at_once_one_with_the_first_figures_and_then_one_every_f
     assert len(shown) == 4
 
 
-def test_without_a_bound_of_steps_the_iterations_are_shown_with_theirs(run: Run) -> None:
+def test_progress_line_without_a_step_bound_shows_the_bound_of_iterations(run: Run) -> None:
     config = replace(run.config, stop=StopConfig(env_steps=0))
     endless = replace(run, config=config)
     bound = f"{config.train_config.num_iterations:,}"
@@ -89,11 +89,11 @@ def test_an_achievement_of_an_earlier_launch_is_not_named_again(run: Run) -> Non
     assert "first" not in lines(run, [row(2, episode_metrics=reached)], 1.0).replace("first iteration", "")
 
 
-def test_before_the_first_episode_there_is_no_return(run: Run) -> None:
+def test_progress_line_before_the_first_episode_shows_a_dash_for_the_return(run: Run) -> None:
     assert "return -" in lines(run, [row(1, episode_return_mean=None)], 5.0)
 
 
-def test_after_one_iteration_there_is_no_rate(run: Run) -> None:
+def test_progress_line_after_one_iteration_shows_a_dash_for_the_rate(run: Run) -> None:
     assert "steps/s -" in lines(run, [row(1, sps=None)], 5.0)
 
 
@@ -144,7 +144,7 @@ def test_the_time_left_is_that_of_the_nearest_condition(run: Run, stop: StopConf
     assert time_left_s(config, deque([row(1), row(3)]), 7.0) == pytest.approx(left_s)
 
 
-def test_one_row_tells_no_speed(run: Run) -> None:
+def test_time_left_from_one_row_is_unknown(run: Run) -> None:
     assert time_left_s(run.config, deque([row(1)]), 7.0) is None
 
 

@@ -66,13 +66,13 @@ def test_a_role_that_does_not_answer_is_named(run: Run, watched: Watched) -> Non
     assert watched.said[0].startswith("no new iteration: actor-0: unreachable")
 
 
-def test_of_a_run_whose_roles_all_work_nothing_is_said(run: Run, watched: Watched) -> None:
+def test_stall_message_does_not_come_while_all_roles_run(run: Run, watched: Watched) -> None:
     with actor_up(run, RUNNING, ""):
         watched.pass_by(STALL_S)
     assert watched.said == []
 
 
-def test_while_iterations_are_finished_nobody_is_asked(run: Run, watched: Watched) -> None:
+def test_stall_message_does_not_come_while_iterations_are_finished(run: Run, watched: Watched) -> None:
     with actor_up(run, WAITING, FULL):
         for _ in range(3):
             watched.now_s += 0.9 * STALL_S

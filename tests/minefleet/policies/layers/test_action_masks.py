@@ -142,7 +142,7 @@ def test_gradients_are_finite_and_none_reaches_a_forbidden_logit(leaf: Tree, dty
             assert (part.grad[mask == 0] == 0).all()
 
 
-def test_where_nothing_is_allowed_everything_is_alike_and_finite() -> None:
+def test_head_with_a_mask_that_allows_nothing_is_uniform_and_finite() -> None:
     head = head_for(DISCRETE, 4)
     params = head.masked(head(torch.randn(ROWS, 1, FEATURES)), torch.zeros(ROWS, 1, 5))
     torch.testing.assert_close(head.entropy(params), torch.full((ROWS, 1), np.log(5), dtype=torch.float32))

@@ -43,7 +43,7 @@ def test_a_dense_layer_and_its_gradients_are_those_of_torch(sizes: tuple[int, in
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-4)
 
 
-def test_small_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_products_below_the_onednn_minimum_are_computed_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def multiply(rows: Tensor, weight: Tensor, *_: object) -> Tensor:
@@ -59,7 +59,7 @@ def test_small_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [4, 4, 5, 5]
 
 
-def test_without_the_operation_products_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_without_the_onednn_operation_equals_torch_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "MULTIPLY", None)
     own = leaves((4, 8), (6, 8), (6,))
     assert torch.equal(dense.dense(*own), nn.functional.linear(*own))

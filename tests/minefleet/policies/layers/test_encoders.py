@@ -103,7 +103,7 @@ def test_small_images_are_refused_with_the_size_that_is_needed(shape: tuple[int,
 
 
 @pytest.mark.parametrize("channels", [[32, 64], [8, 0, 8]])
-def test_other_numbers_of_convolutions_are_refused_by_key(channels: list[int]) -> None:
+def test_conv_channels_other_than_three_positive_numbers_are_refused_by_key(channels: list[int]) -> None:
     with pytest.raises(ConfigError, match=r"policy\.conv_channels must be 3 numbers >= 1, got"):
         encoder(PIXELS, PolicyConfig(conv_channels=channels))
 

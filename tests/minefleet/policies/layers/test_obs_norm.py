@@ -73,7 +73,7 @@ def test_obs_norm_gives_its_own_observations_mean_zero_and_deviation_one() -> No
     torch.testing.assert_close(out.std(0), torch.ones(3), rtol=0, atol=1e-3)
 
 
-def test_nothing_leaves_the_range_not_even_before_the_first_update_or_where_nothing_varies() -> None:
+def test_obs_norm_stays_in_range_before_the_first_update_and_where_nothing_varies() -> None:
     moments = RunningMoments((1,))
     assert moments(torch.tensor([[1e30], [-1e30], [0.5]])).flatten().tolist() == pytest.approx(
         [MAX_NORMALIZED, -MAX_NORMALIZED, 0.5]
@@ -90,7 +90,7 @@ def test_rows_that_are_not_finite_are_left_out() -> None:
     assert moments.mean.tolist() == [2.0, 3.0]
 
 
-def test_only_boxes_of_floats_are_changed_and_the_mask_is_none() -> None:
+def test_obs_norm_changes_only_float_boxes_and_no_action_mask() -> None:
     norm = ObsNorm(OBS)
     assert norm.paths == ("body/position", "body/speed")
     obs = {

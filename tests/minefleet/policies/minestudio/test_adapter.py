@@ -309,7 +309,7 @@ def test_the_value_can_be_rescaled_whatever_the_head() -> None:
         torch.testing.assert_close(value_of(policy, images(), begins()), 2 * before + 1)
 
 
-def test_no_weight_has_two_names_and_all_of_them_travel() -> None:
+def test_minestudio_adapter_state_dict_names_every_weight_exactly_once() -> None:
     policy = MinePolicyAdapter(Derived(), SCHEMA)
     pointers = [tensor.data_ptr() for tensor in policy.state_dict().values()]
     assert len(set(pointers)) == len(pointers)

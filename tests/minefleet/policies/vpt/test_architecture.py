@@ -46,7 +46,7 @@ def test_arguments_that_nothing_reads_are_ignored() -> None:
         ({"img_shape": [128, 128]}, "none of VPT's"),
     ],
 )
-def test_another_network_is_refused_by_name(change: dict[str, Any], words: str) -> None:
+def test_vpt_arguments_of_another_network_are_refused_by_name(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         from_kwargs(net_kwargs() | change, HEAD)
 

@@ -65,7 +65,7 @@ def test_an_array_with_a_value_that_has_no_finite_bfloat16_stays_exact(bits: int
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "uint16", "bool"])
-def test_no_other_dtype_is_rounded(dtype: str) -> None:
+def test_to_bfloat16_of_other_dtypes_than_float32_returns_none(dtype: str) -> None:
     assert to_bfloat16(np.ones(3, dtype)) is None
 
 
@@ -85,7 +85,7 @@ def test_shape_stays_and_byte_order_and_memory_layout_do_not_matter(
         np.testing.assert_array_equal(again, bits)
 
 
-def test_only_what_is_named_is_rounded() -> None:
+def test_as_fetched_rounds_only_the_tensors_that_are_named() -> None:
     third = np.full(2, 1 / 3, np.float32)
     fetched = as_fetched({"a": third, "b": third}, {"a", "not there"})
     assert list(fetched) == ["a", "b"]

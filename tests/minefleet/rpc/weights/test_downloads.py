@@ -18,7 +18,7 @@ def piece(digest: str, data: bytes, offset: int = 0) -> weights_pb2.TensorPiece:
     return weights_pb2.TensorPiece(digest=digest, offset=offset, data=data)
 
 
-def test_only_what_is_lacking_is_wanted_and_a_cut_tensor_goes_on_where_it_was_cut() -> None:
+def test_downloads_want_only_lacking_tensors_and_resume_a_cut_one() -> None:
     downloads = Downloads()
     manifest, parts = describe(FIRST)
     frozen, trained = (entry.digest for entry in manifest.tensors)
