@@ -26,7 +26,7 @@ def words_of(service: str) -> list[str]:
 
 
 @pytest.mark.parametrize("service", OURS)
-def test_a_services_command_line_is_one(service: str) -> None:
+def test_command_line_of_each_compose_service_parses(service: str) -> None:
     words = words_of(service)
     assert make_parser().parse_args(words).command == words[0]
 
@@ -50,7 +50,7 @@ def test_ports_are_published_on_loopback_only() -> None:
     }
 
 
-def test_the_page_asks_for_a_token_and_can_write_nothing() -> None:
+def test_watch_service_asks_for_a_token_and_mounts_read_only() -> None:
     arguments = make_parser().parse_args(words_of("watch"))
     assert (arguments.listen, arguments.token, arguments.no_browser) == ("0.0.0.0:8800", "", True)
     assert "${WATCH_TOKEN:-}" in SERVICES["watch"]["command"]

@@ -102,7 +102,7 @@ def plotted() -> set[str]:
     }
 
 
-def test_every_metric_that_is_named_is_exported() -> None:
+def test_metrics_named_by_dashboards_and_alerts_are_exported() -> None:
     exported = {name for role in ROLES for family in families(role) for name in names(family)}
     missing = {metric: place for metric, place in used().items() if metric not in exported}
     assert not missing

@@ -65,14 +65,14 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(board: dict[str, Any]) 
 
 
 @each_board
-def test_lines_of_panels_are_full(board: dict[str, Any]) -> None:
+def test_dashboard_panels_leave_no_gap_in_a_line(board: dict[str, Any]) -> None:
     """Grafana would pull panels up into the gaps."""
     taken = [cell for panel in panels(board) for cell in cells(panel)]
     assert len(taken) == COLUMNS * (1 + max(y for _, y in taken))
 
 
 @each_board
-def test_rows_ask_and_panels_answer(board: dict[str, Any]) -> None:
+def test_dashboard_rows_are_questions_and_panels_have_titles_and_descriptions(board: dict[str, Any]) -> None:
     assert board["panels"][0]["type"] == "row"
     rows = [panel for panel in panels(board) if panel["type"] == "row"]
     assert all(row["title"].endswith("?") for row in rows)

@@ -71,7 +71,7 @@ def copy_with(place: Path, file: str, old: str, new: str) -> Path:
     return place
 
 
-def test_kubernetes_overlays_are_these() -> None:
+def test_kubernetes_overlays_are_those_under_test() -> None:
     assert tuple(overlay.name for overlay in validate.overlays()) == OVERLAYS
 
 
@@ -246,7 +246,7 @@ def test_roles_listen_on_the_ports_of_their_containers(fleet: Fleet) -> None:
         assert set(places) == {(ports["grpc"], ports["metrics"])}
 
 
-def test_there_is_a_pod_for_each_shard(fleet: Fleet) -> None:
+def test_replay_has_a_pod_for_each_shard(fleet: Fleet) -> None:
     assert fleet.workload("replay")["spec"]["replicas"] == len(config_of(fleet).services.replay)
     assert "--index=1" in fleet.command("replay", POD_INDEX="1")
 
@@ -374,7 +374,7 @@ def test_ranks_are_given_the_time_to_meet() -> None:
     assert probe["periodSeconds"] * probe["failureThreshold"] > static_tcp_rendezvous._default_timeout_seconds
 
 
-def test_pods_choose_the_device_by_themselves() -> None:
+def test_pods_of_the_gpu_overlay_choose_the_device_automatically() -> None:
     config = config_of(built("gpu"))
     assert (config.train_config.device, config.rollout_config.worker_config.device) == ("auto", "auto")
 

@@ -187,7 +187,7 @@ def test_every_query_of_a_dashboard_finds_numbers(watched: Watched, name: str) -
     assert not without_numbers
 
 
-def test_every_listed_part_is_of_a_query_or_an_alert() -> None:
+def test_silent_parts_each_occur_in_a_query_or_an_alert() -> None:
     asked = [query for board in dashboards().values() for _, query in queries(board)]
     asked += [alert["expr"] for alert in alerts().values()]
     assert SILENT and [part for part in SILENT if not any(is_excused(query, [part]) for query in asked)] == []
@@ -218,7 +218,7 @@ def test_monitor_scrapes_every_role_of_a_run_and_ends_with_it_by_ctrl_c(watched:
 
 
 @pytest.mark.parametrize("name", alerts())
-def test_everything_that_an_alert_looks_at_is_there(watched: Watched, name: str) -> None:
+def test_alert_selectors_each_find_a_series_of_a_fleet(watched: Watched, name: str) -> None:
     expression = alerts()[name]["expr"]
     watched.query(expression)
     selectors = SELECTOR.findall(expression)

@@ -128,5 +128,5 @@ class Sequences(RuleBasedStateMachine):
 
 
 @EXTENTS
-def test_sequences_of_calls(extent: int) -> None:
+def test_parameters_survive_sequences_of_valid_and_almost_valid_calls(extent: int) -> None:
     fuzz_steps(extent, EXAMPLES, STEPS, Sequences)

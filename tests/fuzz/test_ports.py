@@ -153,14 +153,14 @@ NOISE = {
 
 
 @pytest.mark.parametrize("noise", NOISE)
-def test_noise_is_cut_off(port: Port, noise: str) -> None:
+def test_port_sent_noise_answers_no_success_and_lives(port: Port, noise: str) -> None:
     before = port.role.rss_bytes()
     assert b"HTTP/1.1 200" not in exchange(port.address, NOISE[noise])
     port.check(before)
 
 
 @EXTENTS
-def test_any_bytes_are_cut_off(port: Port, extent: int) -> None:
+def test_port_sent_arbitrary_bytes_lives_and_does_not_grow(port: Port, extent: int) -> None:
     before = port.role.rss_bytes()
     starts = st.sampled_from([b"", PREFACE, PREFACE + SETTINGS, HELLO[:5], HELLO[:20]])
     drawn = st.tuples(starts, st.binary(max_size=500)).map(b"".join)
@@ -169,7 +169,7 @@ def test_any_bytes_are_cut_off(port: Port, extent: int) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"PRI * HT", PREFACE + SETTINGS, HELLO[:50]], ids=["", "pri", "http2", "tls"])
-def test_connections_that_never_go_on_hold_up_nobody(port: Port, begun: bytes) -> None:
+def test_port_with_many_unfinished_connections_serves_others(port: Port, begun: bytes) -> None:
     host, _, number = port.address.rpartition(":")
     before = port.role.rss_bytes()
     with ExitStack() as stack:

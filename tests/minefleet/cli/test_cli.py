@@ -246,7 +246,7 @@ def test_a_gymnasium_id_is_a_configuration_of_every_command(cli: Cli, tmp_path: 
     refused(waiting, "another configuration: seed is 0 there and 5 here")
 
 
-def test_paths_may_have_an_equals_sign(cli: Cli, old_run: Run, tmp_path: Path) -> None:
+def test_cli_takes_paths_with_an_equals_sign_for_paths(cli: Cli, old_run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "lr=1"
     folder.mkdir()
     (folder / "my.yaml").write_text("env: {id: CartPole-v1}\nseed: 7\n")
@@ -300,7 +300,7 @@ def test_eval_of_a_directory_that_is_no_checkpoint_is_refused(cli: Cli) -> None:
     refused(cli("eval", "nowhere"), "nowhere does not exist")
 
 
-def test_help_and_version_answer(cli: Cli) -> None:
+def test_cli_help_and_version_are_printed(cli: Cli) -> None:
     assert "train" in cli("--help").stdout
     assert "--resume" in cli("train", "--help").stdout
     assert cli("--version").stdout.startswith("minefleet ")

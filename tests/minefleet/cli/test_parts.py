@@ -36,7 +36,7 @@ def give_checkpoint(run: Run) -> Path:
     return write(run.checkpoints, Checkpoint(state=state, policy=weights, optimizer={}, rng={}, run=""))
 
 
-def test_a_run_ends_with_what_the_learner_says(run: Run) -> None:
+def test_summary_of_a_run_takes_its_numbers_from_the_learners_result(run: Run) -> None:
     checkpoint = give_checkpoint(run)
     (run.directory / "result.json").write_text(json.dumps(RESULT))
     assert summarise(run, OVER) == {
@@ -51,7 +51,7 @@ def test_a_run_ends_with_what_the_learner_says(run: Run) -> None:
     }
 
 
-def test_a_run_that_was_stopped_and_has_reached_its_bound_is_over(run: Run) -> None:
+def test_summary_of_a_stopped_run_that_has_reached_its_bound_names_the_bound(run: Run) -> None:
     (run.directory / "result.json").write_text(json.dumps(RESULT | {"stopped_by": "signal"}))
     outcome = Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached="env_steps")
     assert summarise(run, outcome)["stopped_by"] == "env_steps"
@@ -84,14 +84,14 @@ def test_the_exit_code_tells_how_a_run_ended_and_stdout_holds_one_json_line(
     assert ("the reason" in errors) == (ending.stopped_by == "failure")
 
 
-def test_a_run_stands_for_its_last_checkpoint(run: Run) -> None:
+def test_find_checkpoint_of_a_run_returns_its_last_checkpoint(run: Run) -> None:
     with pytest.raises(ConfigError, match="has no checkpoint yet"):
         find_checkpoint(run.directory)
     checkpoint = give_checkpoint(run)
     assert find_checkpoint(run.directory) == find_checkpoint(checkpoint) == checkpoint
 
 
-def test_config_and_overrides_are_told_apart() -> None:
+def test_split_tells_the_config_from_overrides_and_refuses_two_configs() -> None:
     assert split(["seed=1", "cartpole", "stop.minutes=2"]) == ("cartpole", ["seed=1", "stop.minutes=2"])
     assert split(["seed=1"]) == ("", ["seed=1"])
     with pytest.raises(ConfigError, match="one CONFIG, got cartpole and pendulum"):

@@ -8,7 +8,7 @@ import pytest
 from minefleet.core.crafter_score import ACHIEVEMENTS, METRICS, score
 
 
-def test_the_score_is_its_definition_on_random_rates() -> None:
+def test_crafter_score_equals_its_definition_on_random_rates() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         rates = rng.random(22) ** 3
@@ -18,12 +18,12 @@ def test_the_score_is_its_definition_on_random_rates() -> None:
         assert score(dict(zip(METRICS, rates.tolist(), strict=True))) == pytest.approx(product ** (1 / 22) - 1)
 
 
-def test_the_score_runs_from_nothing_to_a_hundred_percent() -> None:
+def test_crafter_score_runs_from_0_to_100() -> None:
     assert score(dict.fromkeys(METRICS, 0.0)) == 0.0
     assert score(dict.fromkeys(METRICS, 1.0)) == pytest.approx(100.0)
 
 
-def test_the_achievements_are_crafters() -> None:
+def test_crafter_score_knows_crafters_achievements() -> None:
     assert set(ACHIEVEMENTS) == set(crafter.constants.achievements)
 
 

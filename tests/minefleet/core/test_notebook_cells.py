@@ -35,13 +35,13 @@ def test_a_function_comes_with_all_that_it_needs_and_nothing_else(capsys: pytest
     assert capsys.readouterr().out == ""
 
 
-def test_a_name_is_what_it_was_made_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_name_has_its_last_definition(capsys: pytest.CaptureFixture[str]) -> None:
     cells = ["x = print('once')", "x = 1", "x += 1", "def f():\n    return x", "x = 5", "def f():\n    return [x]"]
     assert result_of(cells, "f") == [5]
     assert capsys.readouterr().out == ""
 
 
-def test_a_name_that_a_block_binds_is_found() -> None:
+def test_notebook_name_that_a_block_binds_is_found() -> None:
     cells = [
         "try:\n    import nothing_like_it as math\nexcept ImportError:\n    import math",
         "f = lambda: math.sqrt(9)",
@@ -49,7 +49,7 @@ def test_a_name_that_a_block_binds_is_found() -> None:
     assert result_of(cells, "f") == 3
 
 
-def test_functions_that_need_each_other_are_found() -> None:
+def test_notebook_functions_that_call_each_other_are_found() -> None:
     cells = ["def f(n=4):\n    return n and g(n - 1)", "def g(n):\n    return n and f(n - 1)"]
     assert result_of(cells, "f") == 0
 

@@ -5,11 +5,11 @@ import pytest
 from minefleet.core.role_index import label_of, number_of, read_index
 
 
-def test_a_number_is_itself() -> None:
+def test_role_index_that_is_a_number_keeps_it() -> None:
     assert (read_index("3"), label_of("3"), number_of("3")) == ("3", "3", 3)
 
 
-def test_hosts_have_names_and_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_index_host_gives_each_host_its_name_and_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = set()
     for host in ("3f2a1b", "3f2a1c", "actor-7d9f8-x2k4p"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)

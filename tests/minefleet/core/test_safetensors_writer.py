@@ -43,7 +43,7 @@ def test_safetensors_reads_bit_for_bit_what_is_written(
         assert loaded[name].tobytes() == array.tobytes()
 
 
-def test_a_name_that_the_format_keeps_for_itself_is_refused(tmp_path: Path) -> None:
+def test_safetensors_writer_refuses_a_reserved_name(tmp_path: Path) -> None:
     array = np.zeros(1, np.float32)
     with pytest.raises(ValueError, match=METADATA):
         write_tensors(tmp_path / "file", [row_of(METADATA, array)], {METADATA: array}.__getitem__)

@@ -14,7 +14,7 @@ SCHEMA = Schema(
 )
 
 
-def test_plain_data_reads_back_equal() -> None:
+def test_schema_reads_back_equal_from_plain_data() -> None:
     assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
 
 
@@ -31,7 +31,7 @@ def test_pixels_are_bytes_of_three_dimensions() -> None:
     assert not SCHEMA.obs["inner"]["speed"].is_pixels
 
 
-def test_zeros_have_the_leading_shape_and_dtype() -> None:
+def test_zeros_of_a_schema_have_the_leading_shape_and_dtype() -> None:
     arrays = zeros(SCHEMA.obs, 4, 2)
     assert arrays["image"].shape == (4, 2, 64, 64, 3)
     assert arrays["image"].dtype == np.uint8

@@ -10,7 +10,7 @@ from minefleet.core.user_code import load, reference_of
 from minefleet.rpc.codec import encode
 
 
-def test_a_function_is_found_in_a_module() -> None:
+def test_load_of_a_reference_finds_a_function_of_a_module() -> None:
     assert load("math:sqrt")(9) == 3
 
 
@@ -29,7 +29,7 @@ def test_a_function_is_found_in_a_file_with_its_neighbours(tmp_path: Path) -> No
         ("nowhere/at_all.py:f", "no file"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_what_is_missing(reference: str, message: str) -> None:
+def test_load_of_a_reference_that_leads_nowhere_says_what_is_missing(reference: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(reference)
 
@@ -98,7 +98,7 @@ def test_user_code_that_no_other_process_can_import_is_refused() -> None:
             reference_of(function)
 
 
-def test_a_function_that_was_typed_in_is_refused() -> None:
+def test_reference_of_a_function_that_lies_in_no_file_is_refused() -> None:
     text = "from minefleet.core.user_code import reference_of\ndef make():\n    pass\nreference_of(make)\n"
     done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, check=False)
     assert "make was typed in and lies in no file" in done.stderr

@@ -45,7 +45,7 @@ def test_episodes_last_from_one_step_to_twice_the_limit_and_the_limit_on_average
     assert np.mean(lengths) == pytest.approx(6, rel=0.05)
 
 
-def test_the_cell_moves_round_the_ring() -> None:
+def test_corridor_step_moves_the_cell_round_the_ring() -> None:
     env = Corridor(length=3, limit=50)
     obs, _ = env.reset(seed=1)
     start = int(obs.argmax())
@@ -66,6 +66,6 @@ def test_the_share_of_forward_steps_is_reported_at_the_end() -> None:
     assert infos[-1] == {"metrics": {"forward": np.mean(actions)}}
 
 
-def test_an_impossible_size_is_refused() -> None:
+def test_corridor_of_an_impossible_size_is_refused() -> None:
     with pytest.raises(ValueError, match="length and limit must be >= 1, got 8 and 0"):
         Corridor(limit=0)

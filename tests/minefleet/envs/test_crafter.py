@@ -103,7 +103,7 @@ def test_the_time_limit_truncates_and_does_not_terminate() -> None:
     env.close()
 
 
-def test_closing_ends_the_thread() -> None:
+def test_crafter_close_ends_its_thread() -> None:
     env = Crafter()
     env.reset(seed=0)
     assert any(thread.name.startswith("crafter-world") for thread in threading.enumerate())

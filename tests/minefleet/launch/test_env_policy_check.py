@@ -61,7 +61,7 @@ def of_bfloat16(schema):
 """
 
 
-def test_the_spaces_and_the_architecture_are_found_out() -> None:
+def test_env_policy_check_finds_the_spaces_and_the_architecture() -> None:
     found = check_env_and_policy(load("cartpole"))
     assert isinstance(found.schema.obs, Leaf) and found.schema.obs.shape == (4,)
     assert find(load("cartpole")) == found
@@ -207,6 +207,6 @@ def test_env_policy_check_names_a_missing_device_before_the_environment_fails() 
         check_env_and_policy(load("cartpole", ["train_config.device=gpu", "env.id=CartPole-v99"]))
 
 
-def test_the_environment_alone_is_looked_at_whatever_the_policy() -> None:
+def test_describe_environment_does_not_make_the_policy() -> None:
     config = load("cartpole", ["policy.generator=nowhere:nothing"])
     assert Schema.from_dict(describe_environment(config)["schema"]) == check_env_and_policy(load("cartpole")).schema

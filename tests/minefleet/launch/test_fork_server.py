@@ -107,7 +107,7 @@ sys.stdin.read()
         os.close(handle)
 
 
-def test_a_question_is_answered_by_a_forked_process(server: ForkServer) -> None:
+def test_ask_with_the_fork_server_is_answered_by_a_forked_process(server: ForkServer) -> None:
     processes = []
 
     def start(*arguments: Any, **options: Any) -> Process:

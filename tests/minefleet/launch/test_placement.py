@@ -54,7 +54,7 @@ def test_placement_fills_no_gpu_beyond_its_room_without_a_note(config: FleetConf
 
 
 @given(CONFIGS, MACHINES)
-def test_an_actors_cores_are_no_other_roles(config: FleetConfig, on: Machine) -> None:
+def test_placement_shares_no_core_of_an_actor_with_another_role(config: FleetConfig, on: Machine) -> None:
     placed = place(config, on)
     sets = [process.cores for process in (*placed.learners, *placed.actors)]
     if any(sets):
@@ -87,7 +87,7 @@ def test_placement_gives_the_cores_that_are_asked_for_or_refuses(config: FleetCo
         (1, 2, 0, 2, ("0", ["", ""])),
     ],
 )
-def test_the_learner_comes_first_and_shares_are_packed(
+def test_placement_gives_gpus_to_the_learner_first_and_packs_shares(
     learner: float, actors: int, share: float, gpus: int, expected: tuple[str, list[str]]
 ) -> None:
     placed = place(config_of(learner, actors, share), machine(gpus=gpus))
@@ -138,7 +138,7 @@ def test_placement_pins_computing_processes_where_there_is_exactly_one_core_for_
         assert not any(one.cores for one in (*other.learners, *other.actors))
 
 
-def test_a_process_is_told_what_it_may_see() -> None:
+def test_placement_variables_name_the_gpus_and_cores_of_a_process() -> None:
     here = ProcessPlacement(gpus=("3", "MIG-7"), cores=(2,), all_cores=(0, 2))
     assert here.variables == {"CUDA_VISIBLE_DEVICES": "3,MIG-7", ALL_CORES: "0,2"}
 
@@ -151,7 +151,7 @@ def test_shards_and_threads_of_the_learner_are_counted_among_the_rest() -> None:
 
 
 @pytest.mark.parametrize("config", [TrainConfig, RolloutConfig])
-def test_more_than_one_gpu_is_a_whole_number_of_them(config: type[TrainConfig] | type[RolloutConfig]) -> None:
+def test_num_gpus_per_worker_above_one_must_be_whole(config: type[TrainConfig] | type[RolloutConfig]) -> None:
     with pytest.raises(ConfigError, match=r"num_gpus_per_worker must be a whole number or at most 1, got 1\.5"):
         config(num_gpus_per_worker=1.5)
 

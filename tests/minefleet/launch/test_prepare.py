@@ -37,7 +37,7 @@ def give_checkpoint(run: Run, run_id: str) -> Path:
     return write(run.checkpoints, Checkpoint(state=state, policy=weights, optimizer={}, rng={}, run=""))
 
 
-def test_an_empty_directory_is_vacant(run: Run) -> None:
+def test_check_vacant_accepts_a_missing_or_empty_directory(run: Run) -> None:
     check_vacant(run)
     run.directory.mkdir()
     check_vacant(run)

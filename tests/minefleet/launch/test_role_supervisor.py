@@ -114,7 +114,7 @@ def test_role_with_a_placement_runs_on_its_cores_and_sees_its_gpus(tmp_path: Pat
     assert (tmp_path / "log").read_text() == f"5 {{{core}}}\n"
 
 
-def test_a_long_life_forgives_the_fast_deaths_before_it(tmp_path: Path) -> None:
+def test_role_process_that_lives_long_forgets_its_fast_deaths(tmp_path: Path) -> None:
     now = [0.0]
     child = RoleProcess("actor", [sys.executable, "-c", ""], tmp_path / "log", clock=lambda: now[0])
     for lived_s in (1.0, 1.0, 1000.0):
@@ -215,7 +215,9 @@ def test_role_process_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None
     assert ended
 
 
-def test_roles_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_process_has_one_thread_unless_the_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
     code = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'])"

@@ -27,7 +27,7 @@ SECONDS = st.floats(0.0, 1e6)
         ({"environment": 0.7, "grant": 0.3}, {"training": 0.3, "fragments": 0.7}, "environment"),
     ],
 )
-def test_the_loop_that_waits_less_holds_the_run_up_by_what_it_does_most(
+def test_bottleneck_is_the_longest_stage_of_the_loop_that_waits_less(
     slots: dict[str, float], loop: dict[str, float], stage: str
 ) -> None:
     found = find(slots, loop)
@@ -68,7 +68,7 @@ def test_a_stage_that_takes_no_time_never_holds_the_run_up(slots: dict[str, floa
 
 
 @pytest.mark.parametrize("sentence", SENTENCES.values())
-def test_every_sentence_names_keys_that_there_are(sentence: str) -> None:
+def test_bottleneck_sentences_name_existing_keys(sentence: str) -> None:
     keys = re.findall(r"\w+_config(?:\.\w+)+|rollout_config\.\w+", sentence)
     assert keys
     for key in keys:

@@ -78,7 +78,7 @@ def test_torn_line_is_ignored_and_does_not_spoil_the_next_one(tmp_path: Path) ->
     assert [line["name"] for line in read_journal(tmp_path)] == ["actor-0", "actor-1", "actor-2"]
 
 
-def test_garbage_is_left_out(tmp_path: Path) -> None:
+def test_read_journal_leaves_out_garbage(tmp_path: Path) -> None:
     garbage = [b"\xff\xfe\0", b"[1]", b"null", b'"x"', b"[" * 99999, b"9" * 9999, b"{", b"", b'{"event": 1}', b"{}"]
     (tmp_path / "journal.jsonl").write_bytes(b"\n".join(garbage) + b"\n")
     assert read_journal(tmp_path) == [{"event": 1}]
@@ -94,7 +94,7 @@ def test_journal_that_cannot_be_written_stops_nobody(tmp_path: Path, target: str
     assert read_journal(tmp_path) == []
 
 
-def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
+def test_journal_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from minefleet.monitoring.journal import record_restart;"
         "[record_restart(Path(sys.argv[1]), sys.argv[2], 'x' * 1000) for _ in range(200)]"

@@ -23,7 +23,7 @@ def write_rows(run: Run, count: int) -> None:
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"env_st')
 
 
-def test_the_curve_is_a_picture_and_nothing_else_is_left(run: Run) -> None:
+def test_draw_writes_the_curve_as_a_picture_and_no_other_file(run: Run) -> None:
     write_rows(run, 50)
     before = set(run.directory.iterdir())
     place = draw(run)

@@ -57,7 +57,7 @@ def shown(run: Run) -> str:
     return captured.get()
 
 
-def test_every_role_that_is_up_is_asked(run: Run) -> None:
+def test_status_shows_what_each_running_role_answers(run: Run) -> None:
     with replay_up(run) as context:
         context.status.set_run("run-7")
         context.status.set_state(status_service_pb2.STATE_PAUSED, "no room")
@@ -115,13 +115,13 @@ def test_status_shows_numbers_in_one_order_and_in_units_that_people_read(run: Ru
             assert line in shown(run)
 
 
-def test_a_role_without_a_port_is_starting(run: Run) -> None:
+def test_status_of_a_role_without_a_port_is_starting(run: Run) -> None:
     RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0").announce("")
     (role,) = read_status(run.directory).roles
     assert (role.name, role.state) == ("actor-0", "starting")
 
 
-def test_the_newest_numbers_are_shown(run: Run) -> None:
+def test_status_shows_the_last_row_of_metrics(run: Run) -> None:
     run.metrics.write_text(json.dumps({**ROW, "iteration": 2}) + "\n" + json.dumps(ROW) + "\n")
     with replay_up(run):
         text = shown(run)

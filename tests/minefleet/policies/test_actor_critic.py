@@ -47,7 +47,7 @@ KINDS = {"plain": config(), "gru": config(gru_size=8), "separate": config(separa
 
 @pytest.mark.parametrize("policy_config", KINDS.values(), ids=KINDS.keys())
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS.keys())
-def test_a_chunk_equals_its_steps_one_by_one_on_every_schema(schema: Schema, policy_config: PolicyConfig) -> None:
+def test_actor_critic_over_a_sequence_equals_its_steps_one_by_one(schema: Schema, policy_config: PolicyConfig) -> None:
     torch.manual_seed(0)
     policy = build(policy_config, schema)
     obs, first = inputs(schema, 3, 6)
@@ -66,7 +66,7 @@ def test_a_chunk_equals_its_steps_one_by_one_on_every_schema(schema: Schema, pol
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS.keys())
-def test_every_parameter_has_a_gradient(schema: Schema) -> None:
+def test_actor_critic_parameters_all_have_a_gradient(schema: Schema) -> None:
     policy = build(config(gru_size=8), schema)
     obs, first = inputs(schema, 2, 3)
     output, _ = policy(obs, policy.initial_state(2), first)
@@ -82,7 +82,7 @@ def test_actor_critic_without_recurrence_has_an_empty_state() -> None:
     assert policy(obs, {}, first)[1] == {}
 
 
-def test_the_initial_state_is_what_first_resets_to() -> None:
+def test_actor_critic_first_resets_to_the_initial_state() -> None:
     policy = build(config(gru_size=8), SCHEMAS["vector"])
     obs, _ = inputs(SCHEMAS["vector"], 2, 3)
     first = torch.zeros(2, 3, dtype=torch.bool)
@@ -105,7 +105,7 @@ def test_a_separate_value_trunk_with_memory_is_refused_by_key() -> None:
         build(config(gru_size=8, separate=True), SCHEMAS["vector"])
 
 
-def test_a_zeroed_value_head_predicts_zero() -> None:
+def test_actor_critic_with_a_zeroed_value_head_predicts_zero() -> None:
     policy = build(config(), SCHEMAS["vector"])
     zero_value_head(policy)
     obs, first = inputs(SCHEMAS["vector"], 2, 3)
@@ -123,7 +123,7 @@ class Custom(ActorCritic):
         return torch.as_tensor(self.net(obs))
 
 
-def test_a_policy_of_ones_own_needs_only_encode() -> None:
+def test_actor_critic_subclass_needs_only_encode() -> None:
     policy = Custom(SCHEMAS["vector"])
     obs, first = inputs(SCHEMAS["vector"], 2, 3)
     output, _ = policy(obs, policy.initial_state(2), first)
@@ -142,7 +142,7 @@ def mean_reward(policy: Policy, obs: Tensor, first: Tensor) -> float:
     return float((action == obs.argmax(-1)).float().mean())
 
 
-def test_ppo_steps_solve_a_contextual_bandit() -> None:
+def test_actor_critic_solves_a_contextual_bandit_by_ppo_steps() -> None:
     torch.manual_seed(0)
     schema = Schema(obs=VECTOR, action=Leaf(kind="discrete", shape=(), dtype="int64", categories=(4,)))
     policy = build(PolicyConfig(hidden_size=32, hidden_layers=1), schema)

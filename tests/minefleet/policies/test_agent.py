@@ -98,7 +98,7 @@ def test_an_agent_in_a_loop_does_what_the_space_and_the_mask_allow(run: Run, gre
             obs = env.reset()[0]
 
 
-def test_memory_is_kept_until_an_agent_is_reset(run: Run) -> None:
+def test_agent_keeps_its_memory_until_it_is_reset(run: Run) -> None:
     agent, obs = minefleet.load(run.directory), obs_of(1)
     first, second = agent.act(obs), agent.act(obs)
     assert not same(first, second)
@@ -107,13 +107,13 @@ def test_memory_is_kept_until_an_agent_is_reset(run: Run) -> None:
     assert same(agent.act(obs), first)
 
 
-def test_samples_are_those_of_the_seed(run: Run) -> None:
+def test_agent_samples_are_those_of_its_seed(run: Run) -> None:
     one, other, third = (minefleet.load(run.directory, seed=seed) for seed in (1, 1, 2))
     drawn = [[agent.act(obs_of(1), greedy=False)[1] for _ in range(5)] for agent in (one, other, third)]
     assert same(drawn[0], drawn[1]) and not same(drawn[0], drawn[2])
 
 
-def test_an_action_is_no_view_of_a_later_one(run: Run) -> None:
+def test_agent_action_is_not_overwritten_by_a_later_one(run: Run) -> None:
     agent = minefleet.load(run.directory)
     action = agent.act(obs_of(1))
     kept = action[1].copy()
@@ -169,7 +169,7 @@ def test_an_observation_that_does_not_fit_is_named(run: Run) -> None:
         agent.act({"place": np.zeros(3, np.float32)})
 
 
-def test_the_environment_of_a_run_comes_in_its_wrappers(tmp_path: Path) -> None:
+def test_agent_make_env_returns_the_runs_environment_in_its_wrappers(tmp_path: Path) -> None:
     env = EnvConfig(id="CartPole-v1")
     config = FleetConfig(env=replace(env, wrappers=replace(env.wrappers, frame_stack=3)))
     found = find(config)
@@ -193,7 +193,7 @@ def test_an_environment_of_another_interpreter_is_refused_unless_there_is_one(ru
     assert minefleet.load(tmp_path, Logging()).act(obs_of(1))
 
 
-def test_a_policy_is_read_while_the_learner_replaces_its_checkpoints(run: Run, tmp_path: Path) -> None:
+def test_load_reads_a_policy_while_the_learner_replaces_its_checkpoints(run: Run, tmp_path: Path) -> None:
     weights, over = read_trained(run.directory)[2], threading.Event()
     running = replace(run, directory=tmp_path)
     running.write()

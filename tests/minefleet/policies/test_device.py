@@ -7,7 +7,7 @@ from minefleet.policies.device import choose_device
 COUNT = torch.cuda.device_count()
 
 
-def test_auto_takes_what_there_is() -> None:
+def test_choose_device_auto_takes_cuda_if_available() -> None:
     assert choose_device("auto", "key").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 

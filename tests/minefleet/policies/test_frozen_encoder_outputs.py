@@ -197,7 +197,7 @@ def test_neither_pictures_nor_unread_outputs_are_stored_and_numbers_are() -> Non
     }
 
 
-def test_gradients_are_those_of_a_pass_over_pictures() -> None:
+def test_frozen_encoder_outputs_give_the_gradients_of_a_pass_over_pictures() -> None:
     policy, plain, obs = frozen(made()), made(), observed(2, 4)
     for module, seen in ((policy, stored(policy, obs)), (plain, obs)):
         output, _ = module(seen, {}, torch.zeros(2, 4, dtype=torch.bool))
@@ -208,7 +208,7 @@ def test_gradients_are_those_of_a_pass_over_pictures() -> None:
             torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_a_copy_has_an_encoder_of_its_own() -> None:
+def test_copy_of_a_policy_has_its_own_frozen_encoder() -> None:
     policy, obs = frozen(made()), observed(2, 4)
     twin = copy.deepcopy(policy)
     kept, outcome = stored(policy, obs), said(policy, obs)
@@ -239,7 +239,7 @@ def test_a_picture_that_is_read_elsewhere_is_stored_also_where_its_weights_begin
         (Sums(), "encoder.vit", r"of 3 steps of 2 environments it returns \[1, 4, 4, 3\]"),
     ],
 )
-def test_a_part_that_cannot_stand_for_pictures_is_refused(encoder: nn.Module, name: str, why: str) -> None:
+def test_frozen_encoder_that_cannot_stand_for_pictures_is_refused(encoder: nn.Module, name: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as error:
         frozen(made(encoder), name)
     assert f"policy.{KEY}={name}:" in str(error.value)
@@ -290,14 +290,14 @@ def test_a_policy_of_minestudio_says_the_same_also_where_episodes_begin(cls: typ
     assert_alike(said(policy, kept, first), said(adapted(cls(), IMAGES), obs, first))
 
 
-def test_each_row_keeps_its_own_outputs_where_texts_part_a_call() -> None:
+def test_frozen_encoder_outputs_stay_with_their_row_where_texts_split_a_call() -> None:
     policy, obs = frozen(adapted(SeeingGuided(), TEXTS), "backbone", TEXTS), observed(3, 4, IMAGES)
     obs["say"] = torch.zeros(3, 4, 4, dtype=torch.uint8)
     obs["say"][1, :, :2] = obs["say"][:, 3, :3] = ord("a")
     assert_alike(said(policy, stored(policy, obs)), said(adapted(SeeingGuided(), TEXTS), obs))
 
 
-def test_steps_in_another_order_are_refused() -> None:
+def test_frozen_encoder_whose_outputs_change_the_order_of_steps_is_refused() -> None:
     with pytest.raises(ConfigError, match="with its outputs of single steps"):
         frozen(adapted(Swapped(), IMAGES), "backbone", IMAGES)
 
@@ -306,7 +306,7 @@ def generator(schema: Schema) -> ActorCritic:
     return ActorCritic(schema, Views(), features=8)
 
 
-def test_the_key_asks_for_it() -> None:
+def test_frozen_encoder_key_switches_stored_outputs_on() -> None:
     reference = f"{__file__}:generator"
     assert build(PolicyConfig(generator=reference), SCHEMA).frozen_encoder is None
     assert build(PolicyConfig(generator=reference, frozen_encoder="encoder.vit"), SCHEMA).frozen_encoder is not None
@@ -316,7 +316,7 @@ def test_the_key_asks_for_it() -> None:
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_policy_takes_and_gives_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_policy_takes_and_returns_frozen_encoder_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Vit, "forward", lambda self, pictures: [self.layer(pictures)] * 2)
     policy, obs = frozen(made(gru_size=4)), observed(3, 4)
     assert policy.frozen_encoder is not None

@@ -17,7 +17,7 @@ LEAVES = {
 }
 
 
-def test_values_are_within_bounds_and_integers_reach_both() -> None:
+def test_random_observation_is_within_bounds_and_its_integers_reach_both() -> None:
     obs = random_observation(Schema(obs=LEAVES, action={}), torch.Generator().manual_seed(0))
     assert {key: tuple(values.shape) for key, values in obs.items()} == {
         key: (BATCH, STEPS, *leaf.shape) for key, leaf in LEAVES.items()

@@ -48,7 +48,7 @@ def test_weights_and_normaliser_survive_the_round_trip_through_read_only_arrays(
     assert target.value_norm.std == source.value_norm.std
 
 
-def test_copies_do_not_follow_the_policy() -> None:
+def test_to_numpy_copies_do_not_follow_the_policy() -> None:
     source = policy(0)
     weights = to_numpy(source)
     before = copy.deepcopy(weights)
@@ -58,12 +58,12 @@ def test_copies_do_not_follow_the_policy() -> None:
     assert all(np.array_equal(weights[name], before[name]) for name in weights)
 
 
-def test_arrays_are_contiguous_and_float() -> None:
+def test_to_numpy_arrays_are_contiguous_and_float() -> None:
     assert all(array.flags.c_contiguous for array in to_numpy(policy(0)).values())
     assert {array.dtype.name for array in to_numpy(policy(0)).values()} == {"float32", "float64"}
 
 
-def test_the_fingerprint_depends_on_the_architecture_alone() -> None:
+def test_architecture_fingerprint_depends_on_the_architecture_alone() -> None:
     ours = architecture_fingerprint(architecture(policy(0)))
     assert ours == architecture_fingerprint(architecture(policy(1)))
     assert ours != architecture_fingerprint(architecture(policy(0, hidden_size=9)))
@@ -71,12 +71,12 @@ def test_the_fingerprint_depends_on_the_architecture_alone() -> None:
     assert ours != architecture_fingerprint(reordered)
 
 
-def test_the_fingerprint_is_the_one_that_travels_with_the_weights() -> None:
+def test_architecture_fingerprint_is_the_one_that_travels_with_the_weights() -> None:
     manifest, _ = describe(to_numpy(policy(0)))
     assert manifest.architecture_fingerprint == architecture_fingerprint(architecture(policy(0)))
 
 
-def test_differences_name_each_tensor_and_what_it_is_on_both_sides() -> None:
+def test_architecture_differences_name_each_tensor_and_both_sides() -> None:
     ours = {"a": ("float32", (2, 3)), "b": ("float32", (2,))}
     theirs = {"a": ("float32", (2, 4)), "c": ("float64", ())}
     assert differences(ours, theirs) == (
@@ -112,7 +112,7 @@ def test_float32_parameters_are_rounded_and_buffers_never() -> None:
     assert architecture(source).keys() - parameters >= {"table", "value_norm.mean"}
 
 
-def test_weights_that_a_policy_calls_exact_are_not_rounded_under_any_name() -> None:
+def test_exact_tensors_of_a_policy_are_not_rounded_under_any_name() -> None:
     source = policy(0)
     everything = rounded_tensors(source, "bfloat16")
     source.register_parameter("alias", source.get_parameter("value_head.weight"))
@@ -121,7 +121,7 @@ def test_weights_that_a_policy_calls_exact_are_not_rounded_under_any_name() -> N
     assert rounded_tensors(source, "bfloat16") == everything - {"value_head.weight"}
 
 
-def test_a_policy_that_cannot_travel_is_refused_naming_the_tensor() -> None:
+def test_check_state_refuses_a_policy_that_cannot_travel_naming_the_tensor() -> None:
     source = policy(0)
     source.exact_tensors = ("value_haed.weight",)
     with pytest.raises(ConfigError, match=r"exact_tensors names 'value_haed\.weight', which the policy's state lacks"):

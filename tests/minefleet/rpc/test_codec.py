@@ -88,7 +88,7 @@ def test_durations_of_nothing_or_of_other_steps_are_refused(duration: "np.ndarra
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "f2", "f8"])
-def test_every_dtype_survives(dtype: str) -> None:
+def test_codec_keeps_every_dtype(dtype: str) -> None:
     fragment = make_fragment(obs=np.arange(5).astype(dtype))
     assert_equal(decode(*packed(fragment)), fragment)
 
@@ -107,7 +107,7 @@ def test_a_fragment_without_recurrence_or_cuts_survives() -> None:
     assert_equal(decode(*packed(plain)), plain)
 
 
-def test_the_header_says_what_replay_needs() -> None:
+def test_fragment_header_says_what_replay_needs() -> None:
     fragment = make_fragment()
     header, payload = packed(fragment)
     assert header.length == 5
@@ -118,7 +118,7 @@ def test_the_header_says_what_replay_needs() -> None:
 
 
 @given(position=st.integers(min_value=0), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_noticed(position: int, bit: int) -> None:
+def test_decode_of_a_flipped_bit_is_corrupt(position: int, bit: int) -> None:
     header, payload = packed(make_fragment())
     broken = bytearray(payload)
     broken[position % len(broken)] ^= 1 << bit
@@ -126,7 +126,7 @@ def test_a_flipped_bit_is_noticed(position: int, bit: int) -> None:
         decode(header, bytes(broken))
 
 
-def test_a_short_payload_is_noticed() -> None:
+def test_decode_of_a_short_payload_is_corrupt() -> None:
     header, payload = packed(make_fragment())
     with pytest.raises(CorruptError):
         decode(header, payload[:-1])
@@ -167,7 +167,7 @@ def test_a_bomb_that_unpacks_to_more_than_it_says_is_refused() -> None:
         decode(header, payload)
 
 
-def test_objects_have_no_wire_type() -> None:
+def test_codec_refuses_arrays_of_objects() -> None:
     with pytest.raises(RejectedError, match="no wire type"):
         packed(make_fragment(obs=np.array([None] * 5)))
 
@@ -243,7 +243,7 @@ def test_a_state_that_no_bfloat16_can_say_travels_as_it_is() -> None:
         (4, "halving", tensor_pb2.CODEC_ZSTD),
     ],
 )
-def test_halving_leaves_what_zstd_does_not_halve(values: int, compression: str, codec: int) -> None:
+def test_codec_with_halving_leaves_unpacked_what_zstd_does_not_halve(values: int, compression: str, codec: int) -> None:
     obs = np.random.default_rng(0).integers(values, size=(5, 64, 64, 6), dtype=np.uint8)
     fragment = make_fragment(obs=obs)
     header, payload = packed(fragment, compression)

@@ -20,12 +20,12 @@ class Refusal(grpc.RpcError):
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-def test_every_status_becomes_an_error_of_ours_with_its_words(code: grpc.StatusCode) -> None:
+def test_translated_turns_every_status_into_an_error_of_ours_with_its_words(code: grpc.StatusCode) -> None:
     with pytest.raises(FleetError, match="the details"), translated():
         raise Refusal(code, "the details")
 
 
-def test_a_status_without_words_is_named() -> None:
+def test_translated_names_a_status_without_words() -> None:
     with pytest.raises(UnavailableError, match="UNAVAILABLE"), translated():
         raise Refusal(grpc.StatusCode.UNAVAILABLE, "")
 
@@ -36,6 +36,6 @@ def test_overloaded_error_without_a_hint_says_to_retry_after_a_second() -> None:
     assert caught.value.retry_after_s == 1.0
 
 
-def test_errors_of_ours_pass_untranslated() -> None:
+def test_translated_passes_errors_of_ours() -> None:
     with pytest.raises(ConfigError, match="as it was"), translated():
         raise ConfigError("as it was")

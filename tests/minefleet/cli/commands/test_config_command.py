@@ -27,7 +27,7 @@ def test_a_difference_names_its_source_and_the_default(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("config", ["cartpole", "crafter", "CartPole-v1"])
-def test_a_difference_that_stands_on_a_kind_of_task_is_a_configuration_that_says_the_same(
+def test_config_diff_loads_as_the_configuration_that_it_was_made_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
     overrides = [
@@ -71,6 +71,8 @@ def test_a_word_that_is_no_key_finds_the_keys_that_speak_of_it(capsys: pytest.Ca
         (("show",), "give a CONFIG"),
     ],
 )
-def test_a_mistake_is_answered(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str) -> None:
+def test_config_command_with_a_mistake_exits_2_and_names_it(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
     assert main(["config", *arguments]) == 2
     assert message in capsys.readouterr().err

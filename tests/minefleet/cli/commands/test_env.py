@@ -92,7 +92,7 @@ def test_an_environment_that_works_is_played_and_measured(cli: Cli, how: list[st
 
 
 @pytest.mark.parametrize("how", [[], ["--inline"]])
-def test_failures_are_counted_and_shown_whole(cli: Cli, how: list[str]) -> None:
+def test_env_command_counts_failures_and_shows_the_first_traceback(cli: Cli, how: list[str]) -> None:
     played = cli("env", "mine.yaml", "env.kwargs={faulty: true}", "--steps", "30", *how)
     assert played.returncode == 1
     assert "failures     4: exception 4" in played.stdout

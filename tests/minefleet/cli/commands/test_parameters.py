@@ -22,7 +22,9 @@ import pytest
         (["show"], "invalid choice: 'show'"),
     ],
 )
-def test_a_mistake_is_answered_with_what_is_wrong(tmp_path: Path, arguments: list[str], part: str) -> None:
+def test_parameters_command_with_a_mistake_exits_2_and_names_it(
+    tmp_path: Path, arguments: list[str], part: str
+) -> None:
     command = [sys.executable, "-m", "minefleet", "parameters", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -30,7 +32,7 @@ def test_a_mistake_is_answered_with_what_is_wrong(tmp_path: Path, arguments: lis
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_names_every_action() -> None:
+def test_help_of_parameters_names_every_action() -> None:
     command = [sys.executable, "-m", "minefleet", "parameters", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert all(action in text for action in ("list", "pin", "unpin", "export"))

@@ -39,14 +39,14 @@ def shown(action: str, **shard: Any) -> str:
         (["why-dropped", "--limit", "0"], "must be >= 1"),
     ],
 )
-def test_a_mistake_is_answered_with_what_is_wrong(tmp_path: Path, arguments: list[str], part: str) -> None:
+def test_replay_command_with_a_mistake_exits_2_and_names_it(tmp_path: Path, arguments: list[str], part: str) -> None:
     command = [sys.executable, "-m", "minefleet", "replay", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr and "Traceback" not in done.stderr
 
 
-def test_help_names_every_action() -> None:
+def test_help_of_replay_names_every_action() -> None:
     command = [sys.executable, "-m", "minefleet", "replay", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert all(action in text for action in RENDER)

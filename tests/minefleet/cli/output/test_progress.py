@@ -61,7 +61,7 @@ def lines(
     return output.getvalue()
 
 
-def test_there_is_a_line_at_once_one_with_the_first_figures_and_then_one_every_few_seconds(run: Run) -> None:
+def test_progress_prints_a_line_at_once_then_with_the_first_figures_then_every_few_seconds(run: Run) -> None:
     shown = lines(run, [row(n) for n in range(1, 11)], 1.0).splitlines()
     assert shown[0] == "[0:00]  up replay  waiting for the first iteration"
     assert shown[1].startswith("[0:01]  env steps 100 of 10,000  steps/s 50  return 21.50  version 2  staleness 0.25")
@@ -103,7 +103,7 @@ def test_failures_are_shown_once_there_are_any(run: Run) -> None:
     assert "failures 1,200 (cut 3%)" in lines(run, [failing], 5.0)
 
 
-def test_a_terminal_shows_a_view_of_everything(run: Run) -> None:
+def test_progress_in_a_terminal_shows_every_figure(run: Run) -> None:
     view = lines(run, [row(1), row(2)], 1.0, terminal=True)
     assert all(word in view for word in ("env steps", "steps/s", "return", "version", "staleness", "left", "learner"))
 
@@ -139,7 +139,7 @@ def test_sparkline_scales_from_least_to_most_and_takes_means_of_neighbours() -> 
         (StopConfig(env_steps=100), 0.0),
     ],
 )
-def test_the_time_left_is_that_of_the_nearest_condition(run: Run, stop: StopConfig, left_s: float) -> None:
+def test_time_left_is_that_of_the_nearest_stop_condition(run: Run, stop: StopConfig, left_s: float) -> None:
     config = replace(run.config, stop=stop)
     assert time_left_s(config, deque([row(1), row(3)]), 7.0) == pytest.approx(left_s)
 
@@ -148,7 +148,7 @@ def test_time_left_from_one_row_is_unknown(run: Run) -> None:
     assert time_left_s(run.config, deque([row(1)]), 7.0) is None
 
 
-def test_the_fraction_is_that_of_the_nearest_condition(run: Run) -> None:
+def test_fraction_done_is_that_of_the_nearest_stop_condition(run: Run) -> None:
     assert fraction_done(run.config, row(50), 7.0) == pytest.approx(0.5)
     assert fraction_done(run.config, row(200), 7.0) == 1.0
 

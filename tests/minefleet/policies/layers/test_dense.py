@@ -65,7 +65,7 @@ def test_dense_without_the_onednn_operation_equals_torch_linear(monkeypatch: pyt
     assert torch.equal(dense.dense(*own), nn.functional.linear(*own))
 
 
-def test_time_and_strides_make_no_difference() -> None:
+def test_dense_of_strided_values_and_weights_equals_torch_linear() -> None:
     values, weight, bias = leaves((5, 3, 8), (8, 6), (6,))
     strided = values.transpose(0, 1)
     torch.testing.assert_close(
@@ -80,13 +80,13 @@ def test_dense_layer_without_gradients_computes_the_same() -> None:
         assert torch.equal(dense.dense(*own), wanted)
 
 
-def test_a_gradient_that_nobody_wants_is_not_computed() -> None:
+def test_dense_computes_no_gradient_of_detached_values() -> None:
     values, weight, bias = leaves((4, 8), (6, 8), (6,))
     dense.dense(values.detach(), weight, bias).sum().backward()  # type: ignore[no-untyped-call]
     assert values.grad is None and weight.grad is not None and bias.grad is not None
 
 
-def test_rounded_and_exact_products_are_torchs() -> None:
+def test_dense_of_other_dtypes_than_float32_is_left_to_torch() -> None:
     (values,) = leaves((4, 8))
     assert not dense.is_plain(values.double())
     assert not dense.is_plain(values.half())
@@ -95,7 +95,7 @@ def test_rounded_and_exact_products_are_torchs() -> None:
         assert Dense(8, 6)(values).dtype == torch.bfloat16
 
 
-def test_the_layer_has_the_parameters_of_torchs() -> None:
+def test_dense_layer_loads_the_parameters_of_torch_linear() -> None:
     plain, ours = nn.Linear(8, 6), Dense(8, 6)
     ours.load_state_dict(plain.state_dict())
     torch.testing.assert_close(ours(torch.eye(8)), plain(torch.eye(8)))
@@ -122,7 +122,7 @@ def run_twice(
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("resets", [[], [(0, 0)], [(1, 3), (2, 3), (0, 5)], [(0, 0), (0, 1), (0, 2), (1, 7)]])
-def test_the_recurrence_and_its_gradients_are_those_of_torch(
+def test_gru_recurrence_and_its_gradients_are_those_of_torch(
     dtype: torch.dtype, tolerance: float, resets: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory, features, state = recurrence(dtype, rows=3, steps=8)
@@ -135,13 +135,13 @@ def test_the_recurrence_and_its_gradients_are_those_of_torch(
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
 
 
-def test_the_recurrence_passes_the_check_of_gradients() -> None:
+def test_gru_recurrence_passes_gradcheck() -> None:
     inputs, state, weight, bias = leaves((2, 3, 12), (2, 4), (12, 4), (12,), dtype=torch.float64)
     first = torch.tensor([[False, True, False], [True, False, False]])
     assert torch.autograd.gradcheck(gru_recurrence.run, (inputs, state, first, weight, bias))
 
 
-def test_acting_and_training_compute_the_same() -> None:
+def test_gru_in_inference_mode_computes_the_same_as_in_training() -> None:
     memory, features, state = recurrence(torch.float32, rows=3, steps=8)
     first = torch.zeros(3, 8, dtype=torch.bool)
     trained, _ = memory(features, state, first)

@@ -57,14 +57,14 @@ def test_every_kind_of_observation_becomes_features_that_depend_on_it(tree: Tree
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
-def test_a_step_is_encoded_alone(tree: Tree) -> None:
+def test_encoder_encodes_each_step_alone(tree: Tree) -> None:
     module = encoder(tree, CONFIG)
     obs = random_obs(tree, 6)
     alone = torch.cat([module(tree_map(lambda leaf, i=i: leaf[i : i + 1], obs)) for i in range(6)])
     torch.testing.assert_close(module(obs), alone, rtol=1e-4, atol=1e-5)
 
 
-def test_zeros_of_the_schema_are_an_observation() -> None:
+def test_encoder_of_an_observation_of_zeros_is_finite() -> None:
     obs = tree_map(torch.from_numpy, zeros(NESTED, 2))
     assert encoder(NESTED, CONFIG)(obs).isfinite().all()
 
@@ -76,7 +76,7 @@ def test_the_activations_of_pixels_lie_channels_last() -> None:
     assert hidden.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_bytes_are_scaled_and_numbers_are_not() -> None:
+def test_encoder_scales_bytes_and_no_other_numbers() -> None:
     byte = torch.tensor([[0, 51, 255]], dtype=torch.uint8)
     torch.testing.assert_close(Numbers(1 / 255)(byte), torch.tensor([[0.0, 0.2, 1.0]]))
     torch.testing.assert_close(Numbers(1.0)(torch.tensor([[3]])), torch.tensor([[3.0]]))
@@ -109,12 +109,12 @@ def test_conv_channels_other_than_three_positive_numbers_are_refused_by_key(chan
 
 
 @pytest.mark.parametrize("tree", [{}, Leaf(kind="box", shape=(0,), dtype="float32")])
-def test_an_observation_of_nothing_is_refused(tree: Tree) -> None:
+def test_encoder_of_an_observation_of_nothing_is_refused(tree: Tree) -> None:
     with pytest.raises(ConfigError, match="nothing to see"):
         encoder(tree, CONFIG)
 
 
-def test_layers_start_orthogonal_with_zero_biases() -> None:
+def test_encoder_layers_start_orthogonal_with_zero_biases() -> None:
     module = encoder(Leaf(kind="box", shape=(32,), dtype="float32"), CONFIG)
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):
@@ -124,7 +124,9 @@ def test_layers_start_orthogonal_with_zero_biases() -> None:
 
 
 @pytest.mark.parametrize("steps", [4, 5, 8])
-def test_parts_come_to_the_same_and_none_is_larger_than_said(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+def test_by_parts_encodes_parts_of_bounded_size_to_the_same_features(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     monkeypatch.setattr(encoders, "ENCODE_CHUNK_STEPS", 4)
     encode, obs, sizes = encoder(NESTED, CONFIG), random_obs(NESTED, steps), list[int]()
 

@@ -28,7 +28,7 @@ def case(seed: int, density: float) -> tuple[GRUCore, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.5, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_chunk_with_resets_anywhere_equals_stepwise_evaluation(seed: int, density: float) -> None:
+def test_gru_over_a_sequence_with_resets_anywhere_equals_stepwise_evaluation(seed: int, density: float) -> None:
     core, features, state, first = case(seed, density)
     for ours, expected in zip(core(features, state, first), stepwise(core, features, state, first), strict=True):
         torch.testing.assert_close(ours, expected)
@@ -43,7 +43,7 @@ def test_gru_after_a_first_equals_a_run_from_a_fresh_state() -> None:
     torch.testing.assert_close(last[2:3], fresh_last)
 
 
-def test_a_reset_leaves_the_other_rows_alone() -> None:
+def test_gru_reset_leaves_the_other_rows_alone() -> None:
     core, features, state, first = case(1, 0.0)
     before, _ = core(features, state, first)
     first[2, 7] = True
@@ -53,7 +53,7 @@ def test_a_reset_leaves_the_other_rows_alone() -> None:
     assert not torch.allclose(after[2, 7:], before[2, 7:])
 
 
-def test_two_halves_equal_the_whole() -> None:
+def test_gru_over_two_halves_equals_the_whole() -> None:
     core, features, state, first = case(2, 0.2)
     whole, last = core(features, state, first)
     left, middle = core(features[:, :8], state, first[:, :8])
@@ -62,21 +62,21 @@ def test_two_halves_equal_the_whole() -> None:
     torch.testing.assert_close(end, last)
 
 
-def test_a_broken_state_does_not_survive_a_first() -> None:
+def test_gru_first_resets_a_state_of_nan() -> None:
     core, features, state, first = case(3, 0.0)
     first[:, 0] = True
     output, _ = core(features, torch.full_like(state, float("nan")), first)
     assert output.isfinite().all()
 
 
-def test_time_is_cut_only_where_a_row_is_reset() -> None:
+def test_reset_steps_are_zero_and_the_steps_at_which_a_row_is_reset() -> None:
     first = torch.zeros(3, 9, dtype=torch.bool)
     first[0, 0] = first[1, 4] = first[2, 4] = first[0, 8] = True
     assert reset_steps(first) == [0, 4, 8]
     assert reset_steps(torch.ones(3, 1, dtype=torch.bool)) == [0]
 
 
-def test_gradients_stop_at_a_first() -> None:
+def test_gru_gradients_stop_at_a_first() -> None:
     core, features, state, first = case(4, 0.0)
     first[:, 9] = True
     features.requires_grad_()

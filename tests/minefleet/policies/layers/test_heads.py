@@ -66,7 +66,7 @@ def seeded() -> None:
 
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
-def test_logp_entropy_and_kl_equal_those_of_torch_distributions(leaf: Tree) -> None:
+def test_head_logp_entropy_and_kl_equal_those_of_torch_distributions(leaf: Tree) -> None:
     head = head_for(leaf)
     params, other = head(torch.randn(4, 3, FEATURES)), head_for(leaf)(torch.randn(4, 3, FEATURES))
     action = head.sample(params)
@@ -81,7 +81,7 @@ def test_logp_entropy_and_kl_equal_those_of_torch_distributions(leaf: Tree) -> N
 
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
-def test_entropy_and_kl_are_means_over_the_heads_own_samples(leaf: Tree) -> None:
+def test_head_entropy_and_kl_are_means_over_its_own_samples(leaf: Tree) -> None:
     head, reference = head_for(leaf), head_for(leaf)
     features = 0.3 * torch.randn(1, 1, FEATURES).expand(1, 40000, FEATURES)
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_entropy_and_kl_are_means_over_the_heads_own_samples(leaf: Tree) -> None
 
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
-def test_kl_to_itself_is_zero(leaf: Tree) -> None:
+def test_head_kl_to_itself_is_zero(leaf: Tree) -> None:
     head = head_for(leaf)
     params = head(torch.randn(2, 3, FEATURES))
     torch.testing.assert_close(head.kl(params, params), torch.zeros(2, 3))
@@ -128,7 +128,7 @@ def test_a_generator_makes_samples_repeatable_and_independent_of_the_global_seed
 
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
-def test_the_deterministic_action_is_the_most_likely_one(leaf: Tree) -> None:
+def test_head_deterministic_sample_is_the_most_likely_action(leaf: Tree) -> None:
     head = head_for(leaf)
     params = head(torch.randn(8, 4, FEATURES))
     best = head.logp(params, head.sample(params, deterministic=True))
@@ -138,7 +138,7 @@ def test_the_deterministic_action_is_the_most_likely_one(leaf: Tree) -> None:
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
 @pytest.mark.parametrize("number", ["logp", "entropy", "kl"])
-def test_gradients_are_finite(leaf: Tree, number: str) -> None:
+def test_head_gradients_of_logp_entropy_and_kl_are_finite(leaf: Tree, number: str) -> None:
     head = head_for(leaf)
     params, other = head(torch.randn(4, 3, FEATURES)), head(torch.randn(4, 3, FEATURES))
     numbers: dict[str, Callable[[], Tensor]] = {
@@ -171,7 +171,7 @@ def test_fresh_policies_are_nearly_uniform() -> None:
     torch.testing.assert_close(head.entropy(params), torch.full((4, 3), 5.0).log(), rtol=0, atol=1e-2)
 
 
-def test_names_that_torch_reserves_make_no_trouble() -> None:
+def test_dict_head_takes_names_that_torch_reserves() -> None:
     names = ["forward", "train", "a.b", "a%2eb", "parameters", "0"]
     head = action_head(dict.fromkeys(names, DISCRETE), FEATURES)
     assert isinstance(head, DictHead)

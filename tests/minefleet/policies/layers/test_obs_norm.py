@@ -31,7 +31,7 @@ ACTION = Leaf(kind="discrete", shape=(), dtype="int64", categories=(2,))
     scale=st.sampled_from([1e-3, 1.0, 1e4]),
     seed=st.integers(0, 1000),
 )
-def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
+def test_running_moments_of_batches_are_mean_and_variance_of_all_rows(
     sizes: list[int], offset: float, scale: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def test_batch_by_batch_they_are_mean_and_variance_of_all_rows(
 
 
 @given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8), seed=st.integers(0, 1000))
-def test_pieces_come_to_the_same_as_all_at_once(sizes: list[int], seed: int) -> None:
+def test_obs_norm_statistics_of_pieces_equal_those_of_all_at_once(sizes: list[int], seed: int) -> None:
     pieces = list(torch.split(torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(seed)), sizes))
     at_once, in_pieces = (ObsNorm({"numbers": Leaf(kind="box", shape=(3,), dtype="float32")}) for _ in range(2))
     at_once.absorb(at_once.moments_of([{"numbers": torch.cat(pieces)}]))
@@ -56,7 +56,7 @@ def test_pieces_come_to_the_same_as_all_at_once(sizes: list[int], seed: int) -> 
     torch.testing.assert_close(in_pieces.state_dict(), at_once.state_dict(), rtol=1e-12, atol=1e-12)
 
 
-def test_numbers_without_an_axis_have_statistics_too() -> None:
+def test_running_moments_of_scalars_are_their_mean_and_count() -> None:
     moments = RunningMoments(())
     moments.absorb(moments_of(torch.tensor([1.0, 2.0, 6.0])))
     moments.absorb(moments_of(torch.zeros(0)))
@@ -82,7 +82,7 @@ def test_obs_norm_stays_in_range_before_the_first_update_and_where_nothing_varie
     assert moments(torch.tensor([[7.0], [8.0], [6.0]])).flatten().tolist() == [0.0, MAX_NORMALIZED, -MAX_NORMALIZED]
 
 
-def test_rows_that_are_not_finite_are_left_out() -> None:
+def test_obs_norm_moments_leave_out_rows_that_are_not_finite() -> None:
     moments = RunningMoments((2,))
     rows = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, float("inf")], [3.0, 4.0]])
     moments.absorb(moments_of(finite(rows)))
@@ -114,7 +114,7 @@ def test_obs_norm_schema_without_floats_is_not_built() -> None:
     assert build(PolicyConfig(normalize_obs=True), schema).obs_norm is None
 
 
-def test_the_statistics_are_buffers_and_so_travel_with_the_weights() -> None:
+def test_obs_norm_statistics_are_buffers_of_the_policys_state() -> None:
     policy = build(PolicyConfig(hidden_size=8, normalize_obs=True), Schema(obs=SCALAR, action=ACTION))
     assert policy.obs_norm is not None
     names = {f"obs_norm.moments.0.{name}" for name in ("mean", "variance", "count")}

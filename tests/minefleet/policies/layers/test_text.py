@@ -52,7 +52,7 @@ def test_texts_that_repeat_have_the_features_and_gradients_that_they_have_one_by
 
 
 @given(text=st.text("abc ", max_size=12), at=st.integers(0, 11), seed=st.integers(0, 100))
-def test_every_byte_matters_and_the_empty_room_does_not(text: str, at: int, seed: int) -> None:
+def test_text_features_depend_on_every_byte_and_not_on_the_padding(text: str, at: int, seed: int) -> None:
     torch.manual_seed(seed)
     module = TextFeatures(LONGEST)
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_a_text_of_nothing_is_zeros(features: TextFeatures) -> None:
     assert (features(rows("", "x"))[1] != 0).any()
 
 
-def test_gradients_reach_bytes_and_places_that_are_there_and_no_others(features: TextFeatures) -> None:
+def test_text_features_gradients_reach_only_the_bytes_and_places_of_a_text(features: TextFeatures) -> None:
     features(rows("ab", "")).sum().backward()
     assert features.byte.weight.grad is not None and features.place.grad is not None
     reached = features.byte.weight.grad.abs().sum(1).nonzero().flatten().tolist()
@@ -84,7 +84,7 @@ def test_gradients_reach_bytes_and_places_that_are_there_and_no_others(features:
     assert features.place.grad.abs().sum(1).nonzero().flatten().tolist() == [0, 1]
 
 
-def test_our_encoder_takes_texts_beside_other_things() -> None:
+def test_encoder_takes_texts_beside_other_observations() -> None:
     tree = {
         "instruction": Leaf(kind="text", shape=(LONGEST,), dtype="uint8"),
         "x": Leaf(kind="box", shape=(2,), dtype="float32"),

@@ -8,13 +8,13 @@ from minefleet.policies import ValueNorm
 from minefleet.policies.layers.moments import moments_of
 
 
-def test_a_fresh_norm_is_the_identity() -> None:
+def test_value_norm_without_an_update_is_the_identity() -> None:
     norm, value = ValueNorm(), torch.randn(3, 4)
     assert torch.equal(norm.normalize(value), value)
     assert torch.equal(norm.denormalize(value), value)
 
 
-def test_updates_leave_denormalized_outputs_unchanged() -> None:
+def test_value_norm_update_leaves_denormalized_outputs_unchanged() -> None:
     torch.manual_seed(0)
     norm, layer, features = ValueNorm(beta=0.9), nn.Linear(8, 1), torch.randn(5, 8)
     for scale in (1.0, 30.0, 0.2, 3.0):
@@ -25,7 +25,7 @@ def test_updates_leave_denormalized_outputs_unchanged() -> None:
         torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-6 * max(larger, norm.std.item()))
 
 
-def test_updates_leave_float64_outputs_unchanged_to_rounding() -> None:
+def test_value_norm_update_leaves_float64_outputs_unchanged_to_rounding() -> None:
     torch.manual_seed(0)
     norm, layer = ValueNorm(), nn.Linear(8, 1).double()
     features = torch.randn(5, 8, dtype=torch.float64)
@@ -34,7 +34,7 @@ def test_updates_leave_float64_outputs_unchanged_to_rounding() -> None:
     torch.testing.assert_close(norm.denormalize(layer(features)), before, rtol=0, atol=1e-9)
 
 
-def test_the_first_update_normalizes_its_targets() -> None:
+def test_value_norm_normalizes_the_targets_of_its_first_update() -> None:
     norm, targets = ValueNorm(), 1000 + 5 * torch.randn(256, generator=torch.Generator().manual_seed(0))
     norm.absorb(moments_of(targets), nn.Linear(2, 1))
     normal = norm.normalize(targets)
@@ -43,7 +43,7 @@ def test_the_first_update_normalizes_its_targets() -> None:
     torch.testing.assert_close(norm.denormalize(normal), targets)
 
 
-def test_statistics_equal_debiased_moving_averages_of_the_moments() -> None:
+def test_value_norm_statistics_equal_debiased_moving_averages_of_the_moments() -> None:
     norm, beta = ValueNorm(beta=0.8), 0.8
     generator = torch.Generator().manual_seed(0)
     first_moment = second_moment = 0.0
@@ -57,7 +57,7 @@ def test_statistics_equal_debiased_moving_averages_of_the_moments() -> None:
         assert norm.variance.item() == pytest.approx(second_moment / (1 - beta**k) - mean**2, abs=1e-9)
 
 
-def test_constant_targets_keep_the_smallest_deviation() -> None:
+def test_value_norm_of_constant_targets_keeps_the_smallest_deviation() -> None:
     norm, layer = ValueNorm(min_std=0.01), nn.Linear(2, 1)
     for _ in range(3):
         norm.absorb(moments_of(torch.full((8,), 7.0)), layer)
@@ -65,7 +65,7 @@ def test_constant_targets_keep_the_smallest_deviation() -> None:
     assert all(parameter.isfinite().all() for parameter in layer.parameters())
 
 
-def test_a_norm_that_is_switched_off_stays_as_it_is() -> None:
+def test_value_norm_that_is_switched_off_changes_nothing() -> None:
     norm, layer = ValueNorm(enabled=False), nn.Linear(2, 1)
     weight = layer.weight.clone()
     norm.absorb(moments_of(torch.randn(8) * 100), layer)
@@ -73,7 +73,7 @@ def test_a_norm_that_is_switched_off_stays_as_it_is() -> None:
     assert torch.equal(norm.normalize(torch.tensor([5.0])), torch.tensor([5.0]))
 
 
-def test_the_statistics_are_part_of_the_state() -> None:
+def test_value_norm_statistics_are_part_of_its_state() -> None:
     norm, other = ValueNorm(), ValueNorm()
     norm.absorb(moments_of(torch.randn(8) * 10 + 4), nn.Linear(2, 1))
     other.load_state_dict(norm.state_dict())
@@ -81,7 +81,7 @@ def test_the_statistics_are_part_of_the_state() -> None:
     assert other.std == norm.std
 
 
-def test_values_keep_their_dtype() -> None:
+def test_value_norm_keeps_the_dtype_of_values() -> None:
     norm = ValueNorm()
     assert norm.normalize(torch.ones(2, 3)).dtype == torch.float32
     assert norm.denormalize(torch.ones(2, 3)).dtype == torch.float32

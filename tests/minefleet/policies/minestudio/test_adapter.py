@@ -224,7 +224,7 @@ def value_of(policy: Policy, obs: Any, first: Tensor) -> Tensor:
     return output.value
 
 
-def test_a_generator_may_make_a_policy_of_minestudio() -> None:
+def test_policy_generator_may_return_a_policy_of_minestudio() -> None:
     policy = build(PolicyConfig(generator=f"{__name__}:derived"), SCHEMA)
     assert isinstance(policy, Policy)
     obs = {"image": torch.full((1, 3, SIDE, SIDE, 3), 51, dtype=torch.uint8)}
@@ -235,7 +235,7 @@ def test_a_generator_may_make_a_policy_of_minestudio() -> None:
 
 
 @pytest.mark.parametrize("make", [MinePolicy, Gru, Greedy, Without, Whole])
-def test_an_episode_that_begins_in_a_call_is_as_one_that_begins_it(make: Any) -> None:
+def test_minestudio_adapter_forgets_where_an_episode_begins_within_a_call(make: Any) -> None:
     policy, obs = adapted(make()), images()
     whole = value_of(policy, obs, begins((0, 0), (1, 0), (0, 2), (1, 5)))
     for row, start, end in ((0, 0, 2), (0, 2, 6), (1, 0, 5), (1, 5, 6)):
@@ -244,7 +244,7 @@ def test_an_episode_that_begins_in_a_call_is_as_one_that_begins_it(make: Any) ->
 
 
 @pytest.mark.parametrize("make", [MinePolicy, Gru, Without])
-def test_a_call_for_many_steps_says_what_one_for_each_says_and_what_the_policys_own_says(make: Any) -> None:
+def test_minestudio_adapter_over_many_steps_equals_single_steps_and_the_policys_own_call(make: Any) -> None:
     policy, obs = adapted(make()), images()
     assert policy.takes_chunks
     output, after = policy(obs, policy.initial_state(BATCH), begins((0, 0), (1, 0)))
@@ -271,7 +271,7 @@ def test_minestudio_adapter_finds_out_how_a_policy_uses_its_memory() -> None:
 
 
 @pytest.mark.parametrize(("make", "says"), [(Hoarder, "outside of its state"), (Crowd, "those beside it")])
-def test_a_policy_whose_episodes_would_leak_is_refused(make: Any, says: str) -> None:
+def test_minestudio_adapter_refuses_a_policy_whose_episodes_leak_into_others(make: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=f"{make.__name__} says something else .*{says}"):
         adapted(make())
 
@@ -299,7 +299,7 @@ def test_minestudio_adapter_switches_dropout_off_in_training() -> None:
     torch.testing.assert_close(value_of(policy, images(), begins()), value_of(policy, images(), begins()))
 
 
-def test_the_value_can_be_rescaled_whatever_the_head() -> None:
+def test_minestudio_adapter_value_head_can_be_rescaled_whatever_its_kind() -> None:
     for make in (MinePolicy, Without, Squashed):
         policy = adapted(make())
         before = value_of(policy, images(), begins())
@@ -316,7 +316,7 @@ def test_minestudio_adapter_state_dict_names_every_weight_exactly_once() -> None
     assert sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad) == 10 + 2
 
 
-def test_a_copy_learns_where_episodes_begin_by_itself() -> None:
+def test_minestudio_adapter_copy_finds_episode_starts_by_itself() -> None:
     policy = adapted(MinePolicy())
     copied = twin(policy)
     with torch.no_grad():
@@ -327,7 +327,7 @@ def test_a_copy_learns_where_episodes_begin_by_itself() -> None:
     torch.testing.assert_close(value_of(copied, images(), first), expected)
 
 
-def test_heads_are_exact_where_the_rest_is_not() -> None:
+def test_minestudio_adapter_under_autocast_computes_heads_in_float32() -> None:
     policy = adapted(MinePolicy())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output, _ = policy(images(), policy.initial_state(BATCH), begins())
@@ -350,7 +350,7 @@ def test_minestudio_adapter_keeps_frozen_parameters_frozen(warming_up: bool) -> 
 
 
 @pytest.mark.parametrize("heads", [False, True])
-def test_heads_alone_can_be_trained(heads: bool) -> None:
+def test_train_only_heads_freezes_the_rest_of_a_minestudio_policy(heads: bool) -> None:
     policy = build(PolicyConfig(generator=f"{__name__}:gru"), SCHEMA)
     train_only(policy, heads=heads, warming_up=False)
     trained = {key.split(".")[1] for key, parameter in policy.named_parameters() if parameter.requires_grad}

@@ -23,7 +23,7 @@ def test_the_arguments_of_the_published_sizes_make_the_presets() -> None:
     assert from_kwargs(net_kwargs(hidden_size=2048, heads=16, blocks=4, width=8, image=128), HEAD) == PRESETS["2x"]
 
 
-def test_arguments_that_nothing_reads_are_ignored() -> None:
+def test_vpt_arguments_that_nothing_reads_are_ignored() -> None:
     assert from_kwargs(net_kwargs() | {"obs_processing_width": 256, "input_shape": {}}, HEAD) == from_kwargs(
         net_kwargs(), HEAD
     )
@@ -51,7 +51,7 @@ def test_vpt_arguments_of_another_network_are_refused_by_name(change: dict[str, 
         from_kwargs(net_kwargs() | change, HEAD)
 
 
-def test_a_missing_argument_is_named() -> None:
+def test_vpt_arguments_that_lack_one_are_refused_by_name() -> None:
     net = net_kwargs()
     del net["hidsize"]
     with pytest.raises(ConfigError, match="the network's arguments lack 'hidsize'"):
@@ -59,7 +59,7 @@ def test_a_missing_argument_is_named() -> None:
 
 
 @pytest.mark.parametrize("size", PRESETS)
-def test_an_architecture_is_read_back(size: str) -> None:
+def test_vpt_architecture_reads_back_equal(size: str) -> None:
     assert VPTArchitecture.from_dict(PRESETS[size].to_dict()) == PRESETS[size]
 
 
@@ -74,6 +74,6 @@ def test_an_architecture_is_read_back(size: str) -> None:
         ({"temperature": 0}, "temperature must be > 0"),
     ],
 )
-def test_a_field_that_makes_no_network_is_refused(change: dict[str, Any], words: str) -> None:
+def test_vpt_architecture_change_that_makes_no_network_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         changed(PRESETS["tiny"], change)

@@ -28,7 +28,7 @@ def has_reset(first: Tensor, start: int, end: int) -> bool:
 
 
 @given(flags())
-def test_a_step_sees_what_no_reset_parts_from_it(flagged: tuple[Tensor, Tensor]) -> None:
+def test_vpt_mask_shows_a_step_what_no_reset_separates_from_it(flagged: tuple[Tensor, Tensor]) -> None:
     remembered, first = flagged
     memory, steps = remembered.shape[1], first.shape[1]
     visible = same_episode(episodes(remembered, first), steps)
@@ -51,7 +51,7 @@ def test_vpt_memory_mask_keeps_the_frames_that_the_next_step_sees(flagged: tuple
 
 
 @given(memory=sizes, steps=sizes, seed=seeds)
-def test_a_band_is_the_logits_by_distance(memory: int, steps: int, seed: int) -> None:
+def test_banded_bias_holds_the_logits_by_distance(memory: int, steps: int, seed: int) -> None:
     by_distance = torch.randn(2, steps, memory, generator=torch.Generator().manual_seed(seed))
     out = banded(by_distance)
     assert out.shape == (2, steps, memory + steps)

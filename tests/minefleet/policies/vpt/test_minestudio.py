@@ -66,7 +66,9 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cuts", [[1] * STEPS, [100] * 3, [STEPS], [7, 128, 1, 129, 35]], ids=len)
-def test_a_tiny_one_says_what_minestudios_says_stepwise_and_in_chunks(long: dict[str, Any], cuts: list[int]) -> None:
+def test_vpt_policy_of_tiny_size_equals_minestudios_stepwise_and_in_chunks(
+    long: dict[str, Any], cuts: list[int]
+) -> None:
     policy = ours(net_kwargs(), long["weights"])
     assert_same(long, *run(policy, long["image"], long["first"], cuts))
 
@@ -77,7 +79,7 @@ def test_the_normalisation_before_the_transformer_is_minestudios(tmp_path: Path)
     assert_same(expected, *run(ours(net, expected["weights"]), expected["image"], expected["first"], [9]))
 
 
-def test_the_smallest_published_one_says_what_minestudios_says(tmp_path: Path) -> None:
+def test_vpt_policy_of_the_smallest_published_size_equals_minestudios(tmp_path: Path) -> None:
     expected = theirs(tmp_path, net_kwargs_1x(), [4, 1, 1], [(0, 0), (1, 2)])
     policy = ours(net_kwargs_1x(), expected["weights"])
     assert_same(expected, *run(policy, expected["image"], expected["first"], [1, 5]))

@@ -30,13 +30,13 @@ def made(schema: Schema = MINECRAFT, **kwargs: Any) -> VPTPolicy:
     return policy
 
 
-def test_a_configuration_chooses_a_size() -> None:
+def test_vpt_generator_makes_the_configured_size() -> None:
     policy = made(size="tiny", architecture={"blocks": 1, "memory": 9})
     assert (policy.architecture.blocks, policy.architecture.memory) == (1, 9)
     assert policy.architecture.image_shape == (32, 32, 3)
 
 
-def test_a_configuration_chooses_files_beside_it(model: Path, weights: Path, tmp_path: Path) -> None:
+def test_vpt_generator_loads_files_beside_the_configuration(model: Path, weights: Path, tmp_path: Path) -> None:
     config = tmp_path / "cows.yaml"
     lines = f"policy: {{generator: '{GENERATOR}', kwargs: {{model_path: {model.name}, weights_path: {weights.name}}}}}"
     config.write_text(lines)
@@ -56,12 +56,12 @@ def test_a_configuration_chooses_files_beside_it(model: Path, weights: Path, tmp
         ({"size": "tiny", "weights_path": "gone.weights"}, "cannot read gone.weights"),
     ],
 )
-def test_arguments_that_make_no_policy_are_refused(kwargs: dict[str, Any], words: str) -> None:
+def test_vpt_generator_refuses_arguments_that_make_no_policy(kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         made(**kwargs)
 
 
-def test_a_file_and_changes_of_it_are_refused(model: Path) -> None:
+def test_vpt_generator_refuses_a_file_together_with_changes_of_it(model: Path) -> None:
     with pytest.raises(ConfigError, match="the file says it all"):
         made(model_path=str(model), architecture={"blocks": 1})
 

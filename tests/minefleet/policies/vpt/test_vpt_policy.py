@@ -59,7 +59,9 @@ def test_vpt_policy_forgets_exactly_the_steps_before_a_first(
 
 @settings(max_examples=40)
 @given(seed=seeds, cuts=st.lists(st.integers(1, 8), min_size=1, max_size=6))
-def test_a_sequence_may_be_cut_anywhere(policy: VPTPolicy, seed: int, cuts: list[int]) -> None:
+def test_vpt_policy_over_a_sequence_cut_anywhere_equals_the_whole(
+    policy: VPTPolicy, seed: int, cuts: list[int]
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     image = images(generator, 2, sum(cuts))
     first = torch.rand(2, sum(cuts), generator=generator) < 0.2
@@ -85,7 +87,7 @@ def test_vpt_policy_ignores_steps_further_back_than_its_memory(policy: VPTPolicy
     assert not torch.equal(one.value[:, -2], two.value[:, -2])
 
 
-def test_every_parameter_has_a_finite_gradient() -> None:
+def test_vpt_policy_parameters_all_have_a_finite_gradient() -> None:
     policy = VPTPolicy(TINY)
     generator = torch.Generator().manual_seed(2)
     first = torch.rand(2, 9, generator=generator) < 0.2
@@ -98,7 +100,7 @@ def test_every_parameter_has_a_finite_gradient() -> None:
         assert parameter.grad.any(), name
 
 
-def test_a_state_is_fresh_each_time(policy: VPTPolicy) -> None:
+def test_vpt_policy_initial_state_is_fresh_each_time(policy: VPTPolicy) -> None:
     tree_map(torch.Tensor.fill_, policy.initial_state(2), tree_map(lambda _: 1, policy.initial_state(2)))
     assert not any(leaf.any() for leaf in flatten(policy.initial_state(2)).values())
 
@@ -116,7 +118,7 @@ def test_mixed_precision_leaves_outputs_and_state_in_float32(policy: VPTPolicy, 
     assert {leaf.dtype for leaf in flatten(state).values()} == {torch.bool, torch.float32}
 
 
-def test_the_head_is_its_definition() -> None:
+def test_vpt_head_equals_its_definition() -> None:
     torch.manual_seed(4)
     head = HierarchicalHead(8, temperature=2.0)
     features = 30 * torch.randn(2, 3, 8)
@@ -142,7 +144,7 @@ def test_the_head_is_its_definition() -> None:
     torch.testing.assert_close(head.kl(params, flat), uniform - entropy, rtol=1e-4, atol=1e-5)
 
 
-def test_forbidden_buttons_are_never_pressed(policy: VPTPolicy) -> None:
+def test_vpt_policy_presses_no_forbidden_button(policy: VPTPolicy) -> None:
     mask = {"buttons": torch.zeros(2, 9, BUTTONS, dtype=torch.int8)}
     mask["buttons"][..., 7] = 1
     obs = {"image": images(torch.Generator().manual_seed(5), 2, 9), "action_mask": mask}

@@ -45,7 +45,7 @@ def same(policy: VPTPolicy, other: VPTPolicy) -> bool:
     return list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_every_tensor_has_a_published_name(model: Path) -> None:
+def test_vpt_policy_tensors_all_have_a_published_name(model: Path) -> None:
     policy = load_vpt_policy(model)
     statistics = {"value_norm.mean", "value_norm.variance", "value_norm.weight"}
     assert {our_name(name) for name in their_names(2)} | statistics == set(policy.state_dict())
@@ -75,7 +75,7 @@ def test_weights_are_read_in_every_form_that_they_come_in(model: Path, weights: 
         assert same(load_vpt_policy(model, path), wanted)
 
 
-def test_halves_become_floats_and_what_nothing_uses_is_left_out(model: Path, weights: Path) -> None:
+def test_load_vpt_policy_turns_halves_into_floats_and_ignores_unused_tensors(model: Path, weights: Path) -> None:
     theirs: dict[str, Tensor] = torch.load(weights, weights_only=True)
     torch.save({name: tensor.half() for name, tensor in theirs.items()} | {"more": torch.zeros(3)}, weights)
     assert {parameter.dtype for parameter in load_vpt_policy(model, weights).parameters()} == {torch.float32}
@@ -89,7 +89,9 @@ def test_a_converted_policy_is_read_back(model: Path, weights: Path, tmp_path: P
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"architecture.json", "model.safetensors"}
 
 
-def test_the_command_converts(model: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vpt_convert_writes_the_policy_and_refuses_a_filled_directory(
+    model: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert main(["vpt", "convert", str(model), str(weights), str(out)]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -304,7 +306,7 @@ def test_weights_of_another_size_are_refused_by_what_differs(tmp_path: Path, wei
     assert len(str(refused.value)) < 500
 
 
-def test_missing_weights_are_named(model: Path, weights: Path) -> None:
+def test_load_vpt_policy_of_missing_weights_names_them(model: Path, weights: Path) -> None:
     theirs = torch.load(weights, weights_only=True)
     del theirs["net.final_ln.bias"]
     torch.save(theirs, weights)
@@ -319,7 +321,7 @@ def test_vpt_weight_file_without_weights_is_refused(model: Path, weights: Path, 
         load_vpt_policy(model, weights)
 
 
-def test_statistics_of_another_shape_are_refused(weights: Path) -> None:
+def test_vpt_value_statistics_of_another_shape_are_refused(weights: Path) -> None:
     theirs = torch.load(weights, weights_only=True)
     theirs["value_head.normalizer.running_mean"] = torch.zeros(2)
     torch.save(theirs, weights)
@@ -327,7 +329,7 @@ def test_statistics_of_another_shape_are_refused(weights: Path) -> None:
         read_weights(weights)
 
 
-def test_missing_files_are_named(model: Path, tmp_path: Path) -> None:
+def test_load_vpt_policy_of_missing_files_names_them(model: Path, tmp_path: Path) -> None:
     for paths in ((tmp_path / "gone.model", None), (model, tmp_path / "gone.weights"), (tmp_path, None)):
         with pytest.raises(ConfigError, match=r"gone|architecture.json"):
             load_vpt_policy(*paths)
@@ -340,7 +342,9 @@ PARTIAL = '{"format": 1, "architecture": {"hidden_size": 64, "heads": 4}}'
 @pytest.mark.parametrize(
     "content", [NESTED, PARTIAL, "", "3", "{}", '{"format": 2}', '{"format": 1, "architecture": {"blocks": "x"}}']
 )
-def test_a_damaged_description_is_refused(model: Path, weights: Path, tmp_path: Path, content: str) -> None:
+def test_load_vpt_policy_of_a_damaged_architecture_file_is_refused(
+    model: Path, weights: Path, tmp_path: Path, content: str
+) -> None:
     write_policy(load_vpt_policy(model, weights), tmp_path / "out")
     (tmp_path / "out" / "architecture.json").write_text(content)
     with pytest.raises(ConfigError, match=r"architecture\.json describes no VPT network"):

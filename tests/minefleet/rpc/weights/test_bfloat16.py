@@ -43,7 +43,7 @@ def nearest(bits: int) -> int:
 @example(bits=0x3F818000, sign=1)  # a tie, upwards
 @example(bits=0x3FFFFFFF, sign=0)  # carries into the exponent
 @example(bits=LARGEST, sign=1)
-def test_rounding_is_to_the_nearest_and_of_two_to_the_even_one(bits: int, sign: int) -> None:
+def test_to_bfloat16_rounds_to_nearest_even(bits: int, sign: int) -> None:
     rounded = to_bfloat16(floats(sign << 31 | bits))
     assert rounded is not None
     assert rounded.tolist() == [nearest(sign << 31 | bits)]
@@ -74,7 +74,7 @@ def test_to_bfloat16_of_other_dtypes_than_float32_returns_none(dtype: str) -> No
         np.float32, st.sampled_from([(), (0,), (0, 3), (3, 4), (2, 1, 5)]), elements=st.floats(-9, 9, width=32)
     )
 )
-def test_shape_stays_and_byte_order_and_memory_layout_do_not_matter(
+def test_to_bfloat16_keeps_the_shape_whatever_byte_order_and_memory_layout(
     array: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]",
 ) -> None:
     bits = to_bfloat16(array)

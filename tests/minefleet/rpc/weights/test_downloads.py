@@ -59,7 +59,7 @@ def test_a_tensor_that_does_not_match_its_digest_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("offset", "length"), [(1, 10), (0, 401), (2**60, 1)], ids=["a gap", "too much", "far beyond"])
-def test_pieces_that_do_not_fit_are_refused(offset: int, length: int) -> None:
+def test_downloads_refuse_pieces_that_do_not_fit(offset: int, length: int) -> None:
     downloads = Downloads()
     manifest, _ = describe(FIRST)
     downloads.want(manifest)

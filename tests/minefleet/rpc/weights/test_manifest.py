@@ -51,7 +51,7 @@ def test_rounded_tensors_say_so_and_have_the_architecture_of_exact_ones() -> Non
         np.testing.assert_array_equal(from_wire(entry, parts[entry.digest]), weights[entry.name], strict=True)
 
 
-def test_tensors_that_share_their_bytes_come_back_as_what_each_is() -> None:
+def test_manifest_of_tensors_of_equal_bytes_restores_each_dtype_and_shape() -> None:
     weights: Weights = {
         "bias": np.zeros(4, np.float32),
         "sums": np.zeros(2, np.float32),
@@ -77,7 +77,7 @@ def test_the_fingerprint_of_weights_is_that_of_their_policy() -> None:
     assert describe(WEIGHTS)[0].architecture_fingerprint == architecture_fingerprint(described)
 
 
-def test_byte_order_and_memory_layout_do_not_matter() -> None:
+def test_manifest_does_not_depend_on_byte_order_and_memory_layout() -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     for same in (array.astype(">f4"), np.asfortranarray(array), np.repeat(array, 2, axis=0)[::2]):
         assert describe({"a": same})[0] == describe({"a": array})[0]
