@@ -32,7 +32,7 @@ def test_command_line_of_each_compose_service_parses(service: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_certificate_is_made_and_mounted_where_it_is_shown(role: str) -> None:
+def test_compose_makes_a_certificate_per_role_and_mounts_it_where_it_is_needed(role: str) -> None:
     volume, folder = f"certificate-{role}", f"/certs/{role}"
     assert volume in COMPOSE["volumes"]
     assert f"{volume}:{folder}" in SERVICES["certificates"]["volumes"]

@@ -112,7 +112,7 @@ def test_kubernetes_check_fails_at_a_fault_of_any_overlay(tmp_path: Path, capsys
     ]
 
 
-def test_a_pod_may_do_nothing_that_it_need_not(fleet: Fleet) -> None:
+def test_pods_have_no_privileges_that_they_do_not_need(fleet: Fleet) -> None:
     assert fleet.of_kind("Namespace")[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for role in ROLES:
         pod = fleet.pod(role)
@@ -129,7 +129,7 @@ def test_a_pod_may_do_nothing_that_it_need_not(fleet: Fleet) -> None:
             }
 
 
-def test_a_host_may_do_nothing_that_it_need_not_and_runs_as_actors_do() -> None:
+def test_host_pods_have_no_privileges_that_they_do_not_need_and_run_as_actors_do() -> None:
     fleet = built("hosts")
     pod, actors = fleet.pod(HOST), fleet.pod("actor")
     alike = ("automountServiceAccountToken", "enableServiceLinks", "shareProcessNamespace")
@@ -367,7 +367,7 @@ def test_a_pod_for_each_rank_and_all_see_the_checkpoints() -> None:
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def test_ranks_are_given_the_time_to_meet() -> None:
+def test_startup_probe_of_ranks_outlasts_their_rendezvous() -> None:
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
     probe = built("gpu").container("learner")["startupProbe"]

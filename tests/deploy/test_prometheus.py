@@ -32,7 +32,7 @@ def anchor(title: str) -> str:
     ],
     ids=" ".join,
 )
-def test_promtool_finds_no_fault(command: list[str]) -> None:
+def test_promtool_accepts_our_prometheus_files(command: list[str]) -> None:
     done = subprocess.run([program("promtool"), *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

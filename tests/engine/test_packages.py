@@ -83,6 +83,6 @@ def test_an_engine_that_fails_makes_minerl_show_something_made_up_and_say_so(
     assert told == {"steps": 59, "info": {"error": "Connection timed out!"}}
 
 
-def test_an_engine_that_hangs_is_stopped_and_not_gone(minerl_engine: Prepared, tmp_path: Path) -> None:
+def test_engine_told_to_hang_is_stopped_and_still_there(minerl_engine: Prepared, tmp_path: Path) -> None:
     drive(minerl_engine, "drive_minerl.py", "steps", tmp_path, ENGINE_HANG_AT="5")
     assert [engine.status() for engine in minerl_engine.engines()] == [psutil.STATUS_STOPPED]

@@ -80,7 +80,7 @@ def test_config_that_names_another_environment_takes_no_env_kwargs_from_its_pres
 
 
 @pytest.mark.parametrize("given", ["recal", "[recall]", "", "mine.yaml"])
-def test_a_base_that_is_no_preset_is_refused(tmp_path: Path, given: str) -> None:
+def test_config_whose_preset_is_unknown_is_refused(tmp_path: Path, given: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"preset: {given}\n")
     with pytest.raises(ConfigError, match="unknown preset"):
@@ -243,7 +243,7 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
     assert load(str(tmp_path / "empty.yaml")) == from_data({}, "nothing")
 
 
-def test_keys_are_listed_in_full() -> None:
+def test_all_keys_lists_nested_keys_in_full() -> None:
     assert {"seed", "stop.minutes", "rollout_config.replay_buffer_config.database_config.path"} <= set(all_keys())
 
 
@@ -316,7 +316,7 @@ def test_the_id_of_a_presets_environment_is_that_preset(name: str, preset: str) 
     assert load(name, ["env.id=MountainCar-v0"]).env.id == "MountainCar-v0"
 
 
-def test_a_file_whose_name_looks_like_an_id_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_file_whose_name_looks_like_an_env_id_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "world-v2").write_text("seed: 7\n")
     monkeypatch.chdir(tmp_path)
@@ -364,7 +364,7 @@ def test_numbers_that_nothing_can_use_are_refused(key: str) -> None:
                 load("cartpole", [f"{key}={value}"])
 
 
-def test_the_largest_seed_is_taken() -> None:
+def test_config_takes_the_largest_seed() -> None:
     assert load("cartpole", [f"seed={2**63 - 1}"]).seed == 2**63 - 1
 
 

@@ -146,7 +146,7 @@ def client(address: str) -> Iterator[ParametersClient]:
         yield connected
 
 
-def test_every_call_has_a_deadline(stand_in: StandIn, client: ParametersClient) -> None:
+def test_parameters_client_gives_every_call_a_deadline(stand_in: StandIn, client: ParametersClient) -> None:
     client.open_epoch("run")
     client.publish(WEIGHTS, iteration=1)
     client.fetch()
@@ -168,7 +168,7 @@ def test_a_caller_that_does_not_fit_is_refused_at_its_first_call(address: str) -
         client.fetch()
 
 
-def test_the_client_introduces_itself_once_and_again_after_an_outage(
+def test_parameters_client_shakes_hands_once_and_again_after_an_outage(
     stand_in: StandIn, client: ParametersClient
 ) -> None:
     client.fetch()
@@ -180,7 +180,7 @@ def test_the_client_introduces_itself_once_and_again_after_an_outage(
 
 
 @pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
-def test_calls_are_repeated_until_they_are_answered(
+def test_parameters_client_repeats_calls_until_they_are_answered(
     stand_in: StandIn, client: ParametersClient, status: grpc.StatusCode
 ) -> None:
     stand_in.refusals = [status]
@@ -317,7 +317,7 @@ def test_a_server_that_lacks_what_it_was_sent_ends_the_publish(stand_in: StandIn
         client.publish(WEIGHTS, iteration=1)
 
 
-def test_patience_ends() -> None:
+def test_parameters_client_gives_up_after_its_patience() -> None:
     with serving(StandIn()) as address:
         pass
     with closing(ParametersClient(address, patience_s=0.0)) as client, pytest.raises(UnavailableError):

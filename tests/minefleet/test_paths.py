@@ -23,7 +23,7 @@ MAP = {"/nfs": "/data", "/nfs/models": "/models"}
         ("output/a", "output/a"),
     ],
 )
-def test_the_longest_beginning_of_whole_parts_is_replaced(path: str, expected: str) -> None:
+def test_path_map_replaces_the_longest_prefix_of_whole_parts(path: str, expected: str) -> None:
     assert mapped(path, MAP) == expected
 
 

@@ -145,7 +145,7 @@ VERBS: dict[str, Callable[[ReplayClient], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_call_has_a_deadline_and_is_repeated_until_it_is_answered(
+def test_replay_client_gives_every_call_a_deadline_and_repeats_it_until_answered(
     stand_in: StandIn, client: ReplayClient, verb: str
 ) -> None:
     stand_in.reads = [[], []]
@@ -173,9 +173,7 @@ def test_the_position_of_the_learner_goes_along(stand_in: StandIn, client: Repla
     )
 
 
-def test_the_two_introduce_themselves_once_and_again_after_replay_was_away(
-    stand_in: StandIn, client: ReplayClient
-) -> None:
+def test_replay_client_shakes_hands_once_and_again_after_an_outage(stand_in: StandIn, client: ReplayClient) -> None:
     client.reserve(1, [])
     client.reserve(1, [])
     assert stand_in.greetings == 1
@@ -251,7 +249,7 @@ def test_replay_client_that_is_asked_to_stop_ends_its_wait(stand_in: StandIn, ad
     assert waits == [f"waiting for replay at {address}"]
 
 
-def test_patience_ends(stand_in: StandIn, address: str) -> None:
+def test_replay_client_gives_up_after_its_patience(stand_in: StandIn, address: str) -> None:
     stand_in.refusals = [grpc.StatusCode.UNAVAILABLE] * 3
     with ReplayClient(address, patience_s=0.0) as client, pytest.raises(UnavailableError):
         client.ack(1)

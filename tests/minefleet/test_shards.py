@@ -30,7 +30,7 @@ def run_of(config: FleetConfig) -> Run:
 
 @pytest.mark.parametrize("total", range(20))
 @pytest.mark.parametrize("shards", range(1, 8))
-def test_parts_add_up_and_the_first_ones_are_larger_by_at_most_one(total: int, shards: int) -> None:
+def test_shares_of_shards_add_up_and_differ_by_at_most_one(total: int, shards: int) -> None:
     parts = [share(total, shards, index) for index in range(shards)]
     assert sum(parts) == total
     assert parts == sorted(parts, reverse=True)
@@ -38,7 +38,7 @@ def test_parts_add_up_and_the_first_ones_are_larger_by_at_most_one(total: int, s
 
 
 @pytest.mark.parametrize("shards", range(1, 8))
-def test_a_shard_may_hold_what_it_provides_whatever_both_are(shards: int) -> None:
+def test_share_of_a_shard_of_what_is_allowed_covers_its_share_of_what_is_wanted(shards: int) -> None:
     for wanted in range(20):
         for allowed in range(wanted, 40):
             assert all(share(allowed, shards, index) >= share(wanted, shards, index) for index in range(shards))
@@ -80,7 +80,7 @@ def test_replay_endpoints_by_count_or_list_are_one_per_shard(overrides: Sequence
     assert spread(config) == config
 
 
-def test_an_entry_that_is_changed_keeps_its_other_keys(tmp_path: Path) -> None:
+def test_override_of_one_replay_endpoint_keeps_its_other_keys(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("services: {replay: [{address: 'h:1'}, {address: 'h:2', metrics_address: 'h:3'}]}\n")
     endpoints = load(str(path), ["services.replay[1].address=h:4"]).services.replay

@@ -75,7 +75,7 @@ def act_until(run: Run, enough: Callable[[], bool]) -> None:
 
 
 @pytest.mark.fleet
-def test_the_same_seed_weights_and_environments_make_the_same_fragments(tmp_path: Path) -> None:
+def test_deterministic_actor_with_the_same_seed_and_weights_makes_the_same_fragments(tmp_path: Path) -> None:
     one, weights = played(tmp_path / "one", None)
     other, _ = played(tmp_path / "other", weights)
     assert {stream for stream, _ in one} == {f"actor-0-1-{slot}" for slot in range(SLOTS)}

@@ -257,7 +257,7 @@ def test_a_host_that_talks_nonsense_is_cut_off_and_told_why(served: Any, result:
         (Result(obs=obs_of(), codec=NONE, truncated=True, metrics={"x": np.nan}), "must be finite"),
     ],
 )
-def test_a_world_that_returns_what_it_must_not_fails_and_its_host_stays(served: Any, result: Result, why: str) -> None:
+def test_invalid_result_of_a_host_fails_its_world_and_keeps_the_host(served: Any, result: Result, why: str) -> None:
     with words(served.address) as host:
         host.hello()
         begin(served, host)
@@ -317,7 +317,7 @@ def test_a_host_that_reads_no_commands_is_cut_off_and_leaves_no_thread() -> None
         wait_for(lambda: pool.ended == 1)
 
 
-def test_a_caller_that_says_nothing_is_sent_away(served: Any) -> None:
+def test_hosted_pool_cancels_a_caller_that_sends_nothing(served: Any) -> None:
     with words(served.address) as host, pytest.raises(grpc.RpcError) as end:
         next(host.answers)
     assert isinstance(end.value, grpc.Call) and end.value.code() == grpc.StatusCode.CANCELLED
@@ -348,7 +348,7 @@ def test_worlds_that_all_fail_again_and_again_end_the_actor_and_not_their_host(t
         pool.close()
 
 
-def test_truths_that_are_neither_0_nor_1_fail_their_world() -> None:
+def test_hosted_bool_bytes_that_are_neither_0_nor_1_fail_their_world() -> None:
     with asked({"shape": [2], "dtype": "bool"}, {"shape": [1], "dtype": "float32"}) as (pool, host):
         host.say(Result(obs=[b"\x01\x02"], codec=NONE))
         assert "must be of bytes 0 and 1" in text_of(pool)
@@ -477,7 +477,7 @@ def test_slots_stay_finite_and_another_host_can_play_whatever_a_host_sends(said:
 
 
 @pytest.mark.parametrize("packing", ["none", "halving"])
-def test_arrays_travel_whole_whether_they_pack_well_or_not(packing: str) -> None:
+def test_hosted_arrays_travel_whole_whether_they_pack_well_or_not(packing: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8)
     for picture in (noise, np.zeros((128, 128, 3), np.uint8)):
         arrays: list[Any] = [picture, np.float32(3.5), np.array([True, False])]

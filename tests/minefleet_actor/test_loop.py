@@ -498,7 +498,7 @@ def test_fragments_are_full_unless_they_are_due() -> None:
     assert all(queued.fragment.terminated[-1] or queued.fragment.truncated[-1] for queued in short[:-SLOTS])
 
 
-def test_the_time_of_every_slot_goes_to_something_in_every_turn() -> None:
+def test_actor_loop_accounts_for_the_time_of_every_slot_in_every_turn() -> None:
     ticks = iter(range(10**9))
     metrics = ActorMetrics(CollectorRegistry(), "actor", 2)
     metrics.slot_time = SlotTimer(lambda: float(next(ticks)))

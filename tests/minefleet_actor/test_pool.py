@@ -103,7 +103,7 @@ def plain_loop(slot: int, actions: NDArray[np.int64]) -> Iterator[tuple[Any, ...
 
 
 @pytest.mark.parametrize("make_pool", [inline, alone, together, elsewhere])
-def test_every_slot_steps_as_a_plain_loop_with_its_seed_does(make_pool: MakePool) -> None:
+def test_pool_slots_step_as_a_plain_loop_with_their_seed_does(make_pool: MakePool) -> None:
     config = EnvConfig(id="CartPole-v1", kwargs={"max_episode_steps": 30})
     actions = np.random.default_rng(0).integers(2, size=(80, 4))
     expected = [plain_loop(slot, actions[:, slot]) for slot in range(4)]
@@ -143,7 +143,7 @@ def test_an_environment_plays_the_task_that_its_reset_names(make_pool: MakePool)
         assert all(not ready.tasks for ready in results(pool, np.arange(2)))
 
 
-def test_slots_go_their_own_ways(pool: Pool) -> None:
+def test_pool_steps_single_slots_independently(pool: Pool) -> None:
     reset_all(pool)
     pool.step(np.array([2]), np.array([0]))
     results(pool, np.array([2]))
@@ -178,7 +178,7 @@ def test_a_reset_and_the_steps_of_its_process_are_ready_together(tmp_path: Path)
         assert said.kind.tolist() == [Kind.RESET, Kind.STEP, Kind.STEP]
 
 
-def test_the_last_observation_stays_until_the_slot_is_reset(pool: Pool) -> None:
+def test_pool_keeps_the_last_observation_until_the_slot_is_reset(pool: Pool) -> None:
     slots = reset_all(pool)
     pool.step(slots, np.array([1, 2, 0, 0]))
     said = results(pool, slots)
@@ -195,21 +195,21 @@ def test_the_last_observation_stays_until_the_slot_is_reset(pool: Pool) -> None:
     np.testing.assert_array_equal(pool.obs["count"], [[2, 0], [2, 0], [1, 1], [1, 1]])
 
 
-def test_the_endings_of_episodes_carry_metrics_and_task(pool: Pool) -> None:
+def test_pool_endings_of_episodes_carry_metrics_and_task(pool: Pool) -> None:
     slots = reset_all(pool)
     pool.step(slots, np.array([1, 2, 0, 0]))
     endings = {slot: ending for ready in results(pool, slots) for slot, ending in ready.endings.items()}
     assert endings == {0: EpisodeEnd(metrics={"luck": 0.25}, task="ended"), 1: EpisodeEnd(metrics={}, task="begun")}
 
 
-def test_wait_returns_empty_handed_when_the_time_is_over(pool: Pool) -> None:
+def test_pool_wait_returns_nothing_when_its_time_is_over(pool: Pool) -> None:
     ready = pool.wait(0.01)
     assert len(ready.slots) == 0
     assert not ready.endings
     assert not ready.failures
 
 
-def test_wake_ends_the_wait_under_way_or_else_the_next(pool: Pool) -> None:
+def test_pool_wake_ends_the_wait_under_way_or_else_the_next(pool: Pool) -> None:
     pool.wake()
     assert len(pool.wait(PATIENCE_S * 1000).slots) == 0
     waker = threading.Timer(0.1, pool.wake)
@@ -225,7 +225,7 @@ def test_a_closed_pool_can_be_woken_and_closed_again(pool: Pool) -> None:
     pool.close()
 
 
-def test_a_command_that_the_slots_state_forbids_is_refused(pool: Pool) -> None:
+def test_pool_refuses_a_command_that_the_slots_state_forbids(pool: Pool) -> None:
     with pytest.raises(ValueError, match=r"slots \[1\] must be READY, are \['EMPTY'\]"):
         pool.step(np.array([1]), np.array([0]))
     pool.reset(np.array([1]))
@@ -234,7 +234,7 @@ def test_a_command_that_the_slots_state_forbids_is_refused(pool: Pool) -> None:
     results(pool, np.array([1]))
 
 
-def test_seeds_are_the_same_in_every_run_and_never_shared() -> None:
+def test_episode_seeds_are_the_same_in_every_run_and_never_shared() -> None:
     seeds = [episode_seed(*key) for key in np.ndindex(3, 4, 8, 10)]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)

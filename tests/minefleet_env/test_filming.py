@@ -97,7 +97,7 @@ def found(config: EnvConfig, *, films: bool) -> Any:
     return describe(asdict(config), 0, films=films, hosted=False)["frame_shape"]
 
 
-def test_frames_are_asked_for_only_where_there_are_no_pixels() -> None:
+def test_env_probe_finds_a_frame_shape_only_where_there_are_no_pixels() -> None:
     painter = EnvConfig(generator=f"{Painter.__module__}:Painter")
     assert found(painter, films=True) == [4, 6, 3]
     assert found(painter, films=False) is None

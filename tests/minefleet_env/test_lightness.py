@@ -36,12 +36,12 @@ def test_an_environment_process_loads_nothing_of_the_fleet(code: str) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_the_code_is_that_of_python_3_8(path: Path) -> None:
+def test_env_module_uses_only_syntax_and_types_of_python_3_8(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     assert not [ast.unparse(node) for node in evaluated(tree) if is_newer(node)]
 
 
-def test_newer_types_are_found_where_they_are_evaluated_and_only_there() -> None:
+def test_lightness_check_finds_newer_types_only_where_they_are_evaluated() -> None:
     code = (
         "A = dict[str, int]\nB = int | None\ndef f(x: int | None) -> list[int]:\n    y: list[int] = cast(list[int], x)"
     )

@@ -82,7 +82,7 @@ def made(cls: type, **kwargs: Any) -> Any:
     )
 
 
-def test_an_old_environment_is_seeded_before_its_reset() -> None:
+def test_old_env_is_seeded_before_its_reset() -> None:
     env = made(Ancient)
     assert env.reset(seed=4) == (4, {})
     assert env.reset() == (4, {})
@@ -96,19 +96,19 @@ def test_an_old_environment_is_seeded_before_its_reset() -> None:
         (2, [1, 1, 1], [(False, False), (False, False), (True, False)]),
     ],
 )
-def test_a_time_limit_is_told_from_an_end(start: int, actions: list[int], ends: list[tuple[bool, bool]]) -> None:
+def test_old_env_tells_a_time_limit_from_an_end(start: int, actions: list[int], ends: list[tuple[bool, bool]]) -> None:
     env = made(Ancient)
     env.reset(seed=start)
     assert [env.step(action)[2:4] for action in actions] == ends
 
 
-def test_five_results_and_the_info_of_a_reset_pass_as_they_are() -> None:
+def test_old_env_passes_five_results_and_the_info_of_a_reset_as_they_are() -> None:
     env = made(Middle)
     assert env.reset(seed=0) == (1, {"task": "middle"})
     assert [env.step(0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
 
 
-def test_an_observation_that_looks_like_a_new_reset_is_not_taken_for_one() -> None:
+def test_old_env_observation_that_looks_like_obs_and_info_stays_an_observation() -> None:
     assert made(Pairs).reset(seed=3) == ((3, {"lamp": 1}), {})
 
 

@@ -138,7 +138,7 @@ def test_environment_of_another_python_that_fails_is_quoted_with_its_own_file_an
         described(old_python, f"env.generator={hall}", "env.kwargs.broken=true")
 
 
-def test_ids_are_those_of_its_own_gym(
+def test_env_ids_of_another_python_are_those_of_its_own_gym(
     old_python: str, hall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

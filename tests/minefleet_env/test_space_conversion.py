@@ -93,7 +93,7 @@ def test_an_action_comes_back_from_its_arrays_as_the_space_has_it(name: str) -> 
             np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_leaves_say_what_the_spaces_say() -> None:
+def test_schema_leaves_say_what_the_spaces_say() -> None:
     obs = spaces.Dict(
         {
             "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
@@ -167,7 +167,7 @@ def test_text_outside_its_space_is_an_error_of_the_environment(text: Any, messag
         written(spaces.Text(8), text)
 
 
-def test_a_text_cannot_be_an_action() -> None:
+def test_schema_of_a_text_action_is_refused() -> None:
     with pytest.raises(RefusedError, match="action/say is a Text space"):
         schema(spaces.Discrete(2), spaces.Dict({"say": spaces.Text(8)}))
 
@@ -199,7 +199,7 @@ class Enum(spaces.Discrete):
         self.values = np.array(sorted(values))
 
 
-def test_texts_and_names_of_minerl_are_understood() -> None:
+def test_writer_understands_texts_and_enums_of_minerl() -> None:
     assert written(Text((1,)), np.array(["a pig"]))[""].tobytes() == b"a pig" + bytes(395)
     tools = Enum("shovel", "axe", "none")
     assert written(tools, "none")[""] == 1

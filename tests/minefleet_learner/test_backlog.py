@@ -32,7 +32,7 @@ class Work:
 
 
 @given(lets=st.lists(st.integers(0, 2), min_size=8, max_size=8))
-def test_items_are_worked_off_in_order_whatever_the_delays(lets: list[int]) -> None:
+def test_backlog_works_items_off_in_order_whatever_the_delays(lets: list[int]) -> None:
     work = Work()
     backlog, seen, released = work.backlog(), [0], 0
     for item, let in enumerate(lets, 1):
@@ -62,7 +62,7 @@ def test_backlog_takes_iterations_up_to_its_room_while_none_is_finished() -> Non
     backlog.close()
 
 
-def test_a_failure_ends_the_work_and_every_other_wait() -> None:
+def test_backlog_failure_ends_the_work_and_every_other_wait() -> None:
     work = Work(failing=1)
     backlog = work.backlog()
     for item in range(ROOM):

@@ -74,7 +74,7 @@ def moved(policy: Policy, since: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 0.01), ("bfloat16", 0.3), ("float16", 0.1)])
 @pytest.mark.parametrize("decode_cache_bytes", [2**20, 0])
-def test_weights_move_as_on_the_cpu(
+def test_update_on_a_gpu_moves_weights_as_on_the_cpu(
     make_fragment: Make, make_policy: MakePolicy, dtype: str, bound: float, decode_cache_bytes: int
 ) -> None:
     config, before = CONFIG, weights(make_policy(GRU))

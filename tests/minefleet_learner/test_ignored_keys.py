@@ -90,13 +90,15 @@ def noise(make: Make, number: int) -> Batch:
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_a_key_changes_what_is_learned(tmp_path: Path, schema: Schema, make_fragment: Make, key: str) -> None:
+def test_train_config_key_changes_what_is_learned(
+    tmp_path: Path, schema: Schema, make_fragment: Make, key: str
+) -> None:
     base = NEEDS.get(key, {})
     before = trained(tmp_path, schema, make_fragment, **base)
     assert not torch.equal(before, trained(tmp_path, schema, make_fragment, **(base | {key: CHANGES[key]})))
 
 
-def test_the_same_keys_learn_the_same(tmp_path: Path, schema: Schema, make_fragment: Make) -> None:
+def test_train_config_with_the_same_keys_learns_the_same(tmp_path: Path, schema: Schema, make_fragment: Make) -> None:
     assert torch.equal(*(trained(tmp_path, schema, make_fragment) for _ in range(2)))
 
 

@@ -202,7 +202,7 @@ def fleet(tmp_path: Path, schema: Schema, make_fragment: Make) -> Iterator[Calla
         yield start
 
 
-def test_a_run_in_order_trains_publishes_acks_saves_and_ends(fleet: Callable[..., Fleet]) -> None:
+def test_learner_in_an_undisturbed_run_trains_publishes_acks_saves_and_ends(fleet: Callable[..., Fleet]) -> None:
     made = fleet(num_iterations=3, save_interval=2)
     learner, _ = made.learner()
     learner.start()

@@ -21,19 +21,19 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def test_uncorrected_targets_reach_the_value_of_the_behaviour_policy() -> None:
+def test_off_policy_clip_reaches_the_value_of_the_behaviour_policy() -> None:
     values = ring.learned(TrainConfig(off_policy="clip", **CONFIG))
     np.testing.assert_allclose(values, ring.value_of(ring.BEHAVIOUR, DISCOUNT), rtol=0.02)
 
 
 @pytest.mark.parametrize("rho_bar", [1.0, pytest.param(2.0, marks=pytest.mark.soak)])
-def test_vtrace_reaches_its_fixed_point(rho_bar: float) -> None:
+def test_off_policy_vtrace_reaches_its_fixed_point(rho_bar: float) -> None:
     values = ring.learned(TrainConfig(off_policy="vtrace", vtrace_rho_bar=rho_bar, **CONFIG))
     fixed_point = ring.value_of(ring.between(ring.BEHAVIOUR, ring.TARGET, rho_bar), DISCOUNT)
     np.testing.assert_allclose(values, fixed_point, rtol=0.02)
 
 
-def test_the_policies_in_question_have_values_that_a_mistake_would_show_in() -> None:
+def test_off_policy_ring_policies_have_distinguishable_values() -> None:
     policies = [ring.BEHAVIOUR, *(ring.between(ring.BEHAVIOUR, ring.TARGET, bar) for bar in (1.0, 2.0)), ring.TARGET]
     values = [ring.value_of(policy, DISCOUNT).mean() for policy in policies]
     assert all(later > 1.02 * earlier for earlier, later in pairwise(values))

@@ -240,7 +240,7 @@ def our_update(policy: Policy, batch: Batch, config: TrainConfig) -> UpdateRepor
 
 
 @pytest.mark.parametrize(("length", "accumulation"), [(1, 1), (1, 3), (4, 1), (4, 3), (12, 1)])
-def test_every_parameter_after_an_update_is_that_of_stable_baselines3(length: int, accumulation: int) -> None:
+def test_update_leaves_every_parameter_as_stable_baselines3_does(length: int, accumulation: int) -> None:
     theirs, ours, rollout = their_ppo(), Twin(), random_rollout()
     before = in_our_names(theirs)
     missing, unexpected = ours.load_state_dict(before, strict=False)
@@ -258,7 +258,7 @@ def test_every_parameter_after_an_update_is_that_of_stable_baselines3(length: in
 
 
 @pytest.mark.parametrize("key", ["gae_lambda", "discount", "ppo_clip", "max_grad_norm", "adam_eps", "ppo_vf_coef"])
-def test_the_comparison_sees_a_key_that_differs(key: str) -> None:
+def test_comparison_with_stable_baselines3_sees_a_key_that_differs(key: str) -> None:
     theirs, ours, rollout = their_ppo(), Twin(), random_rollout()
     ours.load_state_dict(in_our_names(theirs), strict=False)
     batch = our_batch(rollout, their_update(theirs, rollout), 4)
@@ -268,7 +268,7 @@ def test_the_comparison_sees_a_key_that_differs(key: str) -> None:
     assert max(off) > 1e-6
 
 
-def test_a_fresh_policy_has_weights_as_large_as_theirs() -> None:
+def test_fresh_policy_has_weights_as_large_as_stable_baselines3s() -> None:
     """Orthogonal ones, whose singular values are all the gain: √2 below, 0.01 for actions, 1 for the value."""
     theirs = their_ppo().policy.state_dict()
     schema = replace(SCHEMA, obs=SCHEMA.obs["vector"])

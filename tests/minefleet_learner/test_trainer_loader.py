@@ -190,7 +190,7 @@ def test_trainer_fetches_whole_fragments_in_the_shape_of_the_steps(fleet: Callab
         assert np.allclose(fetched["advantages"][row].numpy(), sums, atol=1e-5)
 
 
-def test_an_update_of_its_own_computes_what_the_policy_says_of_the_data(fleet: Callable[..., Fleet]) -> None:
+def test_trainer_update_of_its_own_computes_the_policys_logp_of_the_data(fleet: Callable[..., Fleet]) -> None:
     made = fleet(num_iterations=1)
     trainer = make(Surrogate, made)
     assert isinstance(trainer, Surrogate)
@@ -223,7 +223,7 @@ def test_a_trainer_whose_keys_differ_from_the_runs_is_refused_by_the_key(fleet: 
         fit(make(PPOTrainer, made, learning_rate=0.5), made)
 
 
-def test_every_parameter_of_the_seeds_reaches_the_trainer_and_others_are_refused(
+def test_ppo_trainer_takes_every_parameter_of_the_seeds_and_refuses_others(
     tmp_path: Path, schema: Schema, make_fragment: Make
 ) -> None:
     run = Fleet(tmp_path, schema, make_fragment, make_config()).run
@@ -235,7 +235,7 @@ def test_every_parameter_of_the_seeds_reaches_the_trainer_and_others_are_refused
         PPOTrainer(RolloutManager(run), lambda: pytest.fail("built"), dict, ppo_clipp=0.1)
 
 
-def test_the_gae_actor_chains_contiguous_fragments(make_fragment: Make) -> None:
+def test_gae_actor_chains_contiguous_fragments(make_fragment: Make) -> None:
     fragments = [(("a", 1), make_fragment(1, 3)), (("a", 2), make_fragment(2, 3)), (("b", 0), make_fragment(2, 3))]
     batch = collate(fragments)
     actor = GaeActor(discount=0.9, gae_lambda=0.5)

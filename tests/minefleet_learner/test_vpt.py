@@ -79,7 +79,7 @@ def updated(updater: Updater, config: TrainConfig, iterations: range) -> None:
         updater.update(batch_of(policy_of(), iteration), rates(config, iteration, 0.0))
 
 
-def test_the_learner_says_what_the_actor_said() -> None:
+def test_vpt_logp_recomputed_by_the_learner_equals_the_actors() -> None:
     policy = policy_of()
     batch = batch_of(policy, 3)
     said = recompute(policy, batch, CONFIG)

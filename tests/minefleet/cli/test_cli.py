@@ -332,7 +332,7 @@ def test_the_status_of_a_run_whose_roles_are_gone_says_so(cli: Cli, old_run: Run
     assert "unreachable" in cli("status", "runs/old").stdout
 
 
-def test_the_newest_run_is_taken_by_default(cli: Cli, old_run: Run, tmp_path: Path) -> None:
+def test_status_without_a_run_dir_shows_the_newest_run(cli: Cli, old_run: Run, tmp_path: Path) -> None:
     newer = replace(old_run, directory=tmp_path / "runs" / "newer")
     newer.directory.mkdir()
     newer.write()

@@ -18,7 +18,7 @@ def test_schema_reads_back_equal_from_plain_data() -> None:
     assert Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
 
 
-def test_the_fingerprint_follows_every_field() -> None:
+def test_schema_fingerprint_changes_with_every_field() -> None:
     leaf = SCHEMA.action
     for change in ({"shape": (3,)}, {"dtype": "int32"}, {"categories": (3, 6)}, {"kind": "box"}, {"low": 0.0}):
         other = Schema(obs=SCHEMA.obs, action=dataclasses.replace(leaf, **change))

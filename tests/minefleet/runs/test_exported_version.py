@@ -152,7 +152,7 @@ def test_a_directory_with_something_in_it_is_not_written_over_and_an_empty_one_i
     assert is_exported(tmp_path / "new/below")
 
 
-def test_an_export_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
+def test_export_of_a_version_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
     def array_of(entry: Any) -> NDArray[Any]:
         if entry.name == "empty":
             raise CorruptError("damaged")
@@ -169,7 +169,7 @@ def test_export_that_cannot_be_written_fails_in_one_message(tmp_path: Path) -> N
         pass
 
 
-def test_a_file_of_two_names_lies_on_the_disk_once(tmp_path: Path) -> None:
+def test_disk_bytes_counts_a_file_of_two_names_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/b").write_bytes(b"x" * 100)
     before = disk_bytes(tmp_path)

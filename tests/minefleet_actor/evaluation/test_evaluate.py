@@ -57,13 +57,13 @@ def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Ru
     assert return_of(run) == STEPS
 
 
-def test_the_mode_is_taken_unless_samples_are_asked_for(run: Run) -> None:
+def test_evaluation_with_sample_draws_actions_by_their_probability(run: Run) -> None:
     deviation = np.sqrt(SURENESS * (1 - SURENESS) / (50 * STEPS)) * STEPS
     assert abs(return_of(run, "--sample") - SURENESS * STEPS) < 5 * deviation
 
 
 @pytest.mark.parametrize(("episodes", "words"), [(1, "1 episode: "), (2, "2 episodes: ")])
-def test_the_text_counts_episodes_in_english(run: Run, episodes: int, words: str) -> None:
+def test_evaluation_text_counts_episodes_in_singular_and_plural(run: Run, episodes: int, words: str) -> None:
     (checkpoint,) = (path for path in run.checkpoints.iterdir() if path.name != "latest")
     arguments = parse([str(checkpoint), "--episodes", str(episodes), "--seed", "3"])
     assert describe(evaluate(run, inspect_policy(checkpoint), arguments)).startswith(words)

@@ -47,7 +47,7 @@ def test_batcher_want_decides_at_once_where_there_is_nothing_to_wait_for() -> No
     assert batcher.due_s == math.inf
 
 
-def test_the_loop_decides_when_enough_are_ready() -> None:
+def test_batcher_decides_in_the_loop_when_enough_slots_are_ready() -> None:
     batcher, inference = made(least=3, timeout_s=1000.0)
     assert batcher.due_s == math.inf
     want(batcher, 5, 1)
@@ -61,14 +61,14 @@ def test_the_loop_decides_when_enough_are_ready() -> None:
     assert batcher.due_s == math.inf
 
 
-def test_the_loop_decides_for_few_when_time_is_up() -> None:
+def test_batcher_decides_in_the_loop_for_few_slots_when_time_is_up() -> None:
     batcher, inference = made(least=3, timeout_s=1e-9)
     want(batcher, 2)
     batcher.decide()
     assert inference.batches == [[2]]
 
 
-def test_the_loop_decides_for_one_batch_at_a_time() -> None:
+def test_batcher_decides_in_the_loop_for_one_batch_at_a_time() -> None:
     batcher, inference = made(least=1, timeout_s=1000.0)
     want(batcher, *range(SLOTS))
     batcher.decide()
@@ -97,7 +97,7 @@ def test_batcher_with_a_thread_does_not_decide_in_the_loop() -> None:
         ({0, 1}, "cpu", {"deterministic": True}, False, False),
     ],
 )
-def test_a_thread_decides_where_the_loop_has_time_of_its_own_meanwhile(
+def test_batcher_decides_in_a_thread_where_the_loop_can_work_meanwhile(
     cores: set[int],
     device: str,
     worker: dict[str, Any],

@@ -88,13 +88,13 @@ def assert_close(ours: PolicyStep, theirs: PolicyStep, slot: int) -> None:
         np.testing.assert_allclose(value, row(theirs, slot)[path], rtol=1e-4, atol=1e-5, err_msg=path)
 
 
-def test_a_slot_is_decided_for_as_if_it_were_alone() -> None:
+def test_policy_runner_decides_for_a_slot_as_if_it_were_alone() -> None:
     together, alone = inference_of(greedy=True), inference_of(greedy=True)
     for obs in looks(4):
         assert_close(together.decide(EVERY, obs), alone.decide(slots(3), obs), 3)
 
 
-def test_a_look_leaves_state_and_first_as_they_were() -> None:
+def test_policy_runner_that_only_looks_keeps_state_and_first() -> None:
     looked, left = inference_of(greedy=True), inference_of(greedy=True)
     before, between, after = looks(3)
     for inference in (looked, left):
@@ -107,7 +107,7 @@ def test_a_look_leaves_state_and_first_as_they_were() -> None:
         assert_close(ours, theirs, slot)
 
 
-def test_the_state_before_a_step_is_that_after_the_one_before_and_the_initial_one_after_a_reset() -> None:
+def test_policy_runner_records_the_state_before_a_step_and_the_initial_one_after_a_reset() -> None:
     inference = inference_of()
     begins = np.isin(EVERY, (1, 4))
     first, second, third = looks(3)
@@ -153,7 +153,7 @@ def test_a_state_beyond_half_precision_stays_finite() -> None:
     assert (before[0]["gru"] == np.float32(65504)).all()
 
 
-def test_noise_per_slot_depends_on_nothing_that_others_do() -> None:
+def test_noise_per_slot_does_not_depend_on_other_slots() -> None:
     together, apart = (inference_of(noise_per_slot=True, whole=True) for _ in range(2))
     for number, obs in enumerate(looks(5)):
         theirs = together.decide(EVERY, obs)
@@ -166,7 +166,7 @@ def test_noise_per_slot_depends_on_nothing_that_others_do() -> None:
 
 
 @pytest.mark.parametrize("largest", [1, 2, 5, 64, 100])
-def test_every_batch_fits_one_of_a_few_padded_sizes(largest: int) -> None:
+def test_padded_sizes_are_few_and_at_most_double(largest: int) -> None:
     sizes = padded_sizes(largest)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == largest

@@ -59,7 +59,7 @@ def test_policy_in_another_memory_format_computes_the_same(dtype: torch.dtype) -
         torch.testing.assert_close(mine, plain, rtol=tolerance, atol=tolerance)
 
 
-def test_new_weights_come_to_lie_as_the_old_ones() -> None:
+def test_new_weights_take_the_memory_format_of_the_old_ones() -> None:
     policy, other = policy_of(0), policy_of(1)
     assert not lies_by_columns(policy)
     lay_out(policy)

@@ -58,7 +58,7 @@ def follower_of(script: Script) -> WeightsFollower:
     return WeightsFollower(script)  # type: ignore[arg-type]
 
 
-def test_versions_that_were_superseded_before_they_were_taken_are_skipped() -> None:
+def test_weights_follower_skips_versions_that_were_superseded_before_they_were_taken() -> None:
     follower = follower_of(Script(info(1), info(2), info(5)))
     follower.run(lambda: None)
     staged = follower.take()
@@ -68,7 +68,7 @@ def test_versions_that_were_superseded_before_they_were_taken_are_skipped() -> N
 
 
 @pytest.mark.parametrize("fault", [NotFoundError("expired"), CorruptError("damaged")])
-def test_weights_that_cannot_be_had_are_left_for_the_next_ones(fault: FleetError) -> None:
+def test_weights_follower_passes_over_a_version_that_cannot_be_fetched(fault: FleetError) -> None:
     script = Script(info(1), info(2), info(3))
     script.faults[2] = fault
     follower = follower_of(script)
@@ -79,7 +79,7 @@ def test_weights_that_cannot_be_had_are_left_for_the_next_ones(fault: FleetError
     assert staged.info.version == 3
 
 
-def test_weights_of_another_run_are_never_staged() -> None:
+def test_weights_follower_stages_no_weights_of_another_run() -> None:
     follower = follower_of(Script(info(1), info(7, run_id="other")))
     with pytest.raises(RunMismatchError, match="acts for run run, parameters now holds run other"):
         follower.run(lambda: None)

@@ -9,7 +9,7 @@ BOUNDS_S = (0.1, 0.5, 2.0)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.3, 0.5, 1.0, 2.0, 7.0]))))
-def test_durations_are_shown_as_prometheus_own_histogram_shows_them(batches: list[list[float]]) -> None:
+def test_duration_histogram_has_the_samples_of_prometheus_own(batches: list[list[float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     durations, histogram = (
         DurationHistogram("step_seconds", "Steps.", BOUNDS_S),
@@ -29,7 +29,7 @@ def samples(registry: CollectorRegistry) -> dict[str, float]:
     return {name: round(float(value), 6) for name, _, value in pairs}
 
 
-def test_a_pace_is_that_of_the_last_seconds() -> None:
+def test_rate_meter_shows_the_rate_of_the_last_seconds() -> None:
     now = [0.0]
     pace, count = RateMeter(lambda: now[0]), 0
     assert pace.of(0) == 0.0

@@ -19,7 +19,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> None:
+def test_slot_timer_charges_time_between_turns_to_what_each_slot_waits_for(clock: Clock) -> None:
     slot_time = SlotTimer(clock)
     slot_time.end_wait(0, 1.0)
     slot_time.wait_for([(ENVIRONMENT, 3), (INFERENCE, 1), (GRANT, 2)], acted=0)
@@ -36,7 +36,7 @@ def test_time_between_turns_goes_to_what_each_slot_waits_for(clock: Clock) -> No
     }
 
 
-def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_actor(clock: Clock) -> None:
+def test_slot_timer_charges_environments_ready_before_the_loop_looked_to_the_actor(clock: Clock) -> None:
     slot_time = SlotTimer(clock)
     slot_time.end_wait(0, 1.0)
     slot_time.wait_for([(ENVIRONMENT, 4)], acted=0)
@@ -54,7 +54,7 @@ def test_environments_that_were_ready_before_the_loop_looked_waited_for_the_acto
     assert slot_time.seconds()["inference"] == pytest.approx(3.0)
 
 
-def test_the_turn_in_which_a_slot_acted_is_the_actors(clock: Clock) -> None:
+def test_slot_timer_charges_the_turn_in_which_a_slot_acted_to_inference(clock: Clock) -> None:
     slot_time = SlotTimer(clock)
     slot_time.end_wait(0, 1.0)
     clock.now_s += 3.0

@@ -144,7 +144,7 @@ def test_newer_weights_end_the_wait_for_newer_weights(clock: Clock) -> None:
     assert not permits.needs_newer_weights
 
 
-def test_deadlines_follow_what_replay_forecasts(clock: Clock) -> None:
+def test_permit_deadlines_follow_what_replay_forecasts(clock: Clock) -> None:
     replay = Replay(free_chunks=9)
     permits = permits_of(replay, clock)
     assert permits.deadline(1) == math.inf

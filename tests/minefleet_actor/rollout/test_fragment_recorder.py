@@ -71,7 +71,7 @@ def test_a_full_fragment_takes_the_next_value_from_the_decision_after_it() -> No
     assert fragment.recurrent_state["gru"].tolist() == [1, 1, 1]
 
 
-def test_a_terminated_step_has_no_future() -> None:
+def test_fragment_has_next_value_0_after_a_terminated_step() -> None:
     recorder = Recorder(SCHEMA, 1, LENGTH)
     act(recorder, 0, value=5.0)
     step(recorder, terminated=True, truncated=True)
@@ -171,7 +171,7 @@ def test_fragment_shows_nothing_of_the_one_before_it() -> None:
     assert fragment.cut_index.tolist() == [LENGTH - 1]
 
 
-def test_an_empty_fragment_is_none() -> None:
+def test_recorder_close_of_an_empty_fragment_returns_none() -> None:
     assert Recorder(SCHEMA, 1, LENGTH).close(0) is None
 
 

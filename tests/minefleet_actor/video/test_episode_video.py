@@ -39,7 +39,7 @@ def film(directory: Path, shown: list[Any], steps: list[int] | None = None, long
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 3), (63, 51, 3), (84, 84, 1), (360, 640, 3), (9, 301, 3)], ids=str)
-def test_every_frame_is_there_in_its_place_and_the_end_stands(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_episode_video_has_every_frame_in_its_place_and_holds_the_last(tmp_path: Path, shape: tuple[int, ...]) -> None:
     shown = frames(12, shape)
     path = film(tmp_path / "videos", shown)
     numbers, decoded = zip(*pictures(path), strict=True)
@@ -78,11 +78,11 @@ def test_episode_video_that_is_discarded_leaves_no_file_and_the_next_begins_anew
     assert next(pictures(reel.finish(NAME, frames(1, (360, 640, 3))[0], 0.0, record)))[1].shape[1] == 640
 
 
-def test_the_name_of_a_video_leads_nowhere_else() -> None:
+def test_video_name_of_a_hostile_stream_stays_in_its_directory() -> None:
     assert video_name(3, "../../a/b-1", 4) == "version-3-______a_b-1-4.mp4"
 
 
-def test_the_newest_videos_are_kept_with_all_that_is_no_video_but_for_what_the_dead_left_behind(tmp_path: Path) -> None:
+def test_forget_oldest_keeps_the_newest_videos_and_other_files_but_not_dead_recordings(tmp_path: Path) -> None:
     names = [f"version-{version}-s-0.mp4" for version in range(VIDEOS_KEPT + 3)]
     for number, name in enumerate(names):
         (tmp_path / name).touch()

@@ -74,7 +74,7 @@ def test_a_slot_that_rendered_nothing_at_its_last_failure_has_no_picture(renderi
             pictures.picture(slot)
 
 
-def test_the_oldest_pictures_leave_where_they_take_too_many_bytes(
+def test_failure_pictures_drop_the_oldest_beyond_their_bytes(
     rendering: tuple[Run, InlinePool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, pool = rendering

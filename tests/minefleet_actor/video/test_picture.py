@@ -36,7 +36,7 @@ def test_the_frame_is_enlarged_by_a_whole_factor_above_the_bar_in_an_even_pictur
     [{"step": 8}, {"episode_return": 9.0}, {"reward": -1.0}, {"value": None}, {"version": 4}, {"task": "climb"}],
     ids=str,
 )
-def test_every_number_is_written_into_the_bar(change: dict[str, Any]) -> None:
+def test_picture_bar_shows_every_number_of_the_caption(change: dict[str, Any]) -> None:
     frame = np.zeros((64, 64, 3), np.uint8)
     names = CAPTION.__slots__
     other = Caption(**({name: getattr(CAPTION, name) for name in names} | change))
@@ -63,7 +63,7 @@ def test_to_rgb_of_a_stack_of_frames_shows_the_newest(shape: tuple[int, ...], ne
     assert np.array_equal(to_rgb(frame), np.broadcast_to(frame[newest], (40, 50, 3)))
 
 
-def test_frames_with_channels_first_are_understood() -> None:
+def test_to_rgb_of_a_frame_with_channels_first_moves_them_last() -> None:
     frame = np.random.default_rng(0).integers(0, 256, (3, 40, 50), np.uint8)
     assert np.array_equal(to_rgb(frame), np.moveaxis(frame, 0, -1))
 

@@ -143,7 +143,7 @@ def test_video_recorder_renders_the_filmed_slot_only_and_while_it_is_filmed(stag
     assert stage.filmed == set()
 
 
-def test_an_episode_that_fails_is_thrown_away_and_the_next_one_filmed(stage: Set) -> None:
+def test_video_recorder_discards_a_failed_episode_and_films_the_next(stage: Set) -> None:
     with stage.rolling():
         assert not stage.play(0, 30, failure="hang")
         assert stage.play(3, 4)
@@ -152,7 +152,7 @@ def test_an_episode_that_fails_is_thrown_away_and_the_next_one_filmed(stage: Set
     assert len(list(pictures(path))) == 6
 
 
-def test_a_drain_gives_up_what_is_not_whole(stage: Set) -> None:
+def test_video_recorder_that_is_stopped_leaves_no_unfinished_video(stage: Set) -> None:
     with stage.rolling():
         stage.camera.begin(0, 7)
         stage.step(70)
@@ -173,7 +173,7 @@ def test_a_video_that_cannot_be_written_costs_nothing_but_itself_and_the_next_on
     assert stage.count("videos", outcome="lost") == 1
 
 
-def test_a_record_whose_video_is_not_written_in_time_goes_without_it_and_once(stage: Set) -> None:
+def test_video_recorder_that_gives_up_reports_the_record_once_without_its_video(stage: Set) -> None:
     assert stage.play(0, 3)
     stage.camera.give_up()
     assert not stage.reported().HasField("video")
@@ -182,7 +182,7 @@ def test_a_record_whose_video_is_not_written_in_time_goes_without_it_and_once(st
     assert stage.records.empty()
 
 
-def test_the_loop_never_waits_for_the_encoder(stage: Set) -> None:
+def test_video_recorder_drops_frames_instead_of_waiting_for_the_encoder(stage: Set) -> None:
     stage.camera.begin(0, 7)
     stage.step(100_000)
     assert stage.count("video_frames_dropped") == 100_000 - MAX_QUEUED_SHOTS

@@ -42,7 +42,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Tables:
         return dict(tables)
 
 
-def test_every_action_means_the_same_keys_and_mouse_as_published(theirs: Tables) -> None:
+def test_to_engine_maps_every_action_to_the_published_keys_and_mouse(theirs: Tables) -> None:
     assert list(actions.BUTTONS) == theirs["names"].tolist()
     pressed, bins = (theirs[name].reshape(actions.NUM_BUTTONS, actions.NUM_CAMERA, -1) for name in ("pressed", "bins"))
     # Each value of one with some of the other.
@@ -54,14 +54,14 @@ def test_every_action_means_the_same_keys_and_mouse_as_published(theirs: Tables)
         np.testing.assert_allclose(sent["camera"], theirs["bin_degrees"][bins[buttons, camera]], rtol=1e-15, atol=0)
 
 
-def test_an_action_of_arrays_is_a_new_dict_with_two_angles() -> None:
+def test_to_engine_of_an_action_of_arrays_returns_a_new_dict_with_two_angles() -> None:
     sent = actions.to_engine({"buttons": np.array([1]), "camera": np.array([115])})
     assert set(sent) == {*actions.BUTTONS, "camera"}
     assert sent["camera"].tolist() == [10.0, 0.0]
 
 
 @pytest.mark.parametrize("action", [{"buttons": 8641}, {"buttons": 0, "camera": 121}, {"buttons": 0.5}])
-def test_a_single_action_out_of_range_is_refused(action: dict[str, Any]) -> None:
+def test_to_engine_refuses_an_action_out_of_range(action: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be an integer from 0 to (8640|120), got"):
         actions.to_engine({"camera": 0, **action})
 

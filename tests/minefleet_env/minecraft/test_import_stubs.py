@@ -36,7 +36,7 @@ def test_import_stubs_are_not_served_unasked() -> None:
     assert "No module named 'minestudio'" in run(sys.executable, "import minestudio.models")
 
 
-def test_a_process_without_policies_loads_none() -> None:
+def test_import_stubs_refuse_to_load_a_policy() -> None:
     code = "from minefleet_env.minecraft import import_stubs; import_stubs.serve()\n"
     code += "from minestudio.models import load_vpt_policy\nload_vpt_policy('a')"
     assert "a policy was asked for in a process of environments" in run(sys.executable, code)

@@ -110,7 +110,7 @@ def step(pool: EnvPool, action: dict[str, int]) -> Ready:
     return done(pool)
 
 
-def test_an_environment_shows_an_image_and_takes_the_actions_of_vpt(schema: Schema) -> None:
+def test_minerl_env_shows_an_image_and_takes_the_actions_of_vpt(schema: Schema) -> None:
     spaces = schema.to_dict()
     image = spaces["obs"]["image"]
     assert (list(spaces["obs"]), image["shape"], image["dtype"]) == (["image"], [128, 128, 3], "uint8")
@@ -187,7 +187,7 @@ print(json.dumps([len(names) > 5, all(played), "MineRLObtainDiamondShovel-v0" in
     assert run(prepared.python, code) == [True, True, True]
 
 
-def test_the_steps_of_an_episode_are_counted_anew(prepared: Prepared) -> None:
+def test_minerl_env_counts_the_steps_of_each_episode_anew(prepared: Prepared) -> None:
     code = """
 import gym, minerl
 gym.envs.registry.env_specs["MineRLObtainDiamondShovel-v0"].kwargs["env_spec"].max_episode_steps = 4
@@ -203,7 +203,7 @@ print(json.dumps(lengths))
     assert run(prepared.python, code) == [True, True, True]
 
 
-def test_an_episode_follows_from_its_seed(prepared: Prepared) -> None:
+def test_minerl_env_episode_follows_from_its_seed(prepared: Prepared) -> None:
     code = """
 env = make("MineRLBasaltFindCave-v0")
 first = [env.reset(seed=seed)[0]["image"].tobytes() for seed in (3, 4, 3)]
@@ -297,7 +297,7 @@ def test_an_engine_that_ends_at_its_start_says_its_last_words(
     assert "Traceback" not in str(told.value)
 
 
-def test_a_picture_that_is_missing_is_a_failure(
+def test_minerl_env_whose_picture_is_missing_fails(
     prepared: Prepared, schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGINE_GARBAGE_AT", "2")

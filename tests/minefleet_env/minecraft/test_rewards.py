@@ -18,7 +18,7 @@ HUNT = {"event": "kill_entity", "objects": ["sheep", "cow"], "reward": 2.0}
     kills=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8),
     limit=st.one_of(st.none(), st.integers(0, 6)),
 )
-def test_each_unit_of_an_episode_is_paid_once_up_to_the_limit(
+def test_rewards_pay_each_unit_of_an_episode_once_up_to_the_limit(
     before: int, kills: list[tuple[int, int]], limit: int | None
 ) -> None:
     rewards = Rewards(rules_of([HUNT | ({} if limit is None else {"max_reward_times": limit})], KNOWN))
@@ -32,7 +32,7 @@ def test_each_unit_of_an_episode_is_paid_once_up_to_the_limit(
     assert rewards.metrics() == {"kill_entity sheep or cow": sum(paid) / 2.0}
 
 
-def test_a_new_episode_pays_anew_and_what_was_counted_before_is_not_paid() -> None:
+def test_rewards_pay_anew_in_a_new_episode_and_nothing_that_was_counted_before() -> None:
     rewards = Rewards(rules_of([HUNT | {"max_reward_times": 1}], KNOWN))
     for counted in (3, 7):
         rewards.reset({"kill_entity": {"cow": counted}})
@@ -41,7 +41,7 @@ def test_a_new_episode_pays_anew_and_what_was_counted_before_is_not_paid() -> No
         assert rewards.pay({"kill_entity": {"cow": counted + 2}}) == 0.0
 
 
-def test_rules_add_up_and_an_event_that_is_not_sent_counts_nothing() -> None:
+def test_rewards_of_several_rules_add_up_and_an_event_not_sent_counts_nothing() -> None:
     chop = {"event": "mine_block", "objects": ["oak_log"], "reward": 0.5, "identity": "chop"}
     rewards = Rewards(rules_of([HUNT, chop], KNOWN))
     assert rewards.events == ("kill_entity", "mine_block")
@@ -62,6 +62,6 @@ def test_rules_add_up_and_an_event_that_is_not_sent_counts_nothing() -> None:
         ([HUNT, HUNT], "must differ in their identity"),
     ],
 )
-def test_a_rule_that_cannot_pay_is_refused(rewards: list[dict[str, Any]], message: str) -> None:
+def test_reward_rule_that_cannot_pay_is_refused(rewards: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         rules_of(rewards, KNOWN)

@@ -52,7 +52,7 @@ def part(action: Any, index: int) -> Any:
     limit=st.integers(0, 30),
     stack=st.integers(1, 3),
 )
-def test_a_chunk_equals_its_actions_taken_one_by_one(
+def test_action_chunk_equals_its_actions_taken_one_by_one(
     chunk: int, end: int, cut: int, breaks: int, skip: int, limit: int, stack: int
 ) -> None:
     others = {"frame_skip": skip, "time_limit": limit, "frame_stack": stack}
@@ -118,7 +118,7 @@ class Odd(Diary):
         (Odd(), r"action_chunk: the action 'plan' is a Graph space"),
     ],
 )
-def test_actions_of_which_there_is_no_chunk_are_refused(env: gymnasium.Env[Any, Any], message: str) -> None:
+def test_action_chunk_of_other_actions_is_refused(env: gymnasium.Env[Any, Any], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         wrapped(env, action_chunk=2)
 

@@ -121,7 +121,7 @@ def test_grey_and_resized_images_lie_where_they_lay_and_the_rest_is_untouched() 
         assert repr(obs[key]) == repr(before[key])
 
 
-def test_grey_is_gymnasiums() -> None:
+def test_grey_wrapper_equals_gymnasiums() -> None:
     def only_pov() -> gymnasium.Env[Any, Any]:
         return TransformObservation(Counting(), lambda obs: obs["pov"], Counting.observation_space["pov"])
 
@@ -134,7 +134,7 @@ def test_grey_is_gymnasiums() -> None:
     height=st.integers(1, 4), width=st.integers(1, 4), factors=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     channels=st.integers(1, 5), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_a_resized_pixel_is_the_mean_of_what_it_covers(
+def test_resizer_takes_the_mean_of_the_pixels_that_one_covers(
     height: int, width: int, factors: tuple[int, int], channels: int, seed: int
 ) -> None:
     high, wide = factors
@@ -286,7 +286,7 @@ wrap(sys, {**DEFAULTS, "frame_skip": 2})
         ("resize=[0,64]", r"both >= 1, got \[0, 64\]"),
     ],
 )
-def test_impossible_settings_are_refused_by_key_and_value(setting: str, message: str) -> None:
+def test_wrapper_settings_that_are_impossible_are_refused_by_key_and_value(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load("cartpole", [f"env.wrappers.{setting}"])
 
@@ -340,7 +340,7 @@ class MovesLeft(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("make_pool", [InlinePool, EnvPool])
-def test_every_pool_plays_through_the_wrappers(make_pool: Callable[..., Pool]) -> None:
+def test_pools_play_through_the_wrappers(make_pool: Callable[..., Pool]) -> None:
     wrappers = WrappersConfig(time_limit=5, frame_skip=2, frame_stack=2, action_mask="allowed", resize=[3, 2])
     config = EnvConfig(generator=f"{__file__}:Seen", wrappers=wrappers)
     with closing(make(config)) as env:

@@ -36,7 +36,7 @@ def whole(row: dict[str, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_chained_fragments_equal_one_long_fragment_in_any_order(seed: int) -> None:
+def test_chain_of_fragments_in_any_order_equals_one_long_fragment(seed: int) -> None:
     row, lengths = long_row(23, seed), [7, 1, 9, 6]
     fragments = cut(row, lengths)
     order = torch.randperm(4, generator=torch.Generator().manual_seed(seed))
@@ -48,7 +48,7 @@ def test_chained_fragments_equal_one_long_fragment_in_any_order(seed: int) -> No
     assert (advantage[~shuffled["mask"]] == 0).all()
 
 
-def test_a_gap_breaks_the_chain() -> None:
+def test_chain_breaks_at_a_gap() -> None:
     row, lengths = long_row(12, 0), [4, 4, 4]
     advantage = chain([("s", 0), ("s", 1), ("s", 3)], **cut(row, lengths), discount=0.97, gae_lambda=0.9)
     before = whole({name: tensor[:, :8] for name, tensor in row.items()})

@@ -13,7 +13,7 @@ LOGS = st.lists(st.floats(-5, 5), min_size=1, max_size=30)
 
 
 @given(LOGS)
-def test_the_statistics_are_their_definitions_over_the_mask(logs: list[float]) -> None:
+def test_importance_weight_statistics_equal_their_definitions_over_the_mask(logs: list[float]) -> None:
     log_ratio = torch.tensor([[*logs, math.nan]], dtype=torch.float64)
     weights = weigh(log_ratio, ~log_ratio.isnan(), 50.0)
     ratios = [math.exp(log) for log in logs]

@@ -72,7 +72,7 @@ SEED = st.integers(0, 2**31)
 
 @pytest.mark.parametrize("has_proximal", [False, True])
 @given(seed=SEED, rows=SHAPE, length=SHAPE, weight_cap=st.sampled_from([1.0, 1.3, 5.0, math.inf]))
-def test_the_loss_equals_its_definition_on_random_shapes_and_masks(
+def test_ppo_loss_equals_its_definition_on_random_shapes_and_masks(
     has_proximal: bool, seed: int, rows: int, length: int, weight_cap: float
 ) -> None:
     batch = random_batch(seed, rows, length)
@@ -102,7 +102,7 @@ def cleanrl(batch: dict[str, Tensor], *, clip_vloss: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("clip_vloss", [False, True])
-def test_loss_and_gradients_equal_those_of_cleanrl(clip_vloss: bool) -> None:
+def test_ppo_loss_and_gradients_equal_those_of_cleanrl(clip_vloss: bool) -> None:
     batch = random_batch(2) | {"kl_reference": torch.zeros(())}
     batch["mask"] = torch.ones_like(batch["mask"])
     leaves = [batch[name].requires_grad_() for name in ("logp", "value", "entropy")]
@@ -114,7 +114,7 @@ def test_loss_and_gradients_equal_those_of_cleanrl(clip_vloss: bool) -> None:
     torch.testing.assert_close(torch.autograd.grad(loss.total, leaves), torch.autograd.grad(theirs, leaves))
 
 
-def test_garbage_at_padding_changes_neither_the_loss_nor_the_gradient() -> None:
+def test_ppo_loss_and_gradient_do_not_change_with_garbage_at_padding() -> None:
     batch = random_batch(4)
     assert not batch["mask"].all()
     spoilt = {name: x.masked_fill(~batch["mask"], math.nan) for name, x in batch.items() if name != "mask"}
@@ -131,7 +131,7 @@ def test_garbage_at_padding_changes_neither_the_loss_nor_the_gradient() -> None:
     assert all((gradient[~batch["mask"]] == 0).all() for gradient in spoilt_clean)
 
 
-def test_the_weight_of_a_step_has_no_gradient_and_is_a_factor_on_its_own() -> None:
+def test_ppo_loss_weight_of_a_step_is_a_factor_without_gradient() -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
     batch: dict[str, Any] = dict.fromkeys("behaviour_logp value value_target entropy".split(), 0 * one)
     batch |= {"mask": one.bool(), "advantage": one}
@@ -146,7 +146,7 @@ def test_the_weight_of_a_step_has_no_gradient_and_is_a_factor_on_its_own() -> No
     assert loss.max_log_ratio.item() == 0.0
 
 
-def test_the_log_ratio_is_clamped_on_both_sides() -> None:
+def test_ppo_loss_clamps_the_log_ratio_on_both_sides() -> None:
     batch: dict[str, Any] = {name: torch.zeros(1, 2) for name in ("behaviour_logp", "value", "value_target", "entropy")}
     batch |= {"mask": torch.ones(1, 2, dtype=torch.bool), "advantage": -torch.ones(1, 2)}
     loss = loss_of(batch | {"logp": torch.tensor([[200.0, -200.0]])}, clip=0.2, log_ratio_range=2.0)
@@ -192,7 +192,7 @@ def test_normalized_advantages_have_mean_zero_and_deviation_one_over_the_mask() 
     assert (normal[~mask] == 0).all()
 
 
-def test_equal_advantages_normalize_to_zero() -> None:
+def test_normalize_of_equal_advantages_is_zero() -> None:
     mask = torch.ones(2, 3, dtype=torch.bool)
     assert (normalize(torch.full((2, 3), 5.0), mask) == 0).all()
 

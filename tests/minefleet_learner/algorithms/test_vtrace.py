@@ -77,7 +77,7 @@ def equal(one: VTrace, other: VTrace) -> None:
 
 
 @given(STEPS, SHARE, SHARE, BAR, BAR)
-def test_targets_and_advantages_equal_the_definition_on_random_shapes_cuts_and_masks(
+def test_vtrace_equals_its_definition_on_random_shapes_cuts_and_masks(
     steps: Steps, discount: float, gae_lambda: float, rho_bar: float, c_bar: float
 ) -> None:
     got = vtrace(
@@ -93,7 +93,7 @@ def test_targets_and_advantages_equal_the_definition_on_random_shapes_cuts_and_m
 
 
 @given(fragmented(), SHARE, SHARE, BAR, BAR)
-def test_chained_fragments_equal_the_definition_over_runs_without_gaps_in_any_order(
+def test_vtrace_of_chained_fragments_equals_its_definition_over_runs_without_gaps(
     cut: Fragmented, discount: float, gae_lambda: float, rho_bar: float, c_bar: float
 ) -> None:
     got = chain_vtrace(
@@ -124,13 +124,13 @@ def test_vtrace_on_data_of_its_own_policy_equals_gae(steps: Steps, discount: flo
     equal(got, VTrace(advantage=advantage, target=target))
 
 
-def test_a_ratio_too_large_for_a_float_counts_as_the_bar() -> None:
+def test_vtrace_ratio_too_large_for_a_float_counts_as_the_bar() -> None:
     zero, no = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool)
     got = vtrace(zero + 3, zero, zero, no, no, zero + 1e4, discount=0.9, gae_lambda=1.0, rho_bar=2.0, c_bar=1.0)
     assert (got.target.item(), got.advantage.item()) == (6.0, 3.0)
 
 
-def test_the_targets_have_the_values_of_the_policy_between_as_fixed_point() -> None:
+def test_vtrace_targets_have_the_values_of_the_policy_between_as_fixed_point() -> None:
     """One state, two actions that pay 0 and 1, γ = 0: under ρ̄ the policy learned about is π ∝ min(ρ̄ μ, π)."""
     behaviour, policy, rho_bar = torch.tensor([0.8, 0.2]), torch.tensor([0.1, 0.9]), 1.5
     between = torch.minimum(rho_bar * behaviour, policy)

@@ -10,7 +10,7 @@ SHAPES = st.lists(st.integers(0, 4), max_size=3)
 
 
 @given(parts=st.lists(st.tuples(SHAPES, st.sampled_from(DTYPES)), max_size=6))
-def test_a_copy_is_equal_and_stays_as_it_was(parts: list[tuple[list[int], torch.dtype]]) -> None:
+def test_host_copy_is_equal_and_stays_as_it_was(parts: list[tuple[list[int], torch.dtype]]) -> None:
     tensors = {str(number): torch.full(shape, number % 2, dtype=dtype) for number, (shape, dtype) in enumerate(parts)}
     arrays = Copier().copy(tensors)
     before = {name: tensor.clone() for name, tensor in tensors.items()}

@@ -83,7 +83,7 @@ def test_recomputed_values_equal_evaluation_step_by_step(
 
 
 @pytest.mark.parametrize("gru_size", [0, 5])
-def test_a_selection_holds_all_that_was_seen_once(make_fragment: Make, gru_size: int) -> None:
+def test_select_seen_returns_each_observation_of_the_rows_once(make_fragment: Make, gru_size: int) -> None:
     fragments = mixed(make_fragment, STATE if gru_size else {})
     batch = collate(named(fragments))
     chosen = select_seen(batch, torch.tensor([3, 0]), whole_rows=gru_size > 0)
@@ -131,7 +131,7 @@ def test_recomputed_log_probabilities_are_those_of_the_actions_in_their_own_step
 
 @pytest.mark.parametrize("off_policy", ["clip", "decoupled", "vtrace"])
 @pytest.mark.parametrize("gae_values", ["behaviour", "recomputed"])
-def test_the_weights_are_not_asked_only_for_clip_with_recorded_values(
+def test_estimate_recomputes_logp_unless_clip_uses_recorded_values(
     make_fragment: Make, make_policy: MakePolicy, gae_values: str, off_policy: str
 ) -> None:
     config = TrainConfig(gae_values=gae_values, off_policy=off_policy)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_the_weights_are_not_asked_only_for_clip_with_recorded_values(
 
 
 @pytest.mark.parametrize("gae_values", ["behaviour", "recomputed"])
-def test_estimates_use_the_values_that_gae_values_names(
+def test_estimate_uses_the_values_that_gae_values_names(
     make_fragment: Make, make_policy: MakePolicy, gae_values: str
 ) -> None:
     policy, fragment = make_policy(), make_fragment(3, 6, truncated=(2,), terminated=(4,))

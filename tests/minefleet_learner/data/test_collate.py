@@ -105,7 +105,7 @@ def sees_the_same(batch: Batch, expected: Batch, rows: list[int], *, whole_rows:
     whole_rows=st.booleans(),
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_each_pool_shows_what_a_batch_that_holds_everything_shows(
+def test_batch_pools_show_what_a_batch_that_holds_everything_shows(
     make_fragment: Make, threads: int, order: list[int], others: list[list[int]], share: float, whole_rows: bool
 ) -> None:
     named = fragments_of(make_fragment)
@@ -124,7 +124,7 @@ def test_each_pool_shows_what_a_batch_that_holds_everything_shows(
             assert same(subset(batch, some).seen, subset(expected, some).seen)
 
 
-def test_rows_that_are_taken_otherwise_than_announced_are_right_all_the_same(make_fragment: Make) -> None:
+def test_batch_rows_taken_in_another_order_than_announced_are_right(make_fragment: Make) -> None:
     named = fragments_of(make_fragment)
     expected = collate(named)
     with collated(named, 0, least_rows=2) as batch:
@@ -151,7 +151,7 @@ def test_batch_keeps_at_most_two_pools_in_memory(make_fragment: Make, monkeypatc
 
 @pytest.mark.parametrize("gru_size", [0, 5])
 @pytest.mark.parametrize("share", [0, 1])
-def test_training_comes_to_the_same_bits_whatever_is_unpacked_when(
+def test_training_on_pools_gives_the_same_bits_as_on_the_whole_batch(
     make_fragment: Make, make_policy: MakePolicy, gru_size: int, share: int
 ) -> None:
     named = fragments_of(make_fragment, STATE if gru_size else {})
@@ -207,7 +207,7 @@ def trained(policy: Policy, batch: Batch) -> dict[str, Any]:
     return policy.state_dict()
 
 
-def test_memory_grows_by_what_is_packed_and_not_by_what_is_unpacked() -> None:
+def test_batch_memory_grows_by_packed_and_not_by_unpacked_bytes() -> None:
     script = str(Path(__file__).with_name("unpacking_memory.py"))
     cases = ["16,0", "256,0", f"256,{2**40}"]
     done = subprocess.run([sys.executable, script, *cases], capture_output=True, text=True, check=True)

@@ -173,7 +173,7 @@ def test_a_pass_over_all_that_was_seen_leaves_states_that_say_the_same(
     torch.testing.assert_close(values[0][pieces.mask], values[1][pieces.mask])
 
 
-def test_the_same_states_come_whatever_the_rows_of_a_pass(make_fragment: Make, make_policy: MakePolicy) -> None:
+def test_states_before_are_the_same_whatever_the_rows_of_a_pass(make_fragment: Make, make_policy: MakePolicy) -> None:
     policy, batch = make_policy(5), make_batch(make_fragment, 0, 5)
     state = {"gru": torch.randn(len(batch), 5)}
     options: dict[str, Any] = {"dtype": torch.float32, "state": state}

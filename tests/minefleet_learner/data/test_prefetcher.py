@@ -30,7 +30,7 @@ class Noted(InMemory):
 
 
 @pytest.mark.parametrize("readers", [1, 3])
-def test_every_reader_reads_its_share_and_nothing_is_read_twice(
+def test_prefetcher_readers_read_their_shares_and_nothing_twice(
     make_fragment: Callable[..., Fragment], readers: int
 ) -> None:
     replay = Noted(

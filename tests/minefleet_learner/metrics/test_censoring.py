@@ -21,7 +21,7 @@ def test_censored_mean_return_restores_long_good_episodes_that_failures_cut() ->
 
 
 @given(NUMBERS, st.floats(0, 0.01))
-def test_the_estimate_is_its_definition(episodes: list[tuple[float, int]], chance: float) -> None:
+def test_uncut_mean_equals_its_definition(episodes: list[tuple[float, int]], chance: float) -> None:
     returns, lengths = [one[0] for one in episodes], [one[1] for one in episodes]
     weights = [(1 - chance) ** -length for length in lengths]
     estimate = uncut_mean(returns, lengths, chance)
@@ -48,5 +48,5 @@ def test_episodes_that_do_not_match_are_refused() -> None:
         uncut_mean([1.0], [1, 2], 0.0)
 
 
-def test_the_chance_per_step_counts_the_step_that_failed() -> None:
+def test_hazard_counts_the_step_that_failed() -> None:
     assert hazard([9, 0], 1) == 0.1

@@ -26,7 +26,7 @@ def test_episode_statistics_before_the_first_episode_have_means_of_none() -> Non
     assert summary["episode_length_mean"] is None
 
 
-def test_means_are_over_the_last_hundred_and_the_count_over_all() -> None:
+def test_episode_statistics_means_are_over_the_last_hundred_and_the_count_over_all() -> None:
     summary = filled(150).summary()
     assert summary["episodes"] == 150
     assert summary["episode_return_mean"] == sum(range(50, 150)) / 100
@@ -34,7 +34,7 @@ def test_means_are_over_the_last_hundred_and_the_count_over_all() -> None:
     assert summary["episode_metrics"] == {"success": 0.5}
 
 
-def test_failures_are_counted_and_in_no_mean() -> None:
+def test_episode_statistics_count_failures_and_leave_them_out_of_means() -> None:
     statistics = filled(2)
     statistics.add(EpisodeRecord(episode_return=1e9, length=1, failure="exit"))
     assert statistics.summary()["episode_failures"] == 1
@@ -58,7 +58,7 @@ def test_a_metric_that_some_episodes_lack_is_averaged_over_those_that_have_it() 
     assert statistics.summary()["episode_metrics"] == {"rare": 3.0, "success": 0.5}
 
 
-def test_crafters_score_is_reported() -> None:
+def test_episode_statistics_report_crafters_score() -> None:
     statistics = EpisodeStatistics()
     statistics.add(EpisodeRecord(metrics=dict.fromkeys(crafter_score.METRICS, 0.25)))
     assert statistics.summary()["crafter_score"] == pytest.approx(25.0)
@@ -101,7 +101,7 @@ def test_kinds_of_failures_are_counted_and_bounded() -> None:
     assert len(kinds) == 17 and kinds["other"] == 24
 
 
-def test_the_window_is_the_configured_one() -> None:
+def test_episode_statistics_window_is_the_configured_one() -> None:
     statistics = EpisodeStatistics(EpisodeStatisticsConfig(window=2))
     for result in (100.0, 1.0, 3.0):
         statistics.add(EpisodeRecord(episode_return=result))
@@ -163,7 +163,7 @@ def test_statistics_that_go_on_from_a_checkpoint_are_those_that_never_stopped(
     assert after.summary() == through.summary()
 
 
-def test_statistics_survive_json() -> None:
+def test_episode_statistics_survive_json() -> None:
     statistics = filled(120)
     statistics.add(EpisodeRecord(episode_return=4.0, policy_version=2, evaluation=True))
     copy = EpisodeStatistics(data=json.loads(json.dumps(statistics.to_dict())))

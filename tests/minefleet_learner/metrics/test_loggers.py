@@ -46,7 +46,7 @@ def test_a_line_that_a_crash_left_unfinished_is_cut_off(tmp_path: Path) -> None:
     assert read(path) == [1]
 
 
-def test_a_row_is_there_as_soon_as_it_is_written_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
+def test_metrics_row_is_on_disk_once_written_and_has_null_for_what_is_not_finite(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = JsonLines(path, after_iteration=0)
     lines.write({"iteration": 1, "loss": float("nan"), "inner": {"a": float("inf"), "b": 1.5}, "none": None})

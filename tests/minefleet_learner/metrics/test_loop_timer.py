@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from minefleet_learner.metrics.loop_timer import LoopTimer
 
 
-def test_the_loop_waits_for_what_feed_and_backlog_say() -> None:
+def test_loop_timer_charges_waits_to_what_feed_and_backlog_say() -> None:
     now = [0.0]
     time = LoopTimer(1, lambda: now[0])
 
@@ -36,7 +36,7 @@ def test_the_loop_waits_for_what_feed_and_backlog_say() -> None:
     assert time.seconds() == {"training": 4.0, "fragments": 81.0, "replay": 2.0, "weights": 32.0, "blocked": 8.0}
 
 
-def test_a_stall_is_seen_while_it_lasts_and_exported() -> None:
+def test_loop_timer_exports_a_stall_while_it_lasts() -> None:
     now, registry = [0.0], CollectorRegistry()
     time = LoopTimer(1, lambda: now[0])
     registry.register(time)

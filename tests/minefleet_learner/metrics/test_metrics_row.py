@@ -44,7 +44,7 @@ def test_tag_groups_every_number_of_a_row_but_the_counters() -> None:
     ]
 
 
-def test_the_rate_is_unknown_until_a_second_iteration_and_then_that_of_a_window() -> None:
+def test_speedometer_knows_no_rate_until_a_second_iteration_and_then_that_of_a_window() -> None:
     now = [10.0]
     speed = Speedometer(clock=lambda: now[0])
     assert speed.pass_by(500) is None

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from minefleet_learner.metrics.prometheus import GAUGES, LearnerMetrics
 
 
-def test_a_number_is_nan_until_there_is_one_and_keeps_its_value_afterwards() -> None:
+def test_learner_gauge_is_nan_until_its_first_value_and_then_keeps_the_last() -> None:
     registry = CollectorRegistry()
     metrics = LearnerMetrics(registry)
 
@@ -23,7 +23,7 @@ def test_a_number_is_nan_until_there_is_one_and_keeps_its_value_afterwards() -> 
     assert shown("skipped_steps_total") == 4
 
 
-def test_the_last_checkpoint_has_a_time() -> None:
+def test_learner_metrics_have_the_time_of_the_last_checkpoint() -> None:
     registry = CollectorRegistry()
     metrics, name = LearnerMetrics(registry), "minefleet_learner_checkpoint_timestamp_seconds"
     assert registry.get_sample_value(name) == 0

@@ -43,14 +43,14 @@ def test_progress_without_a_step_limit_is_that_of_the_iterations() -> None:
         (0, 0, 19, 5.0, 0.0, ""),
     ],
 )
-def test_each_condition_ends_the_run(
+def test_stop_reason_names_each_condition_that_ends_the_run(
     iteration: int, env_steps: int, finished: int, result: float, launch_s: float, reason: str
 ) -> None:
     state = CheckpointState(run_id="r", iteration=iteration, env_steps=env_steps)
     assert stop_reason(CONFIG, state, episodes(finished, result), launch_s) == reason
 
 
-def test_the_best_is_a_mean_return_above_all_before_once_enough_episodes_have_finished() -> None:
+def test_best_return_is_updated_by_a_higher_mean_once_enough_episodes_finished() -> None:
     state = CheckpointState(run_id="r", iteration=1)
     assert with_best(state, episodes(19, 9.0)) == state
     state = with_best(state, episodes(20, 5.0))
@@ -60,7 +60,7 @@ def test_the_best_is_a_mean_return_above_all_before_once_enough_episodes_have_fi
     assert with_best(later, episodes(30, 6.0)).best_iteration == 2
 
 
-def test_conditions_that_are_switched_off_never_end_it() -> None:
+def test_stop_conditions_that_are_switched_off_never_end_the_run() -> None:
     config = replace(CONFIG, stop=StopConfig())
     state = CheckpointState(run_id="r", env_steps=10**9)
     assert stop_reason(config, state, episodes(100, 1e9), 1e9, starved_for=10**9) == ""

@@ -186,7 +186,7 @@ def test_a_policy_with_memory_runs_over_all_rows_that_it_may(make_fragment: Make
     assert forward_passes.rows_of_a_pass(make_policy(), batch, 2) == 2
 
 
-def test_the_reference_holds_the_policy_back(make_fragment: Make, make_policy: MakePolicy) -> None:
+def test_reference_kl_coefficient_holds_the_policy_back(make_fragment: Make, make_policy: MakePolicy) -> None:
     drift = []
     for rho in (1e-9, 10.0):
         config = replace(CONFIG, kl_divergence_coef_rho=rho, learning_rate=1e-2, entropy_bonus_coef=0.0)
@@ -243,7 +243,7 @@ def test_a_batch_that_is_left_out_leaves_the_statistics_of_observations_alone(
     assert policy.state_dict()["obs_norm.moments.0.count"] == 0
 
 
-def test_rates_follow_the_schedule() -> None:
+def test_rates_of_an_iteration_follow_the_annealing_keys() -> None:
     config = TrainConfig(
         learning_rate=0.1,
         ppo_clip=0.4,
@@ -322,7 +322,7 @@ def test_off_policy_corrections_equal_ppo_where_behaviour_and_proximal_policy_ag
     ("off_policy", "key"),
     [("decoupled", "importance_weight_cap"), ("vtrace", "vtrace_rho_bar"), ("vtrace", "vtrace_c_bar")],
 )
-def test_the_bar_of_importance_weights_is_heeded(
+def test_off_policy_bar_of_importance_weights_changes_the_update(
     make_fragment: Make, make_policy: MakePolicy, off_policy: str, key: str
 ) -> None:
     batch = make_batch(make_fragment, 0)

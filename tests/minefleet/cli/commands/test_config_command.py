@@ -56,7 +56,9 @@ def test_a_section_and_no_key_at_all_are_explained_by_their_keys(capsys: pytest.
         assert [line.partition(" = ")[0] for line in lines if not line.startswith(" ")] == keys
 
 
-def test_a_word_that_is_no_key_finds_the_keys_that_speak_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_explain_of_a_word_that_is_no_key_finds_the_keys_that_mention_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = shown(capsys, "explain", "schedule")
     assert "train_config.learning_rate_schedule = []" in text and "train_config.entropy_schedule = []" in text
     assert "train_config.anneal_lr_linearly = False" in shown(capsys, "explain", "Linearly")
