@@ -27,7 +27,7 @@ LIGHT_MODULES = (
 
 
 @pytest.mark.parametrize("module", LIGHT_MODULES)
-def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
+def test_light_module_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -121,7 +121,7 @@ def rows(fragment: Fragment, order: list[int]) -> Fragment:
     return replace(fragment, **arrays, cut_index=np.array([new for new, _ in kept], np.int32), cut_obs=cut_obs)
 
 
-def test_a_good_store_has_no_fault_and_is_counted(played: tuple[Fragments, Records]) -> None:
+def test_audit_of_a_good_store_finds_no_fault_and_counts_it(played: tuple[Fragments, Records]) -> None:
     found = look(*played)
     assert found.faults == []
     assert found.steps == 200
@@ -162,7 +162,7 @@ def plants() -> dict[str, Callable[[Fragment], Fragment]]:
 
 
 @pytest.mark.parametrize("plant", plants())
-def test_each_fault_in_a_fragment_is_found_wherever_it_lies(played: tuple[Fragments, Records], plant: str) -> None:
+def test_audit_finds_each_fault_in_any_fragment(played: tuple[Fragments, Records], plant: str) -> None:
     fragments, records = played
     for number, (name, fragment) in enumerate(fragments):
         if len(fragment) == LENGTH:
@@ -171,7 +171,7 @@ def test_each_fault_in_a_fragment_is_found_wherever_it_lies(played: tuple[Fragme
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_fragment_that_is_missing_doubled_or_under_another_name_is_found(
+def test_audit_finds_a_fragment_that_is_missing_doubled_or_misnamed(
     played: tuple[Fragments, Records], killed: bool
 ) -> None:
     fragments, records = played
@@ -188,7 +188,9 @@ def test_a_fragment_that_is_missing_doubled_or_under_another_name_is_found(
 
 
 @pytest.mark.parametrize("number", [0, 5, 10])
-def test_records_that_tell_another_story_are_found(played: tuple[Fragments, Records], number: int) -> None:
+def test_audit_finds_episode_records_that_contradict_their_fragments(
+    played: tuple[Fragments, Records], number: int
+) -> None:
     fragments, records = played
     good = next(record for record in records[number:] if not record.failure)
     bad = next(record for record in records[number:] if record.failure and record.length)

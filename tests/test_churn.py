@@ -41,7 +41,7 @@ def begin(directory: Path, order: Sequence[str], pause_s: float = 0.0) -> None:
         wait_for(lambda: run.metrics.exists() and len(run.metrics.read_text().splitlines()) >= ITERATIONS)
 
 
-def test_actors_that_come_and_go_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_actors_that_come_and_go_lose_and_double_no_step(tmp_path: Path) -> None:
     come_and_go(tmp_path, 2, 2)
 
 

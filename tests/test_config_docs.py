@@ -50,24 +50,24 @@ def keys_of_the_seeds() -> set[str]:
     return named - {"rollout_config.episode_statistics_config"} | {"rollout_config.episode_statistics_config.window"}
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_config_page_is_what_the_code_says() -> None:
     written = page(list(key_docs()), yaml.safe_load(NOTES.read_text()))
     assert PAGE.read_text() == written, "run `python docs/generate_config.py`"
 
 
-def test_every_key_says_what_it_means() -> None:
+def test_config_keys_all_say_what_they_mean() -> None:
     # The sections of `services` need no more words than their names.
     silent = {path for path, key in described().items() if not key.meaning}
     assert silent <= {"services.parameters", "services.learner"}
 
 
-def test_every_key_of_the_seeds_is_one_here_and_names_its_proof() -> None:
+def test_config_keys_of_the_seeds_exist_and_name_a_test() -> None:
     assert keys_of_the_seeds() <= described().keys()
     assert not keys_of_the_seeds() - proofs().keys()
 
 
 @pytest.mark.parametrize("key", proofs())
-def test_the_test_that_a_key_names_is_there(key: str) -> None:
+def test_config_key_names_an_existing_test(key: str) -> None:
     file, _, name = proofs()[key].partition("::")
     function, _, parameter = name.partition("[")
     text = (ROOT / file).read_text()

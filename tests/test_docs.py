@@ -129,14 +129,14 @@ def test_the_index_of_decisions_has_all_of_them_by_their_titles() -> None:
     assert titles == [f"# {number}: {title}" for number, title in rows.items()]
 
 
-def test_the_examples_of_who_moves_here_are_those_on_the_pages() -> None:
+def test_migration_examples_are_those_on_the_pages() -> None:
     python, yml = ROOT / "examples/from_sample_factory.py", ROOT / "examples/from_rllib.yaml"
     assert list(blocks(PAGES["docs/from-sample-factory.md"].read_text()))[2] in python.read_text()
     assert yaml.safe_load(list(blocks(PAGES["docs/from-rllib.md"].read_text()))[1]) == yaml.safe_load(yml.read_text())
 
 
 @pytest.mark.parametrize("example", ["from_sample_factory.py", "from_rllib.yaml"])
-def test_an_example_of_who_moves_here_resolves(example: str) -> None:
+def test_migration_example_resolves(example: str) -> None:
     command = [sys.executable, "-m", "minefleet", "config", "resolve", f"examples/{example}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -153,13 +153,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_docs_site_loads_nothing_from_elsewhere(site: Path) -> None:
     elsewhere = re.compile(
         r"""<(?:script|img|iframe)[^>]*\ssrc=["']?(?:https?:)?//|<link[^>]*\shref=["']?(?:https?:)?//"""
     )
     assert [path.name for path in site.rglob("*.html") if elsewhere.search(path.read_text())] == []
 
 
-def test_the_site_shows_the_docstrings_of_what_one_builds_on(site: Path) -> None:
+def test_docs_site_shows_the_docstrings_of_the_extension_points(site: Path) -> None:
     assert "BaseTrainer.setup_model_and_optimizer" in (site / "api/trainers.html").read_text()
     assert "Evaluates T steps of B environments" in (site / "api/policies.html").read_text()

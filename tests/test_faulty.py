@@ -20,7 +20,7 @@ def always(fault: str, **kwargs: Any) -> Faulty:
     return Faulty(faults={fault: 1.0}, **SMALL | kwargs)
 
 
-def test_marks_rewards_and_ends_tell_every_step_from_every_other_and_follow_from_the_seed() -> None:
+def test_faulty_env_steps_are_distinguishable_and_follow_from_the_seed() -> None:
     env, seen, rewards = Faulty(**SMALL), list[Mark | None](), set[float]()
     for episode in range(30):
         obs, _ = env.reset(seed=7 if episode == 0 else None)
@@ -47,7 +47,7 @@ def test_faulty_env_with_another_seed_begins_another_life() -> None:
 
 
 @given(st.builds(Mark, U32, U32, U32, st.integers(-1, ACTIONS)), st.data())
-def test_a_mark_that_was_poisoned_or_of_which_a_bit_is_flipped_is_none(mark: Mark, data: Any) -> None:
+def test_read_mark_of_a_poisoned_mark_or_a_flipped_bit_is_none(mark: Mark, data: Any) -> None:
     packed = np.frombuffer(mark.pack(), np.uint8).copy()
     assert read_mark(packed) == mark
     assert read_mark(np.frombuffer(mark.pack(poisoned=True), np.uint8)) is None
@@ -73,7 +73,7 @@ def test_faulty_env_poisons_its_frames_from_a_fault_on(fault: str) -> None:
     assert read_mark(env.reset()[0]["frame"]) is None
 
 
-def test_steps_and_resets_raise() -> None:
+def test_faulty_env_raises_in_steps_and_resets() -> None:
     env = always("exception")
     env.reset(seed=0)
     with pytest.raises(RuntimeError, match=RAISED):
@@ -84,7 +84,7 @@ def test_steps_and_resets_raise() -> None:
 
 
 @pytest.mark.parametrize(("fault", "code"), [("exit", 1), ("segfault", -11), ("hang", None), ("reset_hang", None)])
-def test_processes_die_and_hang(fault: str, code: int | None) -> None:
+def test_faulty_env_makes_its_process_die_or_hang(fault: str, code: int | None) -> None:
     program = (
         "from harness.faulty import Faulty\n"
         f"env = Faulty(faults={{{fault!r}: 1.0}}, shape=(20,))\n"
@@ -103,7 +103,7 @@ def test_processes_die_and_hang(fault: str, code: int | None) -> None:
     assert process.returncode == (-9 if code is None else code)
 
 
-def test_a_leak_takes_memory_with_every_step() -> None:
+def test_faulty_env_leaks_memory_with_every_step() -> None:
     env = always("leak", leak_bytes=1000, episode_length=100)
     env.reset(seed=0)
     for _ in range(10):
@@ -111,7 +111,7 @@ def test_a_leak_takes_memory_with_every_step() -> None:
     assert sum(map(len, env._leaked)) == 10_000
 
 
-def test_starts_fail_only_while_the_file_that_arms_them_is_there(tmp_path: Path) -> None:
+def test_faulty_env_fails_to_start_only_while_its_arming_file_is_there(tmp_path: Path) -> None:
     armed_by = tmp_path / "armed"
     always("start_exception", armed_by=str(armed_by))
     armed_by.touch()
@@ -119,7 +119,7 @@ def test_starts_fail_only_while_the_file_that_arms_them_is_there(tmp_path: Path)
         always("start_exception", armed_by=str(armed_by))
 
 
-def test_each_fault_happens_as_often_as_it_is_asked_for_and_the_same_ones_for_a_seed() -> None:
+def test_faulty_env_fails_as_often_as_asked_and_alike_for_a_seed() -> None:
     rates = {"error": 0.2, "nan_reward": 0.05}
 
     def faults(seed: int) -> list[str]:
@@ -147,6 +147,6 @@ def test_each_fault_happens_as_often_as_it_is_asked_for_and_the_same_ones_for_a_
         ({"episode_length": 0}, "episode_length must be >= 1, got 0"),
     ],
 )
-def test_impossible_arguments_are_refused(kwargs: dict[str, Any], message: str) -> None:
+def test_faulty_env_refuses_impossible_arguments(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Faulty(**kwargs)

@@ -30,7 +30,7 @@ Train = Callable[..., Fleet]
 Evaluate = Callable[..., dict[str, Any]]
 
 
-def test_any_role_may_be_killed_at_any_time(train: Train) -> None:
+def test_fleet_reaches_its_end_although_each_role_was_killed(train: Train) -> None:
     fleet = train("cartpole", "stop.env_steps=12000", "seed=4")
     for env_steps, role in ((2_000, "actor-0"), (4_000, "replay"), (6_000, "learner"), (8_000, "parameters")):
         fleet.wait_for_env_steps(env_steps)
@@ -205,14 +205,14 @@ def test_a_serial_run_with_more_environments_than_replay_has_room_for_goes_on(tr
     assert [row["trained_steps"] for row in fleet.rows()] == [1024, 2048]
 
 
-def test_the_example_of_the_readme_learns(train: Train, evaluate: Evaluate) -> None:
+def test_readme_example_learns(train: Train, evaluate: Evaluate) -> None:
     fleet = train(str(EXAMPLE))
     fleet.finish()
     assert evaluate(fleet.directory, 20)["return_mean"] > 15
     assert EXAMPLE.read_text().strip() in (EXAMPLE.parent.parent / "README.md").read_text()
 
 
-def test_the_example_of_a_trainer_imitates_while_it_trains(train: Train) -> None:
+def test_trainer_example_imitates_while_it_trains(train: Train) -> None:
     fleet = train(str(EXAMPLE.with_name("behaviour_cloning.py")), "stop.env_steps=4000", "seed=1")
     fleet.finish()
     losses = [row["auxiliary"]["behaviour_cloning"] for row in fleet.rows()]

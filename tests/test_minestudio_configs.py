@@ -112,7 +112,7 @@ def test_a_quick_start_in_one_file_loads_and_starts_nothing(tmp_path: Path) -> N
     assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name != "__pycache__") == ["quick.py"]
 
 
-def test_the_example_is_the_published_task_with_every_setting() -> None:
+def test_minestudio_example_is_the_published_task_with_every_setting() -> None:
     config = load(str(EXAMPLE))
     assert config.rollout_config.fragment_length == 256
     assert settings(config)[0] == 0.2
@@ -144,7 +144,7 @@ def test_a_published_configuration_trains_from_files_at_other_places_and_resumes
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_the_example_trains_films_saves_and_resumes(
+def test_minestudio_example_trains_films_saves_and_resumes(
     pretrained: Path, playing: Prepared, train: Callable[..., Fleet]
 ) -> None:
     given = (str(EXAMPLE), f"env.python={playing.python}", "--map-path", f"pretrained={pretrained}", *SMALL)
@@ -159,7 +159,9 @@ def test_the_example_trains_films_saves_and_resumes(
     assert playing.engines() == []
 
 
-def test_a_missing_engine_is_told_in_one_line(published: Callable[[str], Path], tmp_path: Path) -> None:
+def test_minestudio_config_without_its_engine_is_refused_in_one_line(
+    published: Callable[[str], Path], tmp_path: Path
+) -> None:
     path, python = str(published("gate_kl")), f"env.python={minestudio_python()}"
     environment = os.environ | {"MINESTUDIO_DIR": str(tmp_path / "nowhere")}
     command = [*COMMAND, "config", "resolve", path, python]

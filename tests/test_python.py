@@ -124,18 +124,18 @@ def test_an_environment_that_fails_is_an_error_with_its_own_words_and_no_command
         ("cartpol", "'cartpol' is no preset.*; the nearest is cartpole"),
     ],
 )
-def test_a_wrong_configuration_is_refused(tmp_path: Path, config: object, message: str) -> None:
+def test_minefleet_train_refuses_a_wrong_configuration(tmp_path: Path, config: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         minefleet.train(config, run_dir=tmp_path / "run")  # type: ignore[arg-type]  # So do users.
     assert not (tmp_path / "run").exists()
 
 
-def test_training_beside_the_main_thread_is_refused(tmp_path: Path) -> None:
+def test_minefleet_train_outside_the_main_thread_is_refused(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as thread, pytest.raises(ConfigError, match="from the main thread"):
         thread.submit(minefleet.train, "cartpole", run_dir=tmp_path / "run").result()
 
 
-def test_the_package_names_what_it_exports_and_nothing_else() -> None:
+def test_minefleet_package_exports_what_it_names_and_nothing_else() -> None:
     assert all(callable(getattr(minefleet, name)) for name in minefleet.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         _ = minefleet.trian  # type: ignore[attr-defined]

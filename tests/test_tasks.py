@@ -57,16 +57,14 @@ def played(fleet: Fleet) -> list[tuple[str, float]]:
     return [(row["task"], row["episode_return"]) for row in read_episodes(fleet.directory / "episodes.csv")]
 
 
-def test_tasks_have_shares_by_their_weights(train: Callable[..., Fleet], world: str) -> None:
+def test_fleet_plays_tasks_in_shares_by_their_weights(train: Callable[..., Fleet], world: str) -> None:
     episodes = played(train(world, "env.tasks={always: 3, never: 1}"))
     counts = Counter(task for task, _ in episodes)
     assert set(counts) == {"always", "never"}
     assert counts["always"] / len(episodes) == pytest.approx(0.75, abs=0.08)
 
 
-def test_the_task_that_is_being_learned_has_the_largest_share_until_it_is(
-    train: Callable[..., Fleet], world: str
-) -> None:
+def test_fleet_plays_most_the_task_that_is_being_learned(train: Callable[..., Fleet], world: str) -> None:
     tasks = "env.tasks={always: 1, never: 1, one: 1}"
     episodes = played(train(world, tasks, "env.task_sampling=success"))
     returns = [episode_return for task, episode_return in episodes if task == "one"]

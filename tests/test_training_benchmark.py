@@ -17,7 +17,7 @@ PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.python])
-def test_our_configuration_is_valid_and_trains_on_each_step_once(name: str) -> None:
+def test_benchmark_configuration_of_ours_trains_on_each_step_once(name: str) -> None:
     config = from_data(config_of(CASES[name]), "the benchmark")
     train, buffer = config.train_config, config.rollout_config.replay_buffer_config
     assert train.fragments_per_iteration * config.rollout_config.fragment_length == BATCH * BATCHES
@@ -25,7 +25,7 @@ def test_our_configuration_is_valid_and_trains_on_each_step_once(name: str) -> N
     assert (train.epochs_per_iteration, buffer.max_reuse) == (1, 1)
 
 
-def test_a_rate_is_that_of_the_iterations_within_its_window(tmp_path: Path) -> None:
+def test_benchmark_rate_is_that_of_the_iterations_within_its_window(tmp_path: Path) -> None:
     ends = ((5, 100), (14, 900), (15, 1000), (20, 1500), (25, 2000), (26, 9000))
     rows = [Row(at_s, steps, None) for at_s, steps in ends]
     trace = Trace(parameters=1, rows=rows, watch=Watch(command=[], directory=tmp_path))
@@ -34,7 +34,7 @@ def test_a_rate_is_that_of_the_iterations_within_its_window(tmp_path: Path) -> N
         trace.rate(10.0, 4.0)
 
 
-def test_a_process_is_looked_at_with_its_children_which_have_its_role() -> None:
+def test_benchmark_counts_a_process_with_its_children_under_its_role() -> None:
     command = [sys.executable, "-c", PARENT, "minefleet_learner"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -46,7 +46,7 @@ def test_a_process_is_looked_at_with_its_children_which_have_its_role() -> None:
     assert sample.pss_bytes > 1.5 * alone_bytes
 
 
-def test_a_command_that_fails_says_what_it_has_printed(tmp_path: Path) -> None:
+def test_benchmark_command_that_fails_says_what_it_has_printed(tmp_path: Path) -> None:
     watch = Watch(command=[sys.executable, "-c", "print('why'); exit(3)"], directory=tmp_path)
     with pytest.raises(SystemExit, match="why"):
         watch.run()

@@ -58,7 +58,7 @@ def test_a_cow_is_hit_exactly_where_the_crosshair_is_drawn_upon_it_within_reach(
         assert not killed
 
 
-def test_the_same_seed_and_commands_make_the_same_pictures_and_another_seed_others() -> None:
+def test_engine_of_the_same_seed_and_commands_draws_the_same_pictures() -> None:
     walks = [begin("", seed) for seed in (1, 1, 2)]
     for engine in walks:
         for _ in range(5):
@@ -97,13 +97,13 @@ def test_wood_is_mined_and_crafted_and_what_is_held_is_placed() -> None:
         ("/effect @p 5 9999 255 true", "health", 20.0),
     ],
 )
-def test_commands_are_obeyed_and_unknown_ones_ignored(command: str, key: str, value: float) -> None:
+def test_engine_obeys_commands_and_ignores_unknown_ones(command: str, key: str, value: float) -> None:
     engine = begin()
     say(engine, command)
     assert step(engine)[key] == value
 
 
-def test_death_empties_the_hands_and_ends_a_mission_that_ends_with_it() -> None:
+def test_engine_death_empties_the_hands_and_ends_a_mission_that_ends_with_it() -> None:
     engine = begin(MEADOW + "<DoneOnDeath/>")
     say(engine, "/replaceitem entity @p weapon.mainhand minecraft:iron_sword 1")
     assert json.loads(step(engine)["equipped_items"]["mainhand"])["type"] == "iron_sword"
@@ -113,7 +113,7 @@ def test_death_empties_the_hands_and_ends_a_mission_that_ends_with_it() -> None:
 
 
 @given(engine=st.integers(0, 2**24 - 1), tick=st.integers(0, 2**24 - 1), size=st.sampled_from([(360, 640), (64, 64)]))
-def test_a_mark_is_read_as_it_was_drawn_and_no_other_picture_has_one(
+def test_engine_mark_is_read_as_it_was_drawn_and_none_from_other_pictures(
     engine: int, tick: int, size: tuple[int, int]
 ) -> None:
     frame = np.random.default_rng(tick).integers(0, 256, (*size, 3), np.uint8)

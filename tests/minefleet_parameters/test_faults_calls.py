@@ -98,7 +98,9 @@ def manifest_of(count: int) -> weights_pb2.Manifest:
     ],
     ids=["more than a manifest has", "a million"],
 )
-def test_too_many_tensors_are_refused(parameters: ParametersProcess, tensors: int, code: grpc.StatusCode) -> None:
+def test_publish_of_too_many_tensors_is_refused(
+    parameters: ParametersProcess, tensors: int, code: grpc.StatusCode
+) -> None:
     header = pb.PublishHeader(run_id=RUN, epoch=1, expected_version=1, manifest=manifest_of(tensors))
     with grpc.insecure_channel(parameters.address, options=[("grpc.max_send_message_length", -1)]) as channel:
         stub = parameters_service_pb2_grpc.ParametersServiceStub(channel)
@@ -107,7 +109,7 @@ def test_too_many_tensors_are_refused(parameters: ParametersProcess, tensors: in
     assert_serves(parameters)
 
 
-def test_as_many_tensors_as_are_allowed_hold_up_nobody_else(tmp_path: Path) -> None:
+def test_publish_of_the_most_tensors_allowed_holds_up_no_other_call(tmp_path: Path) -> None:
     header = pb.PublishHeader(run_id=RUN, epoch=1, manifest=manifest_of(MAX_TENSORS))
     parameters = ParametersProcess(tmp_path)
     with parameters.running(), parameters.stub() as stub:
@@ -172,7 +174,7 @@ def test_deadlines_that_pass_in_the_middle_of_publishes_leave_nothing(parameters
     assert_serves(parameters)
 
 
-def test_a_fetch_of_many_ranges_is_refused(parameters: ParametersProcess) -> None:
+def test_fetch_of_too_many_ranges_is_refused(parameters: ParametersProcess) -> None:
     digest = header_of(weights_of(1), expected=0).manifest.tensors[0].digest
     ranges = [pb.TensorRange(digest=digest, offset=offset % 5) for offset in range(300_000)]
     with parameters.stub() as stub:

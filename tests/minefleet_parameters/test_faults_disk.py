@@ -109,7 +109,7 @@ def publish_until_refused(learner: ParametersClient) -> int:
     raise AssertionError
 
 
-def test_too_few_file_handles_are_refused_and_it_recovers_by_itself(tmp_path: Path) -> None:
+def test_parameters_short_of_file_handles_refuse_calls_and_recover(tmp_path: Path) -> None:
     parameters = ParametersProcess(tmp_path)
     host, _, port = parameters.address.rpartition(":")
     with parameters.running("prlimit", f"--nofile={HANDLES}:{HANDLES}") as process:
@@ -233,7 +233,9 @@ def test_a_damaged_tensor_is_never_served_and_the_next_publish_renews_it(
         assert not parameters.leftovers()
 
 
-def test_a_second_process_on_the_port_or_the_store_is_refused(parameters: ParametersProcess, tmp_path: Path) -> None:
+def test_parameters_on_a_port_or_store_of_another_process_are_refused(
+    parameters: ParametersProcess, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     with parameters.running():
         code, log = ParametersProcess(tmp_path / "other", address=parameters.address).refusal()

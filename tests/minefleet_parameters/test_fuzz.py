@@ -119,7 +119,7 @@ def test_weights_that_are_not_finite_are_refused_whatever_their_type(target: Tar
 
 @FUZZ
 @given(data=st.data())
-def test_a_publish_with_any_pieces_left_out_doubled_cut_or_in_another_order(
+def test_publish_with_pieces_missing_doubled_cut_or_reordered_leaves_the_store_usable(
     target: Target, data: st.DataObject
 ) -> None:
     weights = target.offer()
@@ -138,7 +138,7 @@ def test_a_publish_with_any_pieces_left_out_doubled_cut_or_in_another_order(
 
 @FUZZ
 @given(data=st.data())
-def test_a_publish_with_any_field_of_its_header_changed(target: Target, data: st.DataObject) -> None:
+def test_publish_with_any_header_field_changed_leaves_the_store_usable(target: Target, data: st.DataObject) -> None:
     weights = target.offer()
     header = target.header(weights)
     change: Any = data.draw(messages(pb.PublishHeader.DESCRIPTOR))
@@ -173,7 +173,7 @@ def test_publish_with_an_altered_manifest_leaves_the_store_usable(target: Target
 
 @FUZZ
 @given(data=st.data())
-def test_a_publish_with_any_bytes_changed(target: Target, data: st.DataObject) -> None:
+def test_publish_with_any_bytes_changed_leaves_the_store_usable(target: Target, data: st.DataObject) -> None:
     weights = target.offer()
     sent = [message.SerializeToString() for message in messages_of(target.header(weights), pieces_of(weights))]
     index = data.draw(st.sampled_from([0, 0, *range(len(sent))]))
@@ -183,7 +183,7 @@ def test_a_publish_with_any_bytes_changed(target: Target, data: st.DataObject) -
 
 
 @pytest.mark.parametrize(("epoch", "version"), [(2**64 - 1, 0), (0, 2**64 - 1), (2**31 + 1, 0), (0, 2**32)])
-def test_numbers_that_leave_no_room_above_them_are_refused_and_issue_nothing(
+def test_open_epoch_with_numbers_too_large_is_refused_and_issues_nothing(
     target: Target, epoch: int, version: int
 ) -> None:
     request = pb.OpenEpochRequest(run_id=RUN, epoch=epoch, version=version)
@@ -200,7 +200,7 @@ def _some(whole: Sequence[pb.PublishRequest], sent: threading.Event, over: threa
     over.wait()
 
 
-def test_a_caller_that_hangs_up_after_any_message_leaves_nothing(target: Target) -> None:
+def test_publish_whose_caller_hangs_up_after_any_message_leaves_nothing(target: Target) -> None:
     publish = target.channel.stream_unary(f"/{SERVICE.full_name}/Publish")
     for count in range(len(pieces_of(target.offer())) + 2):
         whole = messages_of(target.header(target.offer()), pieces_of(target.offer()))

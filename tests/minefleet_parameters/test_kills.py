@@ -61,12 +61,12 @@ WRONG: dict[str, tuple[list[Row], list[Row]]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_checks_find_what_is_wrong(wrong: str) -> None:
+def test_kill_test_check_records_finds_each_wrong_history(wrong: str) -> None:
     learner, actor = WRONG[wrong]
     with pytest.raises((AssertionError, KeyError)):
         check_records(learner, [actor])
 
 
-def test_the_checks_accept_a_number_that_was_tried_twice_and_published_once() -> None:
+def test_kill_test_check_records_accepts_a_version_tried_twice_and_published_once() -> None:
     learner = [submission(1, acked=False), submission(1, epoch=2, checksum="b")]
     check_records(learner, [[submission(1, epoch=2, checksum="b")] * 2])

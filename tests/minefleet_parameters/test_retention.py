@@ -148,13 +148,13 @@ def test_the_newest_and_the_pinned_versions_are_kept_with_exactly_their_tensors_
 
 
 @pytest.mark.parametrize(("max_staleness", "expected"), [(0, 8), (6, 8), (7, 9), (30, 32)])
-def test_a_chunk_that_may_be_used_finds_its_version(max_staleness: int, expected: int) -> None:
+def test_versions_to_keep_cover_every_chunk_that_may_be_used(max_staleness: int, expected: int) -> None:
     replay = ReplayBufferConfig(max_staleness=max_staleness)
     config = FleetConfig(rollout_config=RolloutConfig(replay_buffer_config=replay))
     assert versions_to_keep(config) == expected >= max_staleness + 2
 
 
-def test_pins_are_bounded_and_pinning_again_is_none_more(tmp_path: Path) -> None:
+def test_pin_beyond_the_bound_is_refused_and_pinning_again_counts_once(tmp_path: Path) -> None:
     with open_store(tmp_path, keep=1) as store:
         store.open_epoch("run", 0, 0)
         for number in range(1, MAX_PINNED + 2):
@@ -181,7 +181,7 @@ def test_a_pin_of_a_version_that_was_removed_by_hand_takes_no_place(tmp_path: Pa
         assert store.identity.pinned == (2,)
 
 
-def test_clients_list_pin_and_unpin(tmp_path: Path, run_parameters: Callable[..., Any]) -> None:
+def test_parameters_clients_list_pin_and_unpin_versions(tmp_path: Path, run_parameters: Callable[..., Any]) -> None:
     with run_parameters(tmp_path, keep=2) as parameters, ExitStack() as stack:
         learner: ParametersClient = parameters.client()
         actor: ParametersClient = parameters.client()

@@ -99,7 +99,7 @@ def test_parameters_role_at_sigterm_exits_0_though_watched_and_keeps_its_state(r
         stopping.set()
 
 
-def test_metrics_and_status_say_what_was_published_fetched_and_watched(run: Run, role: Role) -> None:
+def test_parameters_metrics_and_status_count_publishes_fetches_and_watches(run: Run, role: Role) -> None:
     shared, own = np.zeros(1000, np.float32), np.ones(50_000, np.float32)
     with closing(connect(run)) as learner, closing(connect(run, watcher="a")) as actor:
         learner.open_epoch("run")

@@ -86,14 +86,14 @@ def together(count: int, fetching: Callable[[], "asyncio.Future[int]"]) -> list[
     return asyncio.run(run())
 
 
-def test_fetches_of_one_moment_read_the_disk_once(store: CountingStore) -> None:
+def test_sender_reads_the_disk_once_for_simultaneous_fetches(store: CountingStore) -> None:
     entries = publish(store, draw(pieces=8), expected=0)
     sender = TensorSender(store)
     together(8, lambda: asyncio.ensure_future(fetch(sender, entries)))
     assert set(store.reads.values()) == {1}
 
 
-def test_fetches_of_one_moment_share_what_takes_the_disk(tmp_path: Path, store: CountingStore) -> None:
+def test_sender_shares_slow_reads_among_simultaneous_fetches(tmp_path: Path, store: CountingStore) -> None:
     entries = publish(store, draw(pieces=8), expected=0)
     with ThreadPoolExecutor(4) as pool:
         reopened = CountingStore(tmp_path, pool)
@@ -106,7 +106,7 @@ def test_fetches_of_one_moment_share_what_takes_the_disk(tmp_path: Path, store: 
         assert reopened.read(1, Span(entries[0].digest, 0, PIECE_BYTES), wait=False)
 
 
-def test_small_tensors_share_a_message(store: CountingStore) -> None:
+def test_sender_puts_small_tensors_into_one_message(store: CountingStore) -> None:
     entries = publish(store, draw(pieces=2), expected=0)
     assert together(1, lambda: asyncio.ensure_future(fetch(TensorSender(store), entries))) == [3]
 
@@ -123,7 +123,7 @@ def test_sender_forgets_tensors_some_time_after_it_read_them(store: CountingStor
     assert set(store.reads.values()) == {2}
 
 
-def test_a_damaged_tensor_is_read_anew_once_it_was_renewed(tmp_path: Path, store: CountingStore) -> None:
+def test_sender_reads_a_damaged_tensor_anew_once_it_was_renewed(tmp_path: Path, store: CountingStore) -> None:
     weights = draw(pieces=2)
     entries = publish(store, weights, expected=0)
     path = tmp_path / "tensors" / f"{entries[0].digest}.safetensors"

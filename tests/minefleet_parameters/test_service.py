@@ -129,7 +129,9 @@ def test_rounded_tensors_that_did_not_change_travel_neither_way_again(
     assert parameters.figure("fetch_bytes_total") - sent == 90_000 * 2
 
 
-def test_a_run_goes_on_with_the_other_encoding(parameters: Parameters, clients: ExitStack) -> None:
+def test_learner_resumed_with_the_other_wire_dtype_goes_on_publishing(
+    parameters: Parameters, clients: ExitStack
+) -> None:
     architecture = {name: (array.dtype.name, array.shape) for name, array in MIXED.items()}
     actor = connected(parameters, clients, architecture=architecture)
     for version, rounded in enumerate(([], ROUNDED, []), 1):
@@ -201,7 +203,7 @@ def test_an_expired_version_is_not_found_and_never_substituted(
     assert {path.name for path in (tmp_path / "versions").iterdir()} == {"3.json", "4.json", "5.json"}
 
 
-def test_a_cut_fetch_goes_on_where_it_was_cut(
+def test_fetch_that_is_cut_goes_on_where_it_was_cut(
     parameters: Parameters,
     clients: ExitStack,
     learner: ParametersClient,
@@ -219,7 +221,7 @@ def test_a_cut_fetch_goes_on_where_it_was_cut(
     assert proxy.passed_bytes < cut_after_bytes + size_bytes - 8 * PIECE_BYTES
 
 
-def test_a_cut_publish_goes_through_once(
+def test_publish_whose_connection_is_cut_goes_through_once(
     parameters: Parameters,
     clients: ExitStack,
     make_weights: MakeWeights,
@@ -235,7 +237,7 @@ def test_a_cut_publish_goes_through_once(
     assert parameters.store.kept == [1, 2, 3]
 
 
-def test_a_caller_that_hangs_up_leaves_nothing(
+def test_parameters_caller_that_hangs_up_leaves_nothing(
     tmp_path: Path, clients: ExitStack, make_weights: MakeWeights, run_parameters: Callable[..., Any]
 ) -> None:
     with run_parameters(tmp_path) as parameters:

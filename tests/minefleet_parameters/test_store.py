@@ -183,7 +183,9 @@ def test_publish_is_invisible_before_its_commit(store: ParameterStore, make_weig
     assert store.commit(upload) == 2
 
 
-def test_an_abandoned_publish_leaves_nothing(tmp_path: Path, store: ParameterStore, make_weights: MakeWeights) -> None:
+def test_publish_that_is_abandoned_leaves_nothing(
+    tmp_path: Path, store: ParameterStore, make_weights: MakeWeights
+) -> None:
     publish(store, make_weights(1), expected=0)
     before = files_in(tmp_path)
     upload = store.begin(header_of(make_weights(2), expected=1))
@@ -222,7 +224,7 @@ def test_repeating_a_publish_that_went_through_returns_its_version(
     assert store.kept == [1, 2]
 
 
-def test_an_older_epoch_is_fenced_even_in_the_middle_of_a_publish(
+def test_publish_of_an_older_epoch_is_fenced_even_in_its_middle(
     store: ParameterStore, make_weights: MakeWeights
 ) -> None:
     publish(store, make_weights(1), expected=0)
@@ -236,7 +238,7 @@ def test_an_older_epoch_is_fenced_even_in_the_middle_of_a_publish(
         store.check(header_of(make_weights(1), expected=0))
 
 
-def test_numbers_only_rise_whatever_the_checkpoint_says(tmp_path: Path, make_weights: MakeWeights) -> None:
+def test_open_epoch_only_raises_numbers_whatever_the_checkpoint_says(tmp_path: Path, make_weights: MakeWeights) -> None:
     with open_store(tmp_path, keep=3) as store:
         store.open_epoch("run", 0, 0)
         for number in range(3):
@@ -336,7 +338,7 @@ BAD_PIECES: dict[str, tuple[Callable[[list[weights_pb2.TensorPiece]], list[weigh
 
 
 @pytest.mark.parametrize("case", BAD_PIECES)
-def test_bad_pieces_are_rejected_and_leave_nothing(
+def test_publish_of_bad_pieces_is_rejected_and_leaves_nothing(
     tmp_path: Path, store: ParameterStore, make_weights: MakeWeights, case: str
 ) -> None:
     publish(store, make_weights(1, 2 * PIECE_BYTES + 16), expected=0)
@@ -348,7 +350,9 @@ def test_bad_pieces_are_rejected_and_leave_nothing(
     assert_same(read(store), make_weights(1, 2 * PIECE_BYTES + 16))
 
 
-def test_a_truncated_publish_is_refused(tmp_path: Path, store: ParameterStore, make_weights: MakeWeights) -> None:
+def test_publish_with_a_truncated_tensor_is_refused(
+    tmp_path: Path, store: ParameterStore, make_weights: MakeWeights
+) -> None:
     publish(store, make_weights(1), expected=0)
     before = files_in(tmp_path)
     pieces = list(pieces_of(make_weights(2)))
@@ -400,7 +404,7 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[weights_pb2.Manifest], object], str]] =
 
 
 @pytest.mark.parametrize("case", BAD_MANIFESTS)
-def test_malformed_manifests_are_rejected_before_anything_is_written(
+def test_publish_of_a_malformed_manifest_is_rejected_before_anything_is_written(
     tmp_path: Path, store: ParameterStore, make_weights: MakeWeights, case: str
 ) -> None:
     before = files_in(tmp_path)
@@ -423,7 +427,7 @@ def spoil_file(directory: Path, name: str, store: ParameterStore) -> Path:
 
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("offset", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 1])
-def test_a_tensor_is_sent_from_any_offset_on(
+def test_parameters_store_sends_a_tensor_from_any_offset_on(
     tmp_path: Path, make_weights: MakeWeights, offset: int, *, reopened: bool
 ) -> None:
     weights = make_weights(size_bytes=6 * PIECE_BYTES)

@@ -106,7 +106,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         tick.wait(0.01)
 
 
-def test_the_first_that_can_film_is_named_and_stays_it_when_its_watch_is_opened_anew(
+def test_filming_stays_with_the_first_watcher_that_can_when_it_reconnects(
     parameters: Parameters, learner: ParametersClient, watching: Callable[..., Any]
 ) -> None:
     onlooker, first = watching(watcher="onlooker"), watching(watcher="first", can_film=True)
@@ -132,7 +132,7 @@ def test_filming_passes_to_the_next_watcher_that_can_film_when_one_leaves(
     assert next(onlooker).films == ""
 
 
-def test_the_client_knows_whether_it_is_the_one_that_films(
+def test_parameters_client_knows_whether_it_films(
     parameters: Parameters, learner: ParametersClient, clients: ExitStack
 ) -> None:
     one, other = (
@@ -151,7 +151,7 @@ def test_a_watcher_whose_name_is_too_long_is_refused(learner: ParametersClient, 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_pin_is_no_news(
+def test_watch_does_not_announce_a_pin(
     parameters: Parameters, learner: ParametersClient, watching: Callable[..., Any], clients: ExitStack
 ) -> None:
     watch = watching()
@@ -161,7 +161,7 @@ def test_a_pin_is_no_news(
     assert next(watch).newest.version == 2
 
 
-def test_the_oldest_version_is_the_one_that_is_used_and_not_the_one_that_was_fetched(
+def test_oldest_running_version_is_the_one_used_and_not_the_one_fetched(
     parameters: Parameters, client: Callable[..., ParametersClient], learner: ParametersClient
 ) -> None:
     actors = [client(name) for name in "ab"]

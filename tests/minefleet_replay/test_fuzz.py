@@ -113,7 +113,7 @@ def packed(
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["reward", "behaviour_logp", "behaviour_value", "next_value"])
-def test_values_that_are_not_finite_are_refused_and_counted(target: Target, name: str, value: float) -> None:
+def test_append_of_values_that_are_not_finite_is_refused_and_counted(target: Target, name: str, value: float) -> None:
     values = np.ones(STEPS, np.float32)
     values[2] = value
     changes: dict[str, Any] = {name: values}
@@ -123,7 +123,7 @@ def test_values_that_are_not_finite_are_refused_and_counted(target: Target, name
     assert target.server.count("appended_fragments_total", outcome="stored") == 1
 
 
-def test_values_are_found_where_they_cross_the_border_of_two_pieces(target: Target) -> None:
+def test_append_finds_a_nan_that_crosses_the_border_of_two_pieces(target: Target) -> None:
     # The observations and actions end two values before the end of the first piece, in the middle of the rewards.
     observations = np.zeros((STEPS, (2**20 - 8 * STEPS - 8) // STEPS), np.uint8)
     rewards = np.ones(STEPS, np.float32)
@@ -164,7 +164,7 @@ def swap_packed_bytes(header: fragment_pb2.FragmentHeader, one: int, other: int)
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_header_that_lies_is_refused_and_counted(target: Target, lie: str) -> None:
+def test_append_of_a_header_that_lies_is_refused_and_counted(target: Target, lie: str) -> None:
     header, payload = packed(target)
     LIES[lie](header)
     assert target.append(header, payload) is grpc.StatusCode.INVALID_ARGUMENT
@@ -184,7 +184,7 @@ def test_replay_refuses_undecodable_messages_and_can_still_stop(make_server: Cal
 
 @FUZZ
 @given(data=st.data())
-def test_a_fragment_with_any_bytes_changed(target: Target, data: st.DataObject) -> None:
+def test_append_of_any_bytes_changed_leaves_replay_consistent(target: Target, data: st.DataObject) -> None:
     header, payload = packed(target, data.draw(st.integers(0, 30)))
     parts = [replay_service_pb2.AppendPart(header=header), replay_service_pb2.AppendPart(payload=payload)]
     message = replay_service_pb2.AppendRequest(parts=parts).SerializeToString()
@@ -194,7 +194,7 @@ def test_a_fragment_with_any_bytes_changed(target: Target, data: st.DataObject) 
 
 @FUZZ
 @given(data=st.data())
-def test_a_fragment_with_any_field_of_its_header_changed(target: Target, data: st.DataObject) -> None:
+def test_append_of_any_header_field_changed_leaves_replay_consistent(target: Target, data: st.DataObject) -> None:
     header, payload = packed(target, data.draw(st.integers(0, 30)))
     change: Any = data.draw(messages(fragment_pb2.FragmentHeader.DESCRIPTOR))
     header.MergeFrom(change)
@@ -204,7 +204,9 @@ def test_a_fragment_with_any_field_of_its_header_changed(target: Target, data: s
 
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(-(2**63), 0), (2**63 - 1, 0), (0, -(2**31)), (0, 2**31 - 1), (1, -1)])
-def test_a_wait_that_is_no_time_is_none_or_the_longest(target: Target, seconds: int, nanos: int) -> None:
+def test_lease_with_an_impossible_wait_is_answered_or_refused_as_invalid(
+    target: Target, seconds: int, nanos: int
+) -> None:
     header, payload = packed(target)
     assert target.append(header, payload) is grpc.StatusCode.OK
     learner = replay_service_pb2.Learner(run_id="run-1", epoch=1, version=1, first_version=1)

@@ -55,7 +55,7 @@ def test_an_append_is_refused_with_a_hint_when_all_is_leased(make_world: Worlds)
     assert world.append("s", 1) == "stored"
 
 
-def test_payload_bytes_are_bounded(make_world: Worlds) -> None:
+def test_replay_evicts_to_keep_payloads_within_max_bytes(make_world: Worlds) -> None:
     world = make_world(max_bytes=2**20)
     for number in range(8):
         world.append("s", number, payload=bytes(2**17))
@@ -101,7 +101,7 @@ def test_the_rest_of_a_chunk_with_corrupt_bytes_counts_as_corrupt_when_it_was_ne
     assert world.faults() == []
 
 
-def test_every_departure_is_explained(world: Any) -> None:
+def test_drop_log_has_a_record_of_every_fragment_that_left(world: Any) -> None:
     world.append("s", 0, 1)
     world.lease(1, 1)
     world.ack(1)

@@ -108,7 +108,7 @@ class Learner:
 @pytest.mark.parametrize("max_staleness", range(5))
 @pytest.mark.parametrize("per_chunk", range(1, 5))
 @pytest.mark.parametrize("balance", ["speed", "slot", "task"])
-def test_every_setting_makes_progress(
+def test_replay_makes_progress_in_every_setting(
     make_world: Callable[..., Any], max_reuse: int, max_staleness: int, per_chunk: int, balance: str
 ) -> None:
     rng = Random(f"{max_reuse} {max_staleness} {per_chunk}")

@@ -230,7 +230,7 @@ class Promises(RuleBasedStateMachine):
         self.world.close()
 
 
-def test_the_promises_hold_whatever_happens_in_whatever_order(make_world: Callable[..., Any]) -> None:
+def test_replay_keeps_its_promises_under_any_order_of_calls_and_crashes(make_world: Callable[..., Any]) -> None:
     def machine() -> Promises:
         return Promises(
             make_world(

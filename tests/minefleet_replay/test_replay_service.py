@@ -124,7 +124,7 @@ def test_fragments_before_a_refused_one_are_stored_whole(server: Any, stub: Any)
     ]
 
 
-def test_a_name_with_other_bytes_already_exists(server: Any, stub: Any) -> None:
+def test_append_of_a_stored_name_with_other_bytes_already_exists(server: Any, stub: Any) -> None:
     stub.Append(parts(server.header("s", 0), b"payload"))
     other = server.header("s", 0, b"other")
     assert code_of(lambda: stub.Append(parts(other, b"other"))) is grpc.StatusCode.ALREADY_EXISTS
@@ -146,7 +146,7 @@ def test_steps_of_impossible_streams_are_refused(stub: Any, streams: list[str]) 
     assert code_of(lambda: stub.CountSteps(request)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> None:
+def test_append_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> None:
     begun, going_away = threading.Event(), threading.Event()
 
     def half() -> Iterator[replay_service_pb2.AppendRequest]:
@@ -174,11 +174,11 @@ def test_an_upload_that_breaks_off_leaves_nothing(server: Any, stub: Any) -> Non
         replay_service_pb2.LeaseRequest(learner=learner(epoch=0), lease=1, steps=2),
     ],
 )
-def test_an_impossible_lease_is_refused(stub: Any, request_: replay_service_pb2.LeaseRequest) -> None:
+def test_lease_with_impossible_numbers_is_refused(stub: Any, request_: replay_service_pb2.LeaseRequest) -> None:
     assert code_of(lambda: stub.Lease(request_)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_status_codes_of_learners_calls(stub: Any) -> None:
+def test_learner_calls_that_are_refused_have_their_status_codes(stub: Any) -> None:
     stub.ReadEpisodes(replay_service_pb2.ReadEpisodesRequest(learner=learner(epoch=2), limit=1))
     for caller, code in (
         (learner(epoch=1), grpc.StatusCode.ABORTED),
@@ -202,7 +202,7 @@ def test_a_learner_that_goes_away_while_it_waits_charges_nothing(server: Any, st
     assert len(stub.Lease(request).chunks) == 1
 
 
-def test_pieces_on_the_way_back_are_small_and_whole(server: Any, stub: Any) -> None:
+def test_read_sends_payloads_in_small_pieces_and_whole(server: Any, stub: Any) -> None:
     payload = bytes(range(256)) * 10_000
     pieces = [payload[start : start + 2**20] for start in range(0, len(payload), 2**20)]
     stub.Append(parts(server.header("s", 0, payload), *pieces, server.header("s", 1), b"payload"))

@@ -69,7 +69,7 @@ def test_rows_of_a_batch_lie_in_their_families_in_the_order_of_their_keys(store:
     assert store.get_many("names", [b"z", b"x"]) == [b"z" * 100, None]
 
 
-def test_deleted_rows_are_gone(store: Store) -> None:
+def test_store_delete_removes_single_rows_and_ranges(store: Store) -> None:
     put(store, *"abcde")
     batch = StoreBatch(store)
     batch.delete("meta", b"a")
@@ -85,7 +85,7 @@ def test_store_sync_covers_all_writes_before_it(store: Store) -> None:
     assert store.synced == 2
 
 
-def test_a_store_is_open_once(store: Store, tmp_path: Path) -> None:
+def test_store_that_is_open_is_refused_to_a_second_opener(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConflictError):
         opened(tmp_path)
 

@@ -275,7 +275,7 @@ def test_certificates_and_a_token_are_both_asked_for(served: Serving, folder: Pa
         assert codes(address, both)["Lease"] == "OK"
 
 
-def test_a_probe_needs_no_token(served: Serving, tmp_path: Path) -> None:
+def test_health_check_needs_no_token(served: Serving, tmp_path: Path) -> None:
     with served(with_token(tmp_path)) as address, grpc.insecure_channel(address) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -295,7 +295,7 @@ def test_every_method_of_the_contract_says_who_may_call_it() -> None:
     ("host", "is_ours"),
     [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("0.0.0.0", False), ("[::]", False)],
 )
-def test_addresses_of_this_machine_are_known(host: str, is_ours: bool) -> None:
+def test_is_loopback_knows_addresses_of_this_machine(host: str, is_ours: bool) -> None:
     assert is_loopback(host) is is_ours
 
 
@@ -341,7 +341,7 @@ def test_new_certificates_of_an_authority_that_is_kept_go_with_older_ones(
         assert codes(address, newer)["Lease"] == "OK"
 
 
-def test_keys_are_their_owners_and_what_does_not_fit_is_said(folder: Path, tmp_path: Path) -> None:
+def test_certificate_keys_are_private_and_a_mismatch_is_named(folder: Path, tmp_path: Path) -> None:
     for path in (folder / "ca.key", *folder.glob("*/key.pem")):
         assert path.stat().st_mode & 0o777 == 0o600
     wrong = tmp_path / "wrong"
@@ -371,14 +371,14 @@ def test_keys_are_their_owners_and_what_does_not_fit_is_said(folder: Path, tmp_p
 
 
 @pytest.mark.parametrize("content", ["", "short", "two words of many letters", "ümlaute-in-einem-wort"])
-def test_a_token_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+def test_token_file_without_a_valid_token_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "token"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"token (is empty|must hold one word)"):
         read_credentials(SecurityConfig(token_file=str(path)), "actor")
 
 
-def test_openssl_finds_no_fault(folder: Path) -> None:
+def test_openssl_verifies_our_certificates(folder: Path) -> None:
     for role in ROLES:
         command = [
             "openssl",

@@ -65,7 +65,7 @@ def test_a_role_that_ends_on_purpose_says_why_in_one_line(
     assert "Traceback" not in log
 
 
-def test_a_bug_of_ours_keeps_its_traceback(start: Callable[..., Role]) -> None:
+def test_role_that_fails_by_a_bug_logs_its_traceback(start: Callable[..., Role]) -> None:
     code, log = end_of(start("bug"))
     assert code == 1
     assert "Traceback" in log and "TypeError" in log
@@ -123,6 +123,6 @@ def test_the_second_signal_ends_a_role_that_does_not_stop(start: Callable[..., R
     assert role.wait(TIMEOUT_S) == 128 + signal.SIGTERM
 
 
-def test_help_needs_no_run() -> None:
+def test_role_help_needs_no_run() -> None:
     done = subprocess.run([sys.executable, str(STAND_IN), "--help"], capture_output=True, text=True, check=True)
     assert "python -m minefleet_replay" in done.stdout and "--run-dir" in done.stdout

@@ -37,7 +37,7 @@ def get(address: str, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_a_process_that_answers_is_alive(address: str) -> None:
+def test_probe_healthz_answers_alive(address: str) -> None:
     assert get(address, "/healthz") == (200, "alive\n")
 
 
@@ -80,7 +80,7 @@ def test_probe_endpoint_answers_other_paths_with_404(address: str) -> None:
     assert get(address, "/secret")[0] == 404
 
 
-def test_a_port_in_use_is_a_config_error_that_names_key_and_port(context: RoleContext) -> None:
+def test_probe_endpoint_on_a_port_in_use_is_a_config_error_that_names_key_and_port(context: RoleContext) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (

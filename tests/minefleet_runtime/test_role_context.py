@@ -13,7 +13,7 @@ def test_status_stays_draining_whatever_is_set_afterwards(state: status_service_
     assert (board.snapshot().state, board.snapshot().detail) == (status_service_pb2.STATE_DRAINING, "flushing")
 
 
-def test_a_wait_is_shown_until_it_is_over() -> None:
+def test_status_is_waiting_until_the_wait_is_over() -> None:
     board = StatusTracker()
     board.set_waiting("waiting for replay")
     assert (board.snapshot().state, board.snapshot().detail) == (status_service_pb2.STATE_WAITING, "waiting for replay")
@@ -21,7 +21,7 @@ def test_a_wait_is_shown_until_it_is_over() -> None:
     assert (board.snapshot().state, board.snapshot().detail) == (status_service_pb2.STATE_RUNNING, "")
 
 
-def test_a_report_does_not_change_afterwards() -> None:
+def test_status_snapshot_does_not_change_afterwards() -> None:
     board = StatusTracker()
     board.set_stats({"env_steps": 1.0})
     report = board.snapshot()

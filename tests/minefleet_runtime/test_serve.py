@@ -159,7 +159,7 @@ def raising(error: Exception) -> Answer:
 
 
 @BOTH
-def test_every_kind_of_call_is_answered(serve_echo: Serve, context: RoleContext) -> None:
+def test_server_answers_every_kind_of_call(serve_echo: Serve, context: RoleContext) -> None:
     with serving_echo(serve_echo, context, bytes.upper) as caller:
         assert caller.unary(b"one") == b"ONE"
         assert list(caller.stream(b"two")) == [b"TWO", b"SECOND"]
@@ -246,7 +246,7 @@ def test_a_bug_reaches_the_caller_only_as_an_id_that_the_log_explains(
 
 
 @BOTH
-def test_a_bug_after_the_first_answer_of_a_stream_is_not_told_either(serve_echo: Serve, context: RoleContext) -> None:
+def test_server_hides_a_bug_after_the_first_answer_of_a_stream(serve_echo: Serve, context: RoleContext) -> None:
     def answer(request: bytes) -> bytes:
         if request == b"second":
             raise KeyError("secret")
@@ -323,7 +323,7 @@ def test_a_call_without_the_request_that_it_needs_is_refused(
 
 
 @BOTH
-def test_health_follows_the_life_of_the_server(serve_echo: Serve, context: RoleContext) -> None:
+def test_health_watch_follows_the_life_of_the_server(serve_echo: Serve, context: RoleContext) -> None:
     answers: list[int] = []
     with serving_echo(serve_echo, context, bytes.upper) as caller:
         stub = health_pb2_grpc.HealthStub(caller.channel)
@@ -391,7 +391,9 @@ def test_health_is_the_whole_servers_and_no_other_name_is_kept(serve_echo: Serve
 
 
 @BOTH
-def test_a_port_in_use_is_a_config_error_that_names_key_and_port(serve_echo: Serve, context: RoleContext) -> None:
+def test_server_on_a_port_in_use_is_a_config_error_that_names_key_and_port(
+    serve_echo: Serve, context: RoleContext
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -462,7 +464,7 @@ def test_a_caller_of_an_unknown_role_is_refused_like_any_other(context: RoleCont
         shake_hands(channel, stranger)
 
 
-def test_describe_says_what_the_board_says(context: RoleContext) -> None:
+def test_describe_answers_the_status_of_the_role(context: RoleContext) -> None:
     context.status.set_run("run-7")
     context.status.set_state(status_service_pb2.STATE_PAUSED, "no grant")
     context.status.set_stats({"env_steps": 12.0})

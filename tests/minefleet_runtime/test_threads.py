@@ -12,7 +12,7 @@ threading.Event().wait()
 """
 
 
-def test_a_role_does_not_outlive_its_threads() -> None:
+def test_role_ends_when_one_of_its_threads_dies() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "server died, and this role with it" in done.stderr

@@ -33,11 +33,11 @@ def hunt(
     return run
 
 
-def test_a_tiny_vpt_learns_to_hit_a_cow(hunt: Callable[..., tuple[float, float]]) -> None:
+def test_tiny_vpt_learns_to_hit_a_cow(hunt: Callable[..., tuple[float, float]]) -> None:
     trained, random = hunt()
     assert trained >= 3 * random > 0
 
 
-def test_black_frames_teach_nothing(hunt: Callable[..., tuple[float, float]]) -> None:
+def test_tiny_vpt_learns_nothing_from_black_frames(hunt: Callable[..., tuple[float, float]]) -> None:
     trained, random = hunt("env.kwargs.is_blank=true")
     assert trained < 1.5 * random

@@ -133,7 +133,7 @@ def is_up_for(client: Any, seconds: float) -> bool:
     return bool(client.describe().uptime.ToTimedelta().total_seconds() > seconds)
 
 
-def test_clocks_that_jump_change_nothing(replay: ReplayProcess, tmp_path: Path) -> None:
+def test_replay_is_unaffected_by_clocks_that_jump(replay: ReplayProcess, tmp_path: Path) -> None:
     if not FAKETIME.exists():
         pytest.skip("libfaketime is not installed; Debian's package faketime brings it")
     offset = tmp_path / "offset"

@@ -341,7 +341,7 @@ def test_an_interpreter_without_minerl_is_refused() -> None:
 
 
 @pytest.mark.fleet
-def test_the_example_is_trained(prepared: Prepared, train: Callable[..., Fleet]) -> None:
+def test_minerl_example_is_trained(prepared: Prepared, train: Callable[..., Fleet]) -> None:
     small = (
         "policy.conv_channels=[8,8,8]",
         "policy.hidden_size=16",

@@ -47,21 +47,21 @@ def test_append_with_host_durability_is_synced_before_it_is_acked_also_when_repe
     assert store.synced == store.written
 
 
-def test_appending_a_name_again_stores_nothing(world: Any) -> None:
+def test_append_of_a_stored_name_is_a_duplicate_and_stores_nothing(world: Any) -> None:
     assert [world.append("s", 0), world.append("s", 0)] == ["stored", "duplicate"]
     world.crash()
     assert world.append("s", 0) == "duplicate"
     assert world.figure("appended_fragments") == 1
 
 
-def test_a_name_never_means_other_bytes(world: Any) -> None:
+def test_append_of_a_stored_name_with_other_bytes_is_a_conflict(world: Any) -> None:
     world.append("s", 0)
     with pytest.raises(ConflictError):
         world.append("s", 0, payload=b"other")
     assert world.payloads(world.lease(1, 1)) == [b"payload"]
 
 
-def test_a_name_is_known_after_its_fragment_has_left(world: Any) -> None:
+def test_append_of_a_name_whose_fragment_has_left_is_a_duplicate(world: Any) -> None:
     world.append("s", 0)
     world.lease(1, 1)
     world.ack(1)
@@ -97,7 +97,7 @@ def test_episodes_are_recorded_whatever_becomes_of_fragments(world: Any) -> None
     assert len(world.replay.read_episodes(world.learner, 0, 9)[0]) == 1
 
 
-def test_progress_is_the_sum_of_maxima_and_never_goes_back(world: Any) -> None:
+def test_actor_progress_is_the_sum_of_maxima_and_never_goes_back(world: Any) -> None:
     world.report(actor="a", progress=ActorCounts(10, 1))
     world.report(actor="b", progress=ActorCounts(5, 0))
     world.report(actor="a", progress=ActorCounts(7, 2))
@@ -132,7 +132,7 @@ def test_a_store_is_not_opened_with_another_schema(make_world: Worlds) -> None:
     world.replay = world.open()
 
 
-def test_grants_count_what_is_held_and_what_is_granted(world: Any) -> None:
+def test_reserve_counts_held_and_granted_chunks_against_the_room(world: Any) -> None:
     # Room for 4: (max_staleness + 1) * fragments_per_iteration / max_reuse.
     assert world.reserve(*(("s", number) for number in range(6))) == [True] * 4 + [False] * 2
     world.append("s", 0)
@@ -150,7 +150,7 @@ def test_weights_that_are_too_old_get_no_grant_and_lose_the_one_they_had(world: 
     assert world.reserve(("s", 0), version=4) == [True]
 
 
-def test_silent_streams_lose_their_grants_and_their_incomplete_chunks(make_world: Worlds) -> None:
+def test_stream_that_is_silent_loses_its_grants_and_incomplete_chunks(make_world: Worlds) -> None:
     world = make_world(per_chunk=2)
     world.reserve(("s", 0), ("t", 0))
     world.append("t", 0)

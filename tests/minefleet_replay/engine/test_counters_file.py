@@ -77,7 +77,7 @@ def test_a_sound_store_without_its_identity_keeps_its_fragments(world: Any) -> N
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"checksum": "0"}'])
-def test_damaged_counters_are_written_anew(world: Any, damage: str) -> None:
+def test_counters_file_that_is_damaged_is_written_anew(world: Any, damage: str) -> None:
     fill(world)
     counters = read_counters(world.directory)
     assert counters.next_episode == 2
@@ -88,7 +88,7 @@ def test_damaged_counters_are_written_anew(world: Any, damage: str) -> None:
     assert read_counters(world.directory) == counters
 
 
-def test_counters_with_a_changed_byte_are_not_used(world: Any) -> None:
+def test_counters_file_with_a_changed_byte_is_not_used(world: Any) -> None:
     fill(world)
     path = world.directory / FILE
     path.write_text(path.read_text().replace('"next_episode": 2', '"next_episode": 3'))

@@ -18,18 +18,18 @@ def row(stream: str, number: int, at: float) -> bytes:
     return drop_row(ChunkName(stream, number), fragments, "stale", 0, at)
 
 
-def test_a_record_says_what_was_written() -> None:
+def test_read_drop_returns_what_was_written() -> None:
     assert read_drop(row("s", 3, 12.5)) == DropRecord(
         stream="s", chunk=3, sequences=(6, 7), reason="stale", uses=0, steps=8, oldest_version=7, at=12.5
     )
 
 
-def test_the_latest_are_told_first_whatever_the_order_in_which_fragments_came() -> None:
+def test_latest_drops_come_newest_first_whatever_the_order_of_rows() -> None:
     rows = [row("s", number, at) for number, at in enumerate((5.125, 100.0, 20.5, 3.0625))]
     assert [one.at for one in latest(rows, "", 3)] == [100.0, 20.5, 5.125]
 
 
-def test_streams_are_told_apart() -> None:
+def test_latest_drops_of_a_stream_leave_out_streams_of_similar_names() -> None:
     rows = [row("s", 0, 1.0), row("ss", 1, 2.0), row('"s"', 2, 3.0), row("é", 3, 4.0)]
     assert [[one.chunk for one in latest(rows, stream, 9)] for stream in ("s", "ss", '"s"', "é")] == [
         [0],
@@ -39,7 +39,7 @@ def test_streams_are_told_apart() -> None:
     ]
 
 
-def test_a_record_survives_the_wire() -> None:
+def test_drop_record_survives_the_wire() -> None:
     departure = read_drop(row("s", 3, 1_700_000_000.25))
     assert DropRecord.from_proto(departure.to_proto()) == departure
 

@@ -75,7 +75,7 @@ def test_ack_and_release_may_be_repeated_but_not_mixed(world: Any) -> None:
         world.lease(1, 1)
 
 
-def test_open_leases_are_capped(world: Any) -> None:
+def test_lease_beyond_the_most_open_ones_is_refused(world: Any) -> None:
     for number in range(MAX_OPEN + 1):
         world.append("s", number)
     for number in range(MAX_OPEN):
@@ -84,7 +84,7 @@ def test_open_leases_are_capped(world: Any) -> None:
         world.lease(MAX_OPEN, 1)
 
 
-def test_closed_leases_are_forgotten_in_the_end(make_world: Worlds) -> None:
+def test_lease_that_is_closed_is_forgotten_in_the_end(make_world: Worlds) -> None:
     world = make_world(max_reuse=2 * CLOSED_KEPT)
     world.append("s", 0)
     for number in range(CLOSED_KEPT + 2):
@@ -114,7 +114,7 @@ def test_a_newer_epoch_gets_the_unacked_leases_back_and_fences_the_older_everywh
         world.replay.read_episodes(older, 0, 1)
 
 
-def test_an_older_epoch_is_not_heard(world: Any) -> None:
+def test_learner_of_an_older_epoch_is_fenced_and_changes_nothing(world: Any) -> None:
     older = world.learner
     world.become(epoch=2, version=2, resumed=1, first=2)
     with pytest.raises(FencedError):
@@ -156,7 +156,7 @@ def test_a_lease_is_not_charged_for_a_caller_that_went_away(world: Any) -> None:
     assert world.figure("open_leases") == 0
 
 
-def test_draining_ends_the_wait(world: Any) -> None:
+def test_lease_wait_ends_when_replay_drains(world: Any) -> None:
     waiting = threading.Thread(target=lambda: world.lease(1, 2, wait_s=600))
     waiting.start()
     world.replay.stop_waiting()
@@ -172,7 +172,7 @@ def test_a_short_chunk_is_leased_with_another_until_their_steps_are_enough(make_
     assert world.lease(2, 1) == []
 
 
-def test_reading_is_repeatable_while_the_lease_is_open(world: Any) -> None:
+def test_read_of_an_open_lease_can_be_repeated(world: Any) -> None:
     world.append("s", 0)
     world.append("s", 1)
     lent = world.lease(1, 2)
@@ -230,7 +230,7 @@ def test_the_rest_of_a_dropped_chunk_is_dropped_as_it_comes(make_world: Worlds) 
     assert (world.figure("expired_fragments"), world.figure("held_chunks")) == (4, 0)
 
 
-def test_versions_from_the_future_are_normal(world: Any) -> None:
+def test_append_of_a_version_newer_than_replay_knows_is_stored_and_leased(world: Any) -> None:
     assert world.append("s", 0, version=50) == "stored"
     assert world.lease(1, 1)
 

@@ -20,14 +20,14 @@ def test_counters_with_labels_start_at_zero() -> None:
     assert start("refused_calls", reason="runmismatch") == start("refused_calls", reason="overloaded") == 0
 
 
-def test_the_bounds_of_the_run_are_shown(make_world: Any) -> None:
+def test_replay_metrics_show_the_limits_of_the_run(make_world: Any) -> None:
     registry = CollectorRegistry()
     show_limits(registry, make_world(max_reuse=3, max_staleness=2, max_bytes=2**26).limits)
     names = ("max_reuse_uses", "max_staleness_versions", "max_bytes")
     assert [registry.get_sample_value(f"minefleet_replay_{name}") for name in names] == [3, 2, 2**26]
 
 
-def test_fragments_that_are_in_no_bucket_or_in_two_are_counted() -> None:
+def test_replay_metrics_count_fragments_in_no_bucket_or_in_two() -> None:
     ledger = Ledger()
     for bucket in BUCKETS:
         ledger = ledger.added(bucket, 1)
@@ -38,7 +38,7 @@ def test_fragments_that_are_in_no_bucket_or_in_two_are_counted() -> None:
     assert not ledger._replace(steps=ledger.steps._replace(live=0)).is_balanced
 
 
-def test_the_ledger_is_shown_with_what_it_does_not_account_for(make_world: Any) -> None:
+def test_replay_metrics_show_the_ledger_and_what_it_does_not_account_for(make_world: Any) -> None:
     world, registry = make_world(), CollectorRegistry()
     metrics = ReplayMetrics(registry)
     world.append("s", 0)

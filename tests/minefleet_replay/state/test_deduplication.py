@@ -8,7 +8,7 @@ from minefleet_replay.storage.row_codec import names_row, read_names
 
 
 @given(st.lists(st.integers(0, 40), unique=True, max_size=40))
-def test_ranges_are_the_set_of_what_was_sent(numbers: list[int]) -> None:
+def test_stream_names_know_exactly_what_was_sent(numbers: list[int]) -> None:
     names = StreamNames()
     for number in numbers:
         names = names.with_fragment(number, number // 3, checksum=number, last_append=0).with_episode(
@@ -32,7 +32,7 @@ def test_a_name_with_other_bytes_is_refused_while_it_is_in_the_window_and_known_
     assert names.knows_fragment(0, checksum=99)
 
 
-def test_a_stream_full_of_gaps_is_refused() -> None:
+def test_stream_names_with_too_many_gaps_refuse_another() -> None:
     names = StreamNames()
     for number in range(MAX_GAPS):
         names = names.with_fragment(2 * number, 0, 0, 0)
@@ -41,7 +41,7 @@ def test_a_stream_full_of_gaps_is_refused() -> None:
     assert names.with_fragment(1, 0, 0, 0).knows_fragment(1, 0)
 
 
-def test_the_streams_that_were_silent_longest_are_forgotten() -> None:
+def test_chunk_names_forget_the_streams_that_were_silent_longest() -> None:
     names = ChunkNames({f"s{heard}": StreamNames(last_append=heard) for heard in reversed(range(MAX_STREAMS))})
     names.remember("s0", StreamNames(last_append=MAX_STREAMS))
     assert list(names.surplus(2)) == ["s1", "s2"]

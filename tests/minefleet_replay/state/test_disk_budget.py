@@ -11,7 +11,7 @@ RECORDS_BYTES = (200, 300, 400)
 
 
 @given(BUDGETS)
-def test_the_parts_fit_into_max_bytes(budget: DiskBudget) -> None:
+def test_disk_budget_parts_fit_into_max_bytes(budget: DiskBudget) -> None:
     log = 2 * BUFFERS * budget.buffer_bytes
     own = 2 * budget.manifest_bytes + EVENT_LOGS * budget.event_log_bytes
     records = budget.records_kept * sum(RECORDS_BYTES)
@@ -20,12 +20,12 @@ def test_the_parts_fit_into_max_bytes(budget: DiskBudget) -> None:
 
 
 @given(BUDGETS)
-def test_evicting_takes_several_files_and_leaves_most(budget: DiskBudget) -> None:
+def test_disk_budget_evicts_several_files_and_leaves_most(budget: DiskBudget) -> None:
     assert 2 * budget.file_bytes <= budget.evicted_bytes <= budget.kept_bytes // 32
     assert FILES * budget.file_bytes <= budget.kept_bytes
 
 
 @given(BUDGETS, st.integers(0, 2**20), st.integers(64, 2**12))
-def test_rows_count_against_what_is_kept(budget: DiskBudget, payload_bytes: int, row_bytes: int) -> None:
+def test_disk_budget_counts_rows_against_what_is_kept(budget: DiskBudget, payload_bytes: int, row_bytes: int) -> None:
     fragments = budget.kept_bytes // (payload_bytes + row_weight(row_bytes))
     assert fragments * (payload_bytes + 2 * row_bytes) <= budget.kept_bytes

@@ -77,7 +77,7 @@ def two_tasks(ratio: float, **options: Any) -> list[Player]:
 
 
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
-def test_tasks_have_as_many_steps_whatever_their_speed_and_the_number_of_their_environments(ratio: float) -> None:
+def test_balance_by_task_gives_tasks_equal_steps_whatever_their_speed_and_environments(ratio: float) -> None:
     world = World(two_tasks(ratio), "task", balance_limit=100.0)
     world.play(100.0)
     assert world.made("fast", 20.0) == pytest.approx(world.made("slow", 20.0), rel=0.05)
@@ -93,14 +93,14 @@ def test_fair_share_of_equally_fast_streams_makes_nobody_wait() -> None:
         players = [Player(player.name, player.task, player.step_s) for player in players]
 
 
-def test_slots_have_as_many_steps_each() -> None:
+def test_balance_by_slot_gives_slots_equal_steps() -> None:
     players = two_tasks(3.0)
     World(players, "slot", balance_limit=100.0).play(100.0)
     made = [player.made(20.0, 100.0) for player in players]
     assert max(made) <= 1.05 * min(made)
 
 
-def test_weights_say_how_many_steps_a_task_has() -> None:
+def test_balance_by_task_gives_tasks_steps_by_their_weights() -> None:
     world = World(two_tasks(1.0), "task", task_weights={"fast": 3.0}, balance_limit=100.0)
     world.play(100.0)
     assert world.made("fast", 20.0) == pytest.approx(3 * world.made("slow", 20.0), rel=0.05)
@@ -139,7 +139,7 @@ def test_fair_share_waits_for_a_stream_that_is_gone_a_while_and_owes_it_nothing(
     assert again.done == pytest.approx(sum(player.done for player in players[1:]) - before, rel=0.05)
 
 
-def test_steps_that_leave_untrained_are_made_again() -> None:
+def test_balance_lets_a_stream_make_again_the_steps_that_left_untrained() -> None:
     lost = Player("lost", "lost", 0.01)
     kept = Player("kept", "kept", 0.01)
     world = World([lost, kept], "task", balance_limit=100.0)

@@ -64,7 +64,7 @@ def test_least_used_takes_the_fewest_uses_first_then_the_oldest() -> None:
 
 
 @pytest.mark.parametrize("order", ["least_used", "oldest"])
-def test_the_oldest_version_comes_first_however_late_it_arrived(order: Order) -> None:
+def test_index_chooses_the_oldest_version_first_however_late_it_arrived(order: Order) -> None:
     index = index_of([3, 2, 2, 1])
     assert sorted(choose(index, 1, order)) == [3]
     assert sorted(choose(index, 2, order)) == [1, 3]
@@ -127,14 +127,14 @@ def test_a_corrupt_fragment_keeps_its_chunk_from_being_leased() -> None:
     assert index[0].sound == (0, 0)
 
 
-def test_removed_chunks_leave_nothing_behind() -> None:
+def test_index_without_its_removed_chunks_is_empty() -> None:
     index = index_of([1, 2, 3])
     for chunk in list(index):
         index.remove(chunk)
     assert (len(index), index.payload_bytes, index.older_than(9), choose(index, 1)) == (0, 0, [], [])
 
 
-def test_a_loaded_index_is_the_one_that_grew() -> None:
+def test_index_loaded_from_rows_equals_the_one_that_grew() -> None:
     grown, loaded = (Index(max_reuse=2) for _ in range(2))
     rows = [
         (
@@ -155,7 +155,7 @@ def test_a_loaded_index_is_the_one_that_grew() -> None:
     assert loaded.payload_bytes == grown.payload_bytes == 50
 
 
-def test_a_condemned_chunk_is_nowhere_but_in_the_count() -> None:
+def test_index_hides_a_dead_chunk_but_counts_it_until_removed() -> None:
     index = index_of([1, 2])
     index.mark_dead(index[0])
     assert index.find(ChunkName("s", 0)) is None

@@ -45,7 +45,7 @@ def test_limits_that_are_no_sums_are_the_same_on_every_shard() -> None:
 
 @pytest.mark.parametrize("max_reuse", range(1, 5))
 @pytest.mark.parametrize("max_staleness", range(5))
-def test_room_is_what_can_be_used_before_it_is_too_stale_and_never_more_than_is_kept(
+def test_capacity_is_what_can_be_used_before_it_is_too_stale_within_max_steps(
     max_reuse: int, max_staleness: int
 ) -> None:
     limits = limits_of(run_of(1))

@@ -14,13 +14,13 @@ def name(number: int) -> ChunkName:
     return ChunkName("s", number)
 
 
-def test_grants_end_where_held_and_granted_chunks_fill_the_room() -> None:
+def test_rate_limiter_grants_until_held_and_granted_chunks_fill_the_room() -> None:
     grants = pacing(capacity_chunks=3)
     assert [grants.reserve(name(number), STEPS, STEPS, now=0) for number in range(4)] == [True, True, False, False]
     assert grants.granted_chunks == 2
 
 
-def test_any_room_that_is_left_grants_one_chunk() -> None:
+def test_rate_limiter_grants_one_chunk_for_any_room_that_is_left() -> None:
     grants = pacing(capacity_chunks=2)
     assert [grants.reserve(name(number), STEPS, STEPS + 7, now=0) for number in range(2)] == [True, False]
     assert (grants.coming_steps, grants.free_steps(0)) == (STEPS, STEPS)
@@ -71,7 +71,7 @@ def test_rate_limiter_that_is_switched_off_grants_everything_and_keeps_no_grant(
     assert grants.granted_chunks == 0
 
 
-def test_the_hint_is_a_small_share_of_the_time_between_leases() -> None:
+def test_retry_after_is_a_small_share_of_the_time_between_leases() -> None:
     hint = RetryAfter()
     assert hint.retry_after_s == FIRST_HINT_S
     hint.room_was_made(10.0)

@@ -34,7 +34,7 @@ def test_payload_log_reads_back_in_pieces_what_was_written(log: PayloadLog) -> N
     assert b"".join(log.read(place, len(payload))) == payload
 
 
-def test_payloads_share_a_file_until_it_is_full(log: PayloadLog) -> None:
+def test_payload_log_fills_a_file_before_the_next(log: PayloadLog) -> None:
     assert [put(log, 60) for _ in range(4)] == [
         PayloadLocation(0, 0),
         PayloadLocation(0, 60),
@@ -56,18 +56,18 @@ def test_payload_log_file_is_dead_once_nothing_in_it_is_held(log: PayloadLog) ->
     log.remove([1])
 
 
-def test_a_dead_file_is_never_written_again(log: PayloadLog) -> None:
+def test_payload_log_never_writes_a_dead_file_again(log: PayloadLog) -> None:
     log.release(put(log, 10).file)
     assert log.dead() == [0]
     assert put(log, 10) == PayloadLocation(1, 0)
 
 
-def test_a_payload_that_nothing_names_is_no_reason_to_keep_a_file(log: PayloadLog) -> None:
+def test_payload_log_drops_a_file_of_payloads_that_nothing_names(log: PayloadLog) -> None:
     put(log, 10, held=False)
     assert log.dead() == [0]
 
 
-def test_a_later_process_writes_to_files_of_its_own(tmp_path: Path) -> None:
+def test_payload_log_of_a_later_process_writes_to_files_of_its_own(tmp_path: Path) -> None:
     first = open_payloads(tmp_path, file_bytes=FILE_BYTES)
     place = first.write([b"payload"])
     # As after `kill -9`: nothing was closed, and garbage was on its way.
@@ -98,19 +98,19 @@ def test_payload_log_files_of_an_earlier_process_are_dead_once_nothing_in_them_i
     second.close()
 
 
-def test_a_number_that_rows_name_is_never_given_to_another_file(tmp_path: Path) -> None:
+def test_payload_log_never_reuses_a_file_number_that_rows_name(tmp_path: Path) -> None:
     log = open_payloads(tmp_path, file_bytes=FILE_BYTES)
     log.hold(4)
     assert log.write([b"payload"]) == PayloadLocation(5, 0)
     log.close()
 
 
-def test_a_missing_file_is_corruption(log: PayloadLog) -> None:
+def test_payload_log_read_of_a_missing_file_is_corrupt(log: PayloadLog) -> None:
     with pytest.raises(CorruptError, match="missing"):
         log.read(PayloadLocation(3, 0), 10)
 
 
-def test_a_sync_that_failed_is_never_claimed_later(log: PayloadLog) -> None:
+def test_payload_log_sync_that_failed_is_never_claimed_later(log: PayloadLog) -> None:
     put(log, 10)
     # A pipe cannot be synced.
     reader, writer = os.pipe()
@@ -125,7 +125,7 @@ def test_a_sync_that_failed_is_never_claimed_later(log: PayloadLog) -> None:
     log._descriptor = None
 
 
-def test_a_full_disk_leaves_what_was_written(tmp_path: Path) -> None:
+def test_payload_log_on_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
     log = open_payloads(tmp_path, file_bytes=2**20)
     place = log.write([b"payload"])
     # /dev/full refuses every write with the error of a full disk.

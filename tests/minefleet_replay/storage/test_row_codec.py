@@ -30,7 +30,7 @@ def test_fragment_row_is_read_back_as_it_was_packed(
 
 
 @given(NUMBERS, NUMBERS)
-def test_keys_sort_as_their_numbers(one: int, other: int) -> None:
+def test_number_keys_sort_as_their_numbers(one: int, other: int) -> None:
     assert (number_key(one) < number_key(other)) == (one < other)
     assert number_of(number_key(one)) == one
 
@@ -40,14 +40,14 @@ def test_run_state_survives_its_row() -> None:
     assert RunState.from_row(standing.to_row()) == standing
 
 
-def test_leases_survive_their_rows() -> None:
+def test_lease_rows_are_read_back() -> None:
     lease = OpenLease(7, 3, ((4, 0), (9, 1)))
     leases = read_rows({7: lease.to_row(), 6: ending_row("acked")})
     assert leases.open == {7: lease}
     assert leases.closed == {6: "acked"}
 
 
-def test_a_row_cut_short_is_noticed() -> None:
+def test_row_that_is_cut_short_is_corrupt() -> None:
     row = names_row(StreamNames().with_fragment(3, 1, 4, 5))
     with pytest.raises(CorruptError):
         read_names(row[:-16])
@@ -68,7 +68,7 @@ def test_an_identity_of_another_format_is_refused(tmp_path: Path) -> None:
         read_identity(tmp_path)
 
 
-def test_an_identity_survives_its_file(tmp_path: Path) -> None:
+def test_shard_identity_is_read_back_from_its_file(tmp_path: Path) -> None:
     assert read_identity(tmp_path) is None
     write_identity(tmp_path, ShardIdentity(run_id="r", appended=3))
     assert read_identity(tmp_path) == ShardIdentity(run_id="r", appended=3)
