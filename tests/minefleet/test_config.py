@@ -91,7 +91,7 @@ KINDS = (VECTORS, PIXELS, MEMORY)
 IMAGE, NUMBERS = Leaf(kind="box", shape=(64, 64, 3), dtype="uint8"), Leaf(kind="box", shape=(4,), dtype="float32")
 
 
-def test_the_kinds_of_task_are_told_apart_by_the_same_keys() -> None:
+def test_presets_of_the_kinds_of_task_set_the_same_keys() -> None:
     folder = resources.files("minefleet") / "presets"
     said = [yaml.safe_load((folder / f"{kind}.yaml").read_text()) for kind in KINDS]
     first, *others = [{name: set(section) for name, section in one.items()} for one in said]
@@ -238,7 +238,7 @@ def test_a_config_that_cannot_be_read_says_why(
         load(config)
 
 
-def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+def test_config_of_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
     assert load(str(tmp_path / "empty.yaml")) == from_data({}, "nothing")
 

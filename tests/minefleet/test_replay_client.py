@@ -165,7 +165,7 @@ def test_a_lease_may_wait_longer_than_other_calls(stand_in: StandIn, client: Rep
 
 
 @pytest.mark.parametrize("verb", ["Lease", "Read", "Ack", "Release", "ReadEpisodes"])
-def test_the_position_of_the_learner_goes_along(stand_in: StandIn, client: ReplayClient, verb: str) -> None:
+def test_replay_client_sends_the_learners_position_along(stand_in: StandIn, client: ReplayClient, verb: str) -> None:
     stand_in.reads = [[]]
     VERBS[verb](client)
     assert stand_in.requests[0].learner == replay_service_pb2.Learner(

@@ -354,7 +354,7 @@ def test_hosted_bool_bytes_that_are_neither_0_nor_1_fail_their_world() -> None:
         assert "must be of bytes 0 and 1" in text_of(pool)
 
 
-def test_a_world_that_is_overdue_is_cut_off_unless_its_host_keeps_time(served: Any) -> None:
+def test_hosted_world_that_is_overdue_is_cut_off_unless_its_host_keeps_time(served: Any) -> None:
     with words(served.address) as host:
         host.hello(keeps_time=False)
         begin(served, host)

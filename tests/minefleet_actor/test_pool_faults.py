@@ -188,7 +188,7 @@ def test_a_hanging_step_is_killed_at_its_deadline_and_others_go_on(pools: Any) -
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
 
 
-def test_a_deadline_is_for_each_environment_not_for_all_of_a_process(pools: Any) -> None:
+def test_pool_step_deadline_is_for_each_environment_and_not_for_its_process(pools: Any) -> None:
     pool = pools(num_envs=4, envs_per_process=4, step_timeout_s=1.8)
     command(pool)
     assert set(kinds(command(pool, *[DAWDLE] * 4)).values()) == {Kind.STEP}
@@ -273,7 +273,7 @@ def test_a_process_that_cannot_start_again_is_tried_until_the_pool_gives_up(pool
         pool.wait(PATIENCE_S)
 
 
-def test_a_reset_asked_for_while_the_process_is_down_is_done_when_it_is_up(pools: Any, tmp_path: Path) -> None:
+def test_pool_reset_asked_for_while_a_process_is_down_is_done_when_it_is_up(pools: Any, tmp_path: Path) -> None:
     pool = pools(num_envs=1)
     command(pool)
     (tmp_path / "unmakable").touch()

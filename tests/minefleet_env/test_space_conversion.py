@@ -179,7 +179,7 @@ class Missions(gymnasium.Space[str]):
         super().__init__(dtype=str)
 
 
-def test_a_space_of_strings_that_tells_no_length_is_a_text() -> None:
+def test_writer_takes_a_space_of_strings_without_a_length_for_a_text() -> None:
     assert written(Missions(), "get to the green goal square")[""].tobytes().rstrip(b"\0").endswith(b"goal square")
     with pytest.raises(EnvError, match="must be a text of at most 256 bytes, got 257"):
         written(Missions(), "x" * 257)

@@ -103,7 +103,7 @@ def test_train_config_with_the_same_keys_learns_the_same(tmp_path: Path, schema:
 
 
 @pytest.mark.parametrize(("at_a_time", "rows"), [(3, [3, 3, 2]), (0, [2, 2, 2, 2])])
-def test_values_are_recomputed_for_so_many_fragments_at_a_time(
+def test_inference_batch_size_bounds_the_fragments_recomputed_at_a_time(
     tmp_path: Path, schema: Schema, make_fragment: Make, at_a_time: int, rows: list[int]
 ) -> None:
     config = TrainConfig(**(BASE | {"inference_batch_size_per_gpu": at_a_time, "context_length": 64}))

@@ -283,7 +283,7 @@ def test_minutes_of_a_launch_go_on_where_its_learner_is_started_again(
     assert made.result()["stopped_by"] == "minutes"
 
 
-def test_a_trainer_that_returns_early_is_what_ends_the_run(fleet: Callable[..., Fleet]) -> None:
+def test_learner_whose_trainer_returns_early_ends_the_run(fleet: Callable[..., Fleet]) -> None:
     made = fleet()
     learner, context = made.learner()
     run_learner(learner, context.stopping, lambda: None)
@@ -637,7 +637,7 @@ def test_a_run_whose_end_is_reached_is_over_at_once(fleet: Callable[..., Fleet])
 
 
 @pytest.mark.parametrize("keep_best", [True, False])
-def test_the_checkpoint_with_the_best_return_is_kept_if_so_asked(fleet: Callable[..., Fleet], keep_best: bool) -> None:
+def test_keep_best_keeps_the_checkpoint_with_the_best_return(fleet: Callable[..., Fleet], keep_best: bool) -> None:
     made = fleet(num_iterations=3, save_interval=0, keep_best=keep_best, max_staleness=8)
     learner, _ = made.learner()
     learner.start()

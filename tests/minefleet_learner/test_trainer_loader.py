@@ -209,7 +209,7 @@ def test_a_loss_of_the_trainers_own_moves_the_weights_and_is_reported(fleet: Cal
 
 
 @pytest.mark.parametrize(("kind", "message"), [(Impatient, "nothing to broadcast"), (Greedy, "leases 4 fragments")])
-def test_a_trainer_that_breaks_the_order_is_told_so(
+def test_trainer_that_calls_out_of_order_is_refused_with_the_reason(
     fleet: Callable[..., Fleet], kind: type[BaseTrainer], message: str
 ) -> None:
     made = fleet()

@@ -93,7 +93,7 @@ def position(epoch: int, run_id: str = "run-1") -> Position:
     return Position(run_id=run_id, epoch=epoch, version=epoch, resumed_version=epoch - 1, first_version=epoch)
 
 
-def test_a_refused_call_about_a_lease_changes_no_count(server: Any) -> None:
+def test_lease_call_that_is_refused_changes_no_count(server: Any) -> None:
     with server.client(position=position(2)) as client, server.client(position=position(1)) as older:
         for sequence in range(4):
             client.append([(server.header("s", sequence), b"payload")])

@@ -220,7 +220,7 @@ def test_a_process_whose_store_is_broken_goes_on_with_an_empty_one_and_its_count
     assert broken in kept_aside(replay).values()
 
 
-def test_a_torn_end_of_the_log_and_garbage_behind_it_open(dead: ReplayProcess) -> None:
+def test_replay_store_with_garbage_at_the_end_of_its_log_opens(dead: ReplayProcess) -> None:
     with files(dead, "db/*.log")[-1].open("ab") as log:
         log.write(b"\xff" * 50)
     replay = reopen(dead)

@@ -31,7 +31,7 @@ def test_a_store_of_another_shard_is_refused(make_world: Worlds, shard: int, sha
     world.closed = True
 
 
-def test_the_oldest_unleased_chunks_make_room(make_world: Worlds) -> None:
+def test_replay_evicts_the_oldest_unleased_chunks_to_make_room(make_world: Worlds) -> None:
     world = make_world(max_chunks=2)
     world.append("s", 0)
     world.lease(1, 1)
@@ -112,7 +112,7 @@ def test_drop_log_has_a_record_of_every_fragment_that_left(world: Any) -> None:
     assert [b'"reason": "trained"' in rows[0], b'"reason": "stale"' in rows[1], b'"stale"' in rows[2]] == [True] * 3
 
 
-def test_a_tick_notes_what_is_synced_and_a_store_that_lost_it_is_set_aside(world: Any) -> None:
+def test_replay_store_that_lost_what_a_tick_noted_as_synced_is_set_aside(world: Any) -> None:
     world.append("s", 0)
     world.replay.tick()
     assert read_identity(world.directory) == ShardIdentity(run_id="run-1", appended=1)

@@ -206,7 +206,7 @@ def test_sigterm_ends_a_waiting_lease_and_replay_with_exit_code_0(server: Any) -
     assert identity["run_id"] == "run-1"
 
 
-def test_an_index_that_no_shard_has_is_refused(server: Any) -> None:
+def test_replay_role_with_an_index_of_no_shard_is_refused(server: Any) -> None:
     command = [sys.executable, "-m", "minefleet_replay", "--run-dir", str(server.run.directory), "--index", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -175,7 +175,7 @@ def test_a_stalled_store_refuses_at_once_and_stores_what_it_acks(make_world: Cal
     assert world.faults() == []
 
 
-def test_the_disk_is_given_back_when_payloads_are_deleted(make_world: Callable[..., Any]) -> None:
+def test_replay_store_gives_disk_back_when_payloads_are_deleted(make_world: Callable[..., Any]) -> None:
     world = make_world(max_bytes=2**24, max_chunks=10_000)
     payload = bytes(2**17)
     while (sequence := world.figure("appended_fragments")) < 300:

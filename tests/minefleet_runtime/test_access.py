@@ -126,7 +126,7 @@ def all_of(code: str) -> dict[str, str]:
         ("replay", {"Lease", "Append", "Read"}),
     ],
 )
-def test_a_role_may_call_what_its_part_is(
+def test_role_certificate_allows_only_the_calls_of_its_role(
     served: Serving, folder: Path, entered: list[str], role: str, denied: set[str]
 ) -> None:
     with served(of(folder, "replay")) as address:
@@ -180,7 +180,7 @@ def renamed(out: Path, role: str) -> Path:
     return target.parent
 
 
-def test_a_server_of_another_role_is_not_talked_to(served: Serving, folder: Path, entered: list[str]) -> None:
+def test_caller_does_not_talk_to_a_server_of_another_role(served: Serving, folder: Path, entered: list[str]) -> None:
     with served(of(folder, "actor")) as address:
         assert codes(address, of(folder, "learner"), peer="replay") == all_of("UNAVAILABLE")
     assert entered == []

@@ -10,7 +10,7 @@ BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
 NEST = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\nprint(flush=True)\ninput()"
 
 
-def test_the_cores_of_this_machine_are_busy_as_long_as_they_were() -> None:
+def test_busy_seconds_grow_by_the_time_that_a_core_was_busy() -> None:
     before = busy_seconds()
     subprocess.run([sys.executable, "-c", BURN], check=True)
     assert before + 0.3 <= busy_seconds()

@@ -56,7 +56,7 @@ def test_a_retry_hint_travels_in_the_trailers() -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "\N{GRINNING FACE}", "\ud800"])
-def test_a_long_message_is_cut_to_what_a_client_takes(character: str) -> None:
+def test_error_status_cuts_a_long_message_to_what_a_client_takes(character: str) -> None:
     status = status_of(errors.RejectedError(character * 10**5), "Service/Method")
     assert status.details.endswith(" ...")
     sizes = [len(value) for _, value in status.trailing_metadata or ()]
@@ -68,7 +68,7 @@ def test_errors_that_are_not_ours_are_never_quoted_to_callers() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ENOSPC])
-def test_a_shortage_of_the_machine_asks_for_patience(number: int) -> None:
+def test_error_status_of_a_machine_shortage_asks_to_retry(number: int) -> None:
     status = status_of(OSError(number, os.strerror(number)), "Service/Method")
     assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert os.strerror(number) in status.details

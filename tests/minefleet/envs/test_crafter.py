@@ -38,7 +38,7 @@ def episode(env: Crafter, actions: NDArray[Any], seed: int | None = None) -> lis
     return shown
 
 
-def test_the_worlds_of_a_seed_are_crafters_own_in_its_order(env: Crafter) -> None:
+def test_crafter_reset_gives_the_worlds_of_the_original_crafter_in_its_order(env: Crafter) -> None:
     plain = crafter.Env(seed=7)
     for number in range(3):
         obs, _ = env.reset(seed=7 if number == 0 else None)
@@ -46,7 +46,7 @@ def test_the_worlds_of_a_seed_are_crafters_own_in_its_order(env: Crafter) -> Non
         np.testing.assert_array_equal(world(env), world(plain))
 
 
-def test_a_seed_gives_its_world_whatever_was_made_ahead(env: Crafter) -> None:
+def test_crafter_reset_with_a_seed_gives_its_world_whatever_was_made_ahead(env: Crafter) -> None:
     env.reset(seed=1)
     env.reset()
     env.reset(seed=7)
@@ -95,7 +95,7 @@ def test_death_terminates_and_reports_the_achievements(env: Crafter) -> None:
     assert sum(info["metrics"].values()) >= unlocked > 0
 
 
-def test_the_time_limit_truncates_and_does_not_terminate() -> None:
+def test_crafter_time_limit_truncates_and_does_not_terminate() -> None:
     env = Crafter(length=3)
     env.reset(seed=0)
     ends = [env.step(NOOP)[2:4] for _ in range(3)]

@@ -31,20 +31,20 @@ def test_the_cue_is_shown_first_and_asked_for_after_the_delay_with_blanks_betwee
     assert seen[delay].tolist() == [0.0] * NUM_CUES + [1.0]
 
 
-def test_the_right_answer_pays_one_and_is_counted() -> None:
+def test_recall_right_answer_pays_one_and_is_counted() -> None:
     env = Recall(4)
     for seed in range(20):
         _, rewards, info = play(env, None, seed)
         assert (rewards, info) == (1.0, {"metrics": {"success": 1.0}})
 
 
-def test_a_constant_answer_is_right_one_time_in_four() -> None:
+def test_recall_constant_answer_is_right_one_time_in_four() -> None:
     env = Recall(2)
     results = [play(env, 1, seed=0 if episode == 0 else None)[1:] for episode in range(2_000)]
     assert np.mean([rewards for rewards, _ in results]) == pytest.approx(0.25, abs=0.04)
     assert all(info["metrics"]["success"] == rewards for rewards, info in results)
 
 
-def test_a_delay_below_one_is_refused() -> None:
+def test_recall_delay_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="delay must be >= 1, got 0"):
         Recall(0)

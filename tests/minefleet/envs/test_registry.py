@@ -91,7 +91,7 @@ def test_an_environment_whose_package_is_missing_says_what_to_install_and_names_
         del gymnasium.registry["Incomplete-v0"]
 
 
-def test_the_module_of_a_well_known_id_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_of_a_well_known_env_id_imports_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"needs a package .*'ale_py'; try `pip install ale_py`"):
         make(EnvConfig(id="ALE/Cart-v5"))
     cart = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"

@@ -100,7 +100,7 @@ def test_env_policy_check_of_a_policy_that_does_not_fit_says_so_in_one_line(
         (["env.id=", "env.generator=worlds.py:broken"], "worlds.py:broken' fails:\nTraceback", "no world today"),
     ],
 )
-def test_an_environment_that_fails_is_told_with_its_traceback(
+def test_env_policy_check_of_a_failing_environment_quotes_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], beginning: str, end: str
 ) -> None:
     (tmp_path / "worlds.py").write_text(WORLDS)

@@ -76,7 +76,7 @@ def test_a_port_that_another_launcher_has_claimed_is_not_free_though_its_service
     assert claim(last, last).learner.address != claimed_elsewhere
 
 
-def test_a_given_port_is_kept() -> None:
+def test_claim_keeps_a_given_port_that_is_free() -> None:
     free = claim(ServicesConfig()).learner.address
     assert claim(ServicesConfig(learner=EndpointConfig(address=free))).learner.address == free
 

@@ -44,7 +44,7 @@ def test_metrics_and_episodes_are_read_anew_at_each_call_without_a_line_that_is_
     assert results.metrics() == ROWS
 
 
-def test_a_curve_is_drawn_beside_the_run(run: Run) -> None:
+def test_run_results_curve_is_drawn_into_the_run_directory(run: Run) -> None:
     append(run.metrics, *ROWS)
     curve = minefleet.open(str(run.directory)).curve()
     assert curve is not None and curve.parent == run.directory and curve.read_bytes().startswith(b"\x89PNG")
@@ -71,7 +71,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
         minefleet.open(tmp_path)
 
 
-def test_a_table_has_a_row_per_iteration_and_nested_keys_as_columns(run: Run) -> None:
+def test_run_results_table_has_a_row_per_iteration_and_nested_keys_as_columns(run: Run) -> None:
     pytest.importorskip("pandas", reason="pandas is missing: pip install pandas")
     append(run.metrics, *ROWS)
     table = minefleet.open(run.directory).table()

@@ -21,6 +21,6 @@ from minefleet_actor.replay_io.connect import packing_for
         ("none", "192.0.2.7:4001", "none"),
     ],
 )
-def test_a_replay_on_the_same_host_gets_packed_what_halves(compression: str, address: str, packing: str) -> None:
+def test_packing_for_a_shard_follows_the_key_or_its_distance(compression: str, address: str, packing: str) -> None:
     shard = Shard(index=0, name="replay", store=Path("store"), endpoint=EndpointConfig(address=address))
     assert packing_for(compression, shard) == packing

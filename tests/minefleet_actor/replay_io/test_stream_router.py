@@ -178,7 +178,7 @@ def test_replay_is_told_what_is_begun_and_when_its_pace_changes_and_asked_again_
     assert len(replay.told) == told
 
 
-def test_a_stream_is_too_slow_until_replay_says_otherwise(clock: Clock) -> None:
+def test_permits_call_a_stream_too_slow_until_replay_says_otherwise(clock: Clock) -> None:
     replay = Replay()
     replay.too_slow = True
     permits = permits_of(replay, clock)

@@ -77,7 +77,7 @@ def test_action_chunk_equals_its_actions_taken_one_by_one(
     assert repr(bare.asked) == repr(slow_bare.asked)
 
 
-def test_an_action_repeated_counts_as_one_step_whatever_its_length() -> None:
+def test_frame_skip_counts_a_repeated_action_as_one_step() -> None:
     env = wrapped(Diary(), frame_skip=4)
     env.reset()
     assert env.step(Diary.action_space.sample())[4] == {"at": 4}

@@ -35,6 +35,6 @@ def test_importance_weights_of_no_steps_have_a_nan_mean() -> None:
     assert math.isnan(nothing.effective_sample_size)
 
 
-def test_a_capped_weight_is_finite_however_large_the_ratio() -> None:
+def test_capped_importance_weight_is_finite_however_large_the_ratio() -> None:
     assert capped(torch.tensor([1e9, 0.0, -1e9]), 2.0).tolist() == [pytest.approx(2.0), 1.0, 0.0]
     assert capped(torch.tensor([1.0]), math.inf).item() == pytest.approx(math.e)

@@ -83,7 +83,7 @@ def test_checkpoint_writer_has_written_what_was_submitted_when_it_closes(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000010", "00000011", "latest"]
 
 
-def test_a_write_that_failed_is_raised_where_the_loop_sees_it(tmp_path: Path) -> None:
+def test_checkpoint_writer_close_raises_a_write_that_failed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     saver = writer(tmp_path / "file", Clock(), background=True)
     saver.submit(make(1))

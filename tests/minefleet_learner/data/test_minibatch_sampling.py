@@ -75,7 +75,7 @@ def test_pieces_of_some_fragments_are_what_would_be_cut_of_those_alone(
 
 @pytest.mark.parametrize("most", [1, 4, 100])
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_each_epoch_has_every_piece_once_in_steps_of_one_size(make_fragment: Make, count: int, most: int) -> None:
+def test_minibatch_draw_has_every_piece_once_in_steps_of_one_size(make_fragment: Make, count: int, most: int) -> None:
     batch = make_batch(make_fragment, 0)
     pieces = cut(batch.mask, windows(batch.mask.shape[1], 1))
     groups = draw(batch, pieces.row, pieces.lengths, count, most)
@@ -133,7 +133,7 @@ def test_an_update_computes_little_padding_where_half_the_steps_are_of_short_fra
     assert wanted <= computed <= wanted / (1 - PADDING)
 
 
-def test_sequences_go_on_from_the_state_before_them_and_no_gradient_passes_their_start(
+def test_minibatch_sequences_go_on_from_the_state_before_and_pass_no_gradient_to_it(
     make_fragment: Make, make_policy: MakePolicy
 ) -> None:
     policy = make_policy(5)

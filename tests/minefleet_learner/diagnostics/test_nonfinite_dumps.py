@@ -49,7 +49,7 @@ def update(updater: Updater, batch: Batch) -> int:
 
 
 @pytest.mark.parametrize(("field", "value"), [("reward", HUGE), ("obs", NAN)])
-def test_a_fragment_that_spoils_estimates_is_kept_alone(
+def test_nonfinite_dump_keeps_the_fragment_that_spoils_estimates_alone(
     tmp_path: Path, schema: Schema, make_fragment: Make, field: str, value: float
 ) -> None:
     updater = build_updater(make_run(tmp_path, schema), CPU)
@@ -110,7 +110,7 @@ def test_dumps_are_bounded_in_number_and_bytes(tmp_path: Path, schema: Schema, m
     assert not (small.directory / BAD_STEPS).exists()
 
 
-def test_the_generators_of_a_dump_are_those_before_the_step(
+def test_nonfinite_dump_has_the_random_generators_from_before_the_step(
     tmp_path: Path, schema: Schema, make_fragment: Make
 ) -> None:
     run = make_run(tmp_path, schema, gae_values="behaviour", epochs_per_iteration=1)

@@ -112,7 +112,7 @@ def test_ten_bad_steps_in_a_row_stop_both_ranks_and_name_the_fragment_of_one(two
     assert ends[0].startswith("10 optimizer steps in a row were not finite; the last fragments: s3/1, s3/2;")
 
 
-def test_gradients_are_those_that_ddp_would_give(two: list[Outcome]) -> None:
+def test_gradients_of_ranks_equal_those_of_ddp(two: list[Outcome]) -> None:
     assert all(of_rank.said["ddp"] < 1e-15 for of_rank in two)
     assert not any(math.isnan(of_rank.said["ddp"]) for of_rank in two)
 

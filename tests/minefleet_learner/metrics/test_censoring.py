@@ -38,7 +38,7 @@ def test_uncut_mean_without_failures_is_the_plain_mean() -> None:
     assert uncut_mean([1.0, 2.0] * 10, [5, 500] * 10, 0.0) == pytest.approx(1.5)
 
 
-def test_a_mean_that_rests_on_few_long_episodes_is_not_told() -> None:
+def test_uncut_mean_that_rests_on_few_long_episodes_is_none() -> None:
     assert uncut_mean([0.0] * 50 + [1000.0], [10] * 50 + [5000], 0.01) is None
     assert uncut_mean([], [], 0.1) is None
 

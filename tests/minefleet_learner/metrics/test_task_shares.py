@@ -87,7 +87,7 @@ def test_task_shares_count_the_iterations_in_a_row_that_a_task_has_starved() -> 
     assert shares.starved_for == 0
 
 
-def test_a_task_that_balance_lets_off_is_named() -> None:
+def test_task_shares_name_a_task_that_balance_lets_off() -> None:
     shares = StepShares(CONFIG)
     for number in range(WINDOW):
         slow, fast = (

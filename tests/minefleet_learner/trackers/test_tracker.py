@@ -9,7 +9,7 @@ from minefleet_learner.trackers import tracker
 from minefleet_learner.trackers.tensorboard_tracker import TensorBoardTracker
 
 
-def test_names_of_flags_and_of_the_list_are_joined_once() -> None:
+def test_tracker_names_join_flags_and_the_list_without_duplicates() -> None:
     config = LoggerConfig(wandb=True, mlflow=True, trackers=["mine", "wandb"])
     assert config.tracker_names == ["wandb", "mlflow", "mine"]
 

@@ -66,7 +66,7 @@ def test_stop_conditions_that_are_switched_off_never_end_the_run() -> None:
     assert stop_reason(config, state, episodes(100, 1e9), 1e9, starved_for=10**9) == ""
 
 
-def test_a_run_may_end_where_a_task_has_starved_for_long() -> None:
+def test_stop_reason_names_a_task_that_has_starved_for_long() -> None:
     config, state = replace(CONFIG, stop=StopConfig(starved_iterations=5)), CheckpointState(run_id="r")
     assert stop_reason(config, state, episodes(0, 0.0), 0.0, starved_for=4) == ""
     assert stop_reason(config, state, episodes(0, 0.0), 0.0, starved_for=5) == "starved_iterations"

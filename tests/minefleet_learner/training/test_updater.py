@@ -360,7 +360,7 @@ def test_the_entropies_of_the_parts_of_an_action_are_reported_and_add_up(make_fr
     assert shown == report.head_entropy["camera"]
 
 
-def test_a_digest_tells_tensors_apart_whatever_order_they_come_in() -> None:
+def test_digest_depends_on_tensors_and_not_on_their_order() -> None:
     tensors = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3), "c": torch.tensor([True])}
     known = digest(tensors)
     assert digest(dict(reversed(tensors.items()))) == known

@@ -18,7 +18,7 @@ def run_of(shards: int) -> Run:
 
 
 @pytest.mark.parametrize("shards", range(1, 9))
-def test_the_limits_of_all_shards_add_up_to_the_configurations(shards: int) -> None:
+def test_shard_limits_add_up_to_those_of_the_configuration(shards: int) -> None:
     run = run_of(shards)
     length = run.config.rollout_config.fragment_length
     limits = [limits_of(run, shard) for shard in range(shards)]
@@ -29,7 +29,7 @@ def test_the_limits_of_all_shards_add_up_to_the_configurations(shards: int) -> N
     assert [(one.shard, one.shards) for one in limits] == [(shard, shards) for shard in range(shards)]
 
 
-def test_limits_that_are_no_sums_are_the_same_on_every_shard() -> None:
+def test_shard_limits_that_are_no_sums_are_the_same_on_every_shard() -> None:
     (only,), (first, _) = ([limits_of(run_of(shards), shard) for shard in range(shards)] for shards in (1, 2))
     assert (
         replace(

@@ -25,7 +25,7 @@ def test_steps_are_counted_by_task_and_stream() -> None:
     assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
 
 
-def test_steps_of_streams_are_those_of_the_known_ones_in_the_order_asked_for() -> None:
+def test_step_counter_of_streams_returns_the_known_ones_in_the_order_asked_for() -> None:
     shares = StepCounter()
     shares.count("s", [fragment("a", 5)], "played")
     shares.count("t", [fragment("a", 7)], "played")

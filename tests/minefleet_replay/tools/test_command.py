@@ -88,7 +88,7 @@ def test_a_run_without_a_store_is_said_to_have_none(command: Command) -> None:
         assert done.stderr.startswith("minefleet: there is no store in ") and done.stderr.count("\n") == 1
 
 
-def test_an_unknown_stream_is_one_line(server: Any, command: Command) -> None:
+def test_why_dropped_of_an_unknown_stream_fails_in_one_line(server: Any, command: Command) -> None:
     with server.serve():
         use(server)
         online = command("why-dropped", "--stream", "z")

@@ -15,7 +15,9 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_difference_names_its_source_and_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_diff_names_the_source_and_default_of_each_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("preset: cartpole\ntrain_config: {discount: 0.5}\n")
     lines = shown(capsys, "show", "--diff", str(path), "seed=3").splitlines()
@@ -41,7 +43,7 @@ def test_config_diff_loads_as_the_configuration_that_it_was_made_from(
     assert load(str(path)) == load(config, overrides)
 
 
-def test_a_key_is_explained_with_type_default_meaning_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_explain_of_a_key_shows_type_default_meaning_and_value(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("train_config.discount", "discount", "gamma"):
         text = shown(capsys, "explain", word, "cartpole")
         assert text.startswith("train_config.discount: float = 0.99  # here 0.98\n")
@@ -49,7 +51,7 @@ def test_a_key_is_explained_with_type_default_meaning_and_value(capsys: pytest.C
     assert shown(capsys, "explain", "seed", "seed=3").startswith("seed: int = 0  # here 3\n")
 
 
-def test_a_section_and_no_key_at_all_are_explained_by_their_keys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_explain_of_a_section_or_of_nothing_lists_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
     everything = [key.path for key in key_docs()]
     for arguments, keys in (("stop",), [key for key in everything if key.startswith("stop.")]), ((), everything):
         lines = shown(capsys, "explain", *arguments).splitlines()

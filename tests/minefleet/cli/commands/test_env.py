@@ -115,7 +115,7 @@ def test_an_environment_that_never_works_ends_a_launch_with_its_traceback_and_a_
 
 
 @pytest.mark.fleet
-def test_an_environment_that_fails_at_its_first_start_in_an_actor_ends_the_run_likewise(
+def test_environment_that_fails_at_its_first_start_in_an_actor_ends_the_run_with_its_traceback(
     cli: Cli, tmp_path: Path
 ) -> None:
     failed = cli("train", "mine.yaml", "env.kwargs={once: true}", "--run-dir", "run")

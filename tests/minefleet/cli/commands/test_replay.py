@@ -52,10 +52,10 @@ def test_help_of_replay_names_every_action() -> None:
     assert all(action in text for action in RENDER)
 
 
-def test_a_window_without_departures_says_so() -> None:
+def test_why_dropped_without_departures_says_that_nothing_has_left() -> None:
     assert "nothing has left within the window" in shown("why-dropped", departures=[])
 
 
-def test_departures_are_a_table() -> None:
+def test_why_dropped_shows_departures_as_a_table() -> None:
     text = shown("why-dropped", departures=[DEPARTURE])
     assert all(part in text for part in ("2026-01-01T12:00:00+01:00", "4-5, 7", "stale"))

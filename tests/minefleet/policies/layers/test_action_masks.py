@@ -155,7 +155,7 @@ def policy_for(action: Tree, **config: Any) -> Policy:
 
 
 @pytest.mark.parametrize("config", [{}, {"gru_size": 4}, {"separate_value_trunk": True}, {"normalize_obs": True}])
-def test_the_mask_decides_what_is_chosen_and_nothing_else(config: dict[str, Any]) -> None:
+def test_action_mask_changes_what_is_chosen_and_no_other_output(config: dict[str, Any]) -> None:
     policy = policy_for(NESTED, **config)
     x, first = torch.randn(ROWS, 1, 3), torch.zeros(ROWS, 1, dtype=torch.bool)
     masks = [random_mask(NESTED, np.random.default_rng(seed)) for seed in (1, 2)]
@@ -191,7 +191,7 @@ def test_a_mask_that_does_not_fit_the_action_is_refused_by_path(mask: Tree, acti
         build(PolicyConfig(hidden_size=8), Schema(obs={"x": VECTOR, "action_mask": mask}, action=action))
 
 
-def test_parts_that_a_mask_leaves_out_may_do_anything() -> None:
+def test_action_mask_that_leaves_out_a_part_leaves_it_free() -> None:
     schema = Schema(obs={"x": VECTOR, "action_mask": {"move": masks_for(DISCRETE)}}, action=NESTED)
     policy = build(PolicyConfig(hidden_size=8), schema)
     obs = {"x": torch.zeros(1, 1, 3), "action_mask": {"move": torch.tensor([[[0, 0, 1, 0, 0]]])}}

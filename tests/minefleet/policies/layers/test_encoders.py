@@ -69,7 +69,7 @@ def test_encoder_of_an_observation_of_zeros_is_finite() -> None:
     assert encoder(NESTED, CONFIG)(obs).isfinite().all()
 
 
-def test_the_activations_of_pixels_lie_channels_last() -> None:
+def test_encoder_activations_of_pixels_lie_channels_last() -> None:
     module = encoder(PIXELS, CONFIG)
     assert isinstance(module, torch.nn.Sequential)
     hidden = module[:2](random_obs(PIXELS, 5))

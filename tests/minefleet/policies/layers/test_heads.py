@@ -114,7 +114,7 @@ def test_actions_have_the_schemas_shapes_and_dtypes(leaf: Tree) -> None:
 
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
-def test_a_generator_makes_samples_repeatable_and_independent_of_the_global_seed(leaf: Tree) -> None:
+def test_head_samples_of_a_generator_are_repeatable_and_independent_of_the_global_seed(leaf: Tree) -> None:
     head = head_for(leaf)
     params = head(torch.randn(8, 4, FEATURES))
 
@@ -184,6 +184,6 @@ def test_integer_boxes_are_refused_by_name_with_a_way_out() -> None:
         action_head({"arm": {"grip": Leaf(kind="box", shape=(2,), dtype="int32")}}, FEATURES)
 
 
-def test_an_empty_action_is_refused() -> None:
+def test_action_head_of_an_empty_action_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to choose"):
         action_head({}, FEATURES)

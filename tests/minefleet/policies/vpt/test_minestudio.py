@@ -73,7 +73,7 @@ def test_vpt_policy_of_tiny_size_equals_minestudios_stepwise_and_in_chunks(
     assert_same(long, *run(policy, long["image"], long["first"], cuts))
 
 
-def test_the_normalisation_before_the_transformer_is_minestudios(tmp_path: Path) -> None:
+def test_vpt_policy_with_a_norm_before_the_transformer_equals_minestudios(tmp_path: Path) -> None:
     net = net_kwargs() | {"use_pre_lstm_ln": True, "impala_kwargs": {}}
     expected = theirs(tmp_path, net, [9], [(0, 0), (1, 4)])
     assert_same(expected, *run(ours(net, expected["weights"]), expected["image"], expected["first"], [9]))

@@ -81,7 +81,7 @@ def test_load_vpt_policy_turns_halves_into_floats_and_ignores_unused_tensors(mod
     assert {parameter.dtype for parameter in load_vpt_policy(model, weights).parameters()} == {torch.float32}
 
 
-def test_a_converted_policy_is_read_back(model: Path, weights: Path, tmp_path: Path) -> None:
+def test_vpt_policy_that_was_converted_is_read_back(model: Path, weights: Path, tmp_path: Path) -> None:
     policy = load_vpt_policy(model, weights)
     write_policy(policy, tmp_path / "out")
     assert same(load_vpt_policy(tmp_path / "out"), policy)
@@ -177,7 +177,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS)
-def test_a_small_file_that_would_become_endless_is_refused_before_it_is_made(model: Path, content: bytes) -> None:
+def test_vpt_model_file_that_would_unpickle_without_end_is_refused_before_it_does(model: Path, content: bytes) -> None:
     model.write_bytes(content)
     with pytest.raises(ConfigError, match=r"tiny\.model is no description of a model: it (becomes|remembers)"):
         load_vpt_policy(model)
@@ -237,7 +237,7 @@ def test_vpt_files_that_are_no_regular_files_are_refused_and_not_waited_for(mode
         {"attention_memory_size": 10**12},
     ],
 )
-def test_a_network_larger_than_any_is_refused(model: Path, changes: dict[str, Any]) -> None:
+def test_vpt_model_file_of_a_network_too_large_is_refused(model: Path, changes: dict[str, Any]) -> None:
     model.write_bytes(pickle.dumps(model_file(net_kwargs() | changes)))
     with pytest.raises(ConfigError, match=r"tiny\.model: "):
         load_vpt_policy(model)
