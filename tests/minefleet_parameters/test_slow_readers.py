@@ -69,7 +69,7 @@ class Reader:
         return grpc.StatusCode.OK
 
 
-def test_readers_that_stand_still_keep_neither_learner_nor_others_waiting_and_get_what_they_asked_for_or_not_found(
+def test_slow_readers_delay_neither_learner_nor_others_and_get_what_they_asked_for_or_not_found(
     parameters: Parameters,
 ) -> None:
     with ExitStack() as stack:

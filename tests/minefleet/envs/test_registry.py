@@ -40,7 +40,7 @@ def test_our_environments_are_in_gymnasiums_registry(name: str) -> None:
     env.close()
 
 
-def test_kwargs_and_the_render_mode_reach_the_environment() -> None:
+def test_make_passes_kwargs_and_the_render_mode_to_the_environment() -> None:
     env = make(EnvConfig(id="minefleet/Crafter-v0", kwargs={"size": 32}), render_mode="rgb_array")
     env.reset(seed=0)
     assert env.observation_space.shape == (32, 32, 3)

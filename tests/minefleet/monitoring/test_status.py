@@ -140,7 +140,7 @@ def test_status_shows_the_bottleneck_and_where_time_goes_also_as_json(run: Run) 
     assert (told["stage"], told["loop"]["training"], told["slots"]["grant"]) == ("learner", 0.9, 0.75)
 
 
-def test_failures_and_the_most_played_tasks_are_shown(run: Run) -> None:
+def test_status_shows_failures_and_the_most_played_tasks(run: Run) -> None:
     tasks = {
         f"task-{number}": {"episodes": number, "return_mean": 1.5, "failures": 2, "cut_share": 0.25}
         for number in range(1, 11)
@@ -159,7 +159,7 @@ def test_a_directory_without_a_run_has_no_status(tmp_path: Path) -> None:
         read_status(tmp_path / "nowhere")
 
 
-def test_shares_of_the_steps_and_what_starves_are_shown(run: Run) -> None:
+def test_status_shows_shares_of_the_steps_and_what_starves(run: Run) -> None:
     share = {"played_share": 0.5, "trained_share": 0.125}
     stream = {"stream": "a-3", "played_steps": 90, "trained_steps": 3, "dropped_steps": {"stale": 80}}
     steps = {

@@ -71,7 +71,7 @@ def same(ours: Any, theirs: Any) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_greedy_actions_equal_those_of_eval_on_the_same_observations(
+def test_agent_greedy_actions_equal_those_of_eval_on_the_same_observations(
     run: Run, evaluate: Callable[..., dict[str, Any]]
 ) -> None:
     summary = evaluate(run.directory, EPISODES, "--seed", "3")
@@ -144,7 +144,7 @@ def test_a_run_its_checkpoint_and_an_exported_version_act_alike(run: Run, tmp_pa
         assert all(same(first, other) for other in others)
 
 
-def test_loading_leaves_the_callers_random_numbers_alone(run: Run) -> None:
+def test_load_leaves_the_callers_random_numbers_alone(run: Run) -> None:
     torch.manual_seed(4)
     expected = torch.rand(3)
     torch.manual_seed(4)

@@ -97,7 +97,7 @@ def test_progress_line_after_one_iteration_shows_a_dash_for_the_rate(run: Run) -
     assert "steps/s -" in lines(run, [row(1, sps=None)], 5.0)
 
 
-def test_failures_are_shown_once_there_are_any(run: Run) -> None:
+def test_progress_line_shows_failures_once_there_are_any(run: Run) -> None:
     failing = row(2, episode_failures=1200, episode_cut_share=0.031)
     assert "failures" not in lines(run, [row(1, episode_failures=0, episode_cut_share=0.0)], 5.0)
     assert "failures 1,200 (cut 3%)" in lines(run, [failing], 5.0)

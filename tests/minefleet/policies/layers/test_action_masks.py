@@ -73,7 +73,7 @@ def parts(leaf: Leaf, tensor: Tensor, row: int, mask: Tensor) -> list[tuple[Tens
 
 @given(seed=st.integers(0, 10_000), multi=st.booleans())
 @settings(max_examples=60)
-def test_logp_entropy_and_kl_are_those_of_the_distribution_over_the_allowed(seed: int, multi: bool) -> None:
+def test_masked_logp_entropy_and_kl_are_those_over_the_allowed(seed: int, multi: bool) -> None:
     leaf = MULTI if multi else DISCRETE
     features, mask = torch.randn(ROWS, 1, FEATURES), random_mask(leaf, np.random.default_rng(seed))
     heads = head_for(leaf, seed), head_for(leaf, seed + 1)
@@ -94,7 +94,7 @@ def test_logp_entropy_and_kl_are_those_of_the_distribution_over_the_allowed(seed
 
 @pytest.mark.parametrize("leaf", [DISCRETE, MULTI, NESTED], ids=["discrete", "multi_discrete", "nested"])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.int64])
-def test_neither_a_sample_nor_the_mode_is_ever_forbidden(leaf: Tree, dtype: torch.dtype) -> None:
+def test_masked_sample_and_mode_are_never_forbidden(leaf: Tree, dtype: torch.dtype) -> None:
     rng, head = np.random.default_rng(1), head_for(leaf, 1)
     for _ in range(200):
         mask = random_mask(leaf, rng, share=0.2)
@@ -125,7 +125,7 @@ def test_category_of_probability_zero_that_rounding_draws_becomes_the_likeliest(
 
 @pytest.mark.parametrize("leaf", [DISCRETE, MULTI, NESTED], ids=["discrete", "multi_discrete", "nested"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_gradients_are_finite_and_none_reaches_a_forbidden_logit(leaf: Tree, dtype: torch.dtype) -> None:
+def test_masked_gradients_are_finite_and_reach_no_forbidden_logit(leaf: Tree, dtype: torch.dtype) -> None:
     head, other = head_for(leaf, 2).to(dtype), head_for(leaf, 3).to(dtype)
     mask = random_mask(leaf, np.random.default_rng(2))
     features = torch.randn(ROWS, 1, FEATURES).to(dtype)

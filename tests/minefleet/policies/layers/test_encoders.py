@@ -96,7 +96,7 @@ def test_a_grid_of_few_cells_is_read_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("shape", [(35, 64, 3), (64, 35, 3), (3, 64, 64)])
-def test_small_images_are_refused_with_the_size_that_is_needed(shape: tuple[int, ...]) -> None:
+def test_encoder_refuses_small_images_with_the_size_that_is_needed(shape: tuple[int, ...]) -> None:
     leaf = Leaf(kind="box", shape=shape, dtype="uint8")
     with pytest.raises(ConfigError, match=r"'eye' has shape .*\[height, width, channels\].*36 x 36"):
         encoder({"eye": leaf, "body": VECTOR}, CONFIG)

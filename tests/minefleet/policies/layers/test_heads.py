@@ -103,7 +103,7 @@ def test_head_kl_to_itself_is_zero(leaf: Tree) -> None:
 
 
 @pytest.mark.parametrize("leaf", TREES.values(), ids=TREES.keys())
-def test_actions_have_the_schemas_shapes_and_dtypes(leaf: Tree) -> None:
+def test_head_samples_have_the_schemas_shapes_and_dtypes(leaf: Tree) -> None:
     head = head_for(leaf)
     params = head(torch.randn(4, 3, FEATURES))
     for deterministic in (False, True):
@@ -152,7 +152,7 @@ def test_head_gradients_of_logp_entropy_and_kl_are_finite(leaf: Tree, number: st
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_absent_categories_are_never_drawn_and_share_no_probability() -> None:
+def test_head_never_draws_absent_categories_and_gives_them_no_probability() -> None:
     head = head_for(MULTI)
     params = head(torch.randn(2000, 10, FEATURES))
     action = head.sample(params)
