@@ -14,6 +14,8 @@ from minefleet_replay.storage.fragment_validation import check_finite, check_sha
 
 MAX_PAYLOAD_BYTES = 256 * 2**20
 MAX_HEADER_BYTES = 2**20
+MAX_TASK_BYTES = 2**16 - 1
+"""As many as a fragment's row can count."""
 MAX_EPISODES = 10_000
 MAX_EPISODE_BYTES = 64 * 2**10
 MAX_NAME_CHARACTERS = 200
@@ -111,6 +113,10 @@ class _Receiver:
             raise RejectedError(
                 f"a fragment has at most {MAX_PAYLOAD_BYTES} bytes and {MAX_HEADER_BYTES} of header, got "
                 f"{header.payload_bytes} and {header.ByteSize()}"
+            )
+        if len(header.task.encode()) > MAX_TASK_BYTES:
+            raise RejectedError(
+                f"the name of a task has at most {MAX_TASK_BYTES} bytes, got {len(header.task.encode())}"
             )
         check_shapes(header, check_header(header))
         self._admit(header)

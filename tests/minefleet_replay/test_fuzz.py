@@ -154,6 +154,7 @@ LIES: dict[str, Callable[[fragment_pb2.FragmentHeader], Any]] = {
     "rewards of another type": lambda header: setattr(header.tensors[2], "dtype", tensor_pb2.DTYPE_INT32),
     "an unknown codec": lambda header: setattr(header.tensors[0], "codec", 99),
     "no codec": lambda header: setattr(header.tensors[0], "codec", 0),
+    "a task longer than a row can count": lambda header: setattr(header, "task", "é" * 2**15),
     "packed sizes that add up and lie": lambda header: swap_packed_bytes(header, 2, 3),
 }
 
