@@ -11,14 +11,13 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from minefleet.config import WorkerConfig
 from minefleet.core.tree import Tree, tree_map
-from minefleet.policies import Policy
+from minefleet.policies import Policy, PolicyOutput
 from minefleet.policies.precision import DTYPES, compute, exact_float32
 from minefleet.policies.torch_compile import compiled, headline
 
@@ -28,23 +27,8 @@ SIZES = 4
 """Padded sizes at most."""
 WARM_UPS = 3
 """Passes before a graph is captured: libraries choose their algorithms and take their memory in the first ones."""
-
-
-class Evaluated(NamedTuple):
-    """The policy's outputs for a batch, on its device."""
-
-    params: Tree
-    """Tree of [n, 1, ...] float32: parameters of the action distribution."""
-    value: Tensor
-    """[n, 1] float32, in normalised units."""
-    state: Tree
-    """Tree of [n, ...]: after the step."""
-    encoded: Tree
-    """Tree of [n, 1, ...]: see `PolicyOutput.encoded`."""
-
-
-Pass = Callable[[Tree, Tree, Tensor], Evaluated]
-"""obs, a tree of [n, 1, ...], state, a tree of [n, ...], and first, [n, 1], to what the policy says."""
+Pass = Callable[[Tree, Tree, Tensor], tuple[PolicyOutput, Tree]]
+"""obs, a tree of [n, 1, ...], state, a tree of [n, ...], and first, [n, 1], to outputs and the state after."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,14 +91,13 @@ class Forward:
         """The rows that a batch of so many is padded to."""
         return self._sizes[bisect_left(self._sizes, rows)] if self._pads else rows
 
-    def __call__(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
+    def __call__(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
         """Computes a batch of a `size`. The next call may overwrite what this one returns."""
         with exact_float32():
             return self._graphs.get(len(first), self._evaluate)(obs, state, first)
 
-    def _plain(self, obs: Tree, state: Tree, first: Tensor) -> Evaluated:
-        output, after = compute(self._policy, obs, state, first, self._dtype)
-        return Evaluated(output.params, output.value, after, output.encoded)
+    def _plain(self, obs: Tree, state: Tree, first: Tensor) -> tuple[PolicyOutput, Tree]:
+        return compute(self._policy, obs, state, first, self._dtype)
 
     def _compile(self) -> None:
         @torch.inference_mode()
@@ -162,7 +145,7 @@ def captured(evaluate: Pass, obs: Tree, state: Tree, first: Tensor) -> Pass:
     with torch.cuda.graph(graph):
         evaluated = evaluate(obs, state, first)
 
-    def replay(new_obs: Tree, new_state: Tree, new_first: Tensor) -> Evaluated:
+    def replay(new_obs: Tree, new_state: Tree, new_first: Tensor) -> tuple[PolicyOutput, Tree]:
         for own, new in ((obs, new_obs), (state, new_state), (first, new_first)):
             tree_map(lambda target, source: target.copy_(source, non_blocking=True), own, new)
         graph.replay()

@@ -139,7 +139,8 @@ class PolicyRunner:
         if begins is not None and begins.any():
             state = self._rounded(state, rows[begins])
             before = self._before(slots[begins], state, rows[begins])
-        params, value, after, encoded = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        output, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        params, value, encoded = output.params, output.value, output.encoded
         if computed is not slots:
             at = torch.from_numpy(rows).to(self.device) if self._whole else slice(count)
             params, value, encoded = _rows(params, at), value[at], _rows(encoded, at)
