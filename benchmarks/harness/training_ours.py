@@ -82,9 +82,9 @@ def main() -> None:
 
     def iterate() -> None:
         number = next(numbers)
-        leased = prefetcher.take(number)
-        updater.update(leased.batch, rates(CONFIG, number, 0.0))
-        prefetcher.ack(leased.lease)
+        lease, batch = prefetcher.take(number)
+        updater.update(batch, rates(CONFIG, number, 0.0))
+        prefetcher.ack(lease)
 
     measure(iterate, iterations)
     prefetcher.end()

@@ -35,7 +35,8 @@ from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
-from minefleet_learner.data.prefetcher import LeasedBatch
+from minefleet_learner.data.batch import Batch
+from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity, ParityProbe
 from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
@@ -73,7 +74,9 @@ class LearnerParts:
 class IterationInput:
     """The input of one iteration."""
 
-    leased: LeasedBatch
+    lease: LeaseInfo
+    batch: Batch | None
+    """The fragments of the lease; None where this rank has none of them."""
     rates: Rates
     parity: Parity
     """Of what was leased, under the weights that acted it."""
@@ -146,13 +149,15 @@ class Learner:
             StoppedError: If asked to stop while waiting.
         """
         self._time.waits()
-        leased = self._parts.services.prefetcher.take(self._version)
+        lease, batch = self._parts.services.prefetcher.take(self._version)
         self._time.trains()
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
             self._wait_for_copy()
-        parity = Parity() if leased.batch is None else self._parts.probe.compare(leased.batch)
-        taken = IterationInput(leased=leased, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy())
+        parity = Parity() if batch is None else self._parts.probe.compare(batch)
+        taken = IterationInput(
+            lease=lease, batch=batch, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy()
+        )
         have_update(self._parts.ranks, iteration=self._iteration, version=self._version, rates=taken.rates)
         return taken
 
@@ -172,7 +177,7 @@ class Learner:
             self._time.trained()
         self._copying, self._is_published = self._begin_copy(), new_version
         stats = IterationStats(
-            lease=whole_lease(self._parts.ranks, taken.leased.lease),
+            lease=whole_lease(self._parts.ranks, taken.lease),
             report=report,
             parity=taken.parity,
             rates=taken.rates,

@@ -108,7 +108,7 @@ class RankWorker:
     def _update(self, iteration: int, version: int, rates: Rates) -> None:
         seeds = np.random.SeedSequence((self.run.config.seed, self.ranks.rank, iteration))
         seed_everything(int(seeds.generate_state(1)[0]))
-        leased = self.prefetcher.take(version)
-        self.updater.update(leased.batch, rates)
-        whole_lease(self.ranks, leased.lease)
-        self.prefetcher.ack(leased.lease)
+        lease, batch = self.prefetcher.take(version)
+        self.updater.update(batch, rates)
+        whole_lease(self.ranks, lease)
+        self.prefetcher.ack(lease)

@@ -151,7 +151,7 @@ class BaseTrainer(ABC):
                 f"an iteration leases {self.config.fragments_per_iteration} fragments (train_config: num_workers * "
                 f"batch_size_per_gpu * batches_per_iteration), got num_fragments={num_fragments}"
             )
-        batch = self.take().leased.batch
+        batch = self.take().batch
         assert batch is not None, "a rank alone has all that was leased"
         self.policy.eval()
         estimates, rows = estimate(self.policy, batch, self.config), torch.arange(len(batch), device=batch.mask.device)
@@ -242,4 +242,4 @@ class PPOTrainer(BaseTrainer):
 
     def update(self, taken: IterationInput) -> UpdateReport:
         """One iteration's epochs of optimizer steps."""
-        return self._learner.updater.update(taken.leased.batch, taken.rates)
+        return self._learner.updater.update(taken.batch, taken.rates)

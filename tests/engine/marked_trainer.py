@@ -17,7 +17,7 @@ class MarkedTrainer(PPOTrainer):
 
     def update(self, taken: Any) -> Any:
         """One iteration, its marks first."""
-        batch: Batch = taken.leased.batch
+        batch: Batch = taken.batch
         with (self.run.directory / FILE).open("a") as file:
             for row in range(len(batch)):
                 file.write(json.dumps(_told(subset(batch, torch.tensor([row])))) + "\n")

@@ -175,7 +175,7 @@ class Fleet:
 def iterate(learner: Learner) -> None:
     """One iteration as `PPOTrainer` makes it."""
     taken = learner.take()
-    learner.finish_iteration(taken, learner.updater.update(taken.leased.batch, taken.rates))
+    learner.finish_iteration(taken, learner.updater.update(taken.batch, taken.rates))
 
 
 def train(learner: Learner, stopping: threading.Event) -> None:

@@ -47,13 +47,8 @@ class LeaseInfo:
     """Steps to train on that were never leased and acked before."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeasedBatch:
-    """One iteration's fragments."""
-
-    lease: LeaseInfo
-    batch: Batch | None
-    """None where this rank has none of them."""
+Leased = tuple[LeaseInfo, Batch | None]
+"""A lease and its fragments, which are None where this rank has none of them."""
 
 
 class LeaseSource(Protocol):
@@ -116,11 +111,11 @@ class Prefetcher:
         self._readers = readers
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="reader") if readers > 1 else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
-        self._next: Future[LeasedBatch] | None = None
+        self._next: Future[Leased] | None = None
         self._numbers = 0
         self._open: set[int] = set()
 
-    def take(self, version: int) -> LeasedBatch:
+    def take(self, version: int) -> Leased:
         """Returns fragments to use at `version`, and starts to fetch those for the version after it.
 
         Raises:
@@ -160,7 +155,7 @@ class Prefetcher:
         except StoppedError:
             logger.info("lease %d is left to the next epoch, which gives it back", number)
 
-    def _wait(self, future: Future[LeasedBatch]) -> LeasedBatch:
+    def _wait(self, future: Future[Leased]) -> Leased:
         waiting = False
         while True:
             try:
@@ -173,7 +168,7 @@ class Prefetcher:
                     self._report(None)
                 return leased
 
-    def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> LeasedBatch:
+    def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> Leased:
         """Leases until something could be read."""
         while True:
             number, chunks = self._lease(use_version, report)
@@ -209,7 +204,7 @@ class Prefetcher:
 
     def _leased(
         self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, HalfPacked]], use_version: int
-    ) -> LeasedBatch:
+    ) -> Leased:
         chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
         mine = [chunk_of[stream, half.header.chunk] for (stream, _), half in named]
         fresh = (
@@ -223,7 +218,7 @@ class Prefetcher:
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
-        return LeasedBatch(lease=lease, batch=self._collator.collate(named) if named else None)
+        return lease, self._collator.collate(named) if named else None
 
 
 def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, HalfPacked]:

@@ -51,7 +51,7 @@ def test_prefetcher_readers_read_their_shares_and_nothing_twice(
         report=lambda _: None,
     )
     with closing(prefetcher):
-        batch = prefetcher.take(1).batch
+        _, batch = prefetcher.take(1)
     assert [len(share) for share in replay.shares] == [CHUNKS // readers] * readers
     assert batch is not None
     assert {stream for stream, _ in batch.names} == {stream for share in replay.shares for stream in share}
