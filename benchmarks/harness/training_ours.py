@@ -14,7 +14,9 @@ import torch
 
 from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
 from minefleet.rpc.codec import encode
-from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
+from minefleet.rpc.replay_types import Order, Packed
+from minefleet.v1.fragment_pb2 import ChunkName
+from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import Prefetcher
@@ -34,7 +36,7 @@ class InMemory:
         del number, use_version, wait_s, order
         return [
             LeasedChunk(
-                stream=stream, chunk=0, fragments=1, steps=STEPS, payload_bytes=len(payload), uses=0, oldest_version=1
+                name=ChunkName(stream=stream), fragments=1, steps=STEPS, payload_bytes=len(payload), oldest_version=1
             )
             for stream, (_, payload) in self._packed.items()
         ]
@@ -42,7 +44,7 @@ class InMemory:
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
         """Their bytes."""
         del number
-        return (self._packed[chunk.stream] for chunk in chunks)
+        return (self._packed[chunk.name.stream] for chunk in chunks)
 
     def ack(self, number: int) -> int:
         """Forgets nothing."""

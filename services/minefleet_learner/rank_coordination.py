@@ -10,8 +10,11 @@ Each message carries all that only rank 0 knows; the others call replay alone, f
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from google.protobuf import json_format
+
 from minefleet.core.errors import ConfigError
-from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
+from minefleet.rpc.replay_types import Order, Packed
+from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.ranks import Ranks
@@ -37,7 +40,9 @@ class LeadingShards:
             return chunks
         parts = split(chunks, self._ranks.size)
         lease = {"number": number, "position": asdict(self._shards.position), "homes": self._shards.homes(number)}
-        self._ranks.broadcast(lambda rank: {"kind": PART, **lease, "chunks": [asdict(chunk) for chunk in parts[rank]]})
+        self._ranks.broadcast(
+            lambda rank: {"kind": PART, **lease, "chunks": [json_format.MessageToDict(chunk) for chunk in parts[rank]]}
+        )
         return parts[0]
 
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
@@ -57,7 +62,7 @@ def split(chunks: Sequence[LeasedChunk], size: int) -> list[list[LeasedChunk]]:
     """Gives every rank its part, as even as whole streams allow: a stream's chunks continue each other."""
     streams: dict[str, list[LeasedChunk]] = {}
     for chunk in chunks:
-        streams.setdefault(chunk.stream, []).append(chunk)
+        streams.setdefault(chunk.name.stream, []).append(chunk)
     parts: list[list[LeasedChunk]] = [[] for _ in range(size)]
     loads = [0] * size
     for stream in sorted(streams.values(), key=_steps, reverse=True):

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from google.protobuf import json_format
 
-from minefleet.rpc.replay_types import LeasedChunk, Order, Packed, Position
+from minefleet.rpc.replay_types import Order, Packed, Position
 from minefleet.runs.run import Run
+from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.checkpoints.restore import restore
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
@@ -52,7 +54,7 @@ class FollowingShards:
         assert part["number"] == number, f"rank 0 tells of lease {part['number']}, expected {number}"
         self._shards.set_position(Position(**part["position"]))
         self._shards.place(number, part["homes"])
-        return [LeasedChunk(**chunk) for chunk in part["chunks"]]
+        return [json_format.ParseDict(chunk, LeasedChunk()) for chunk in part["chunks"]]
 
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
         """As `Shards.read`."""

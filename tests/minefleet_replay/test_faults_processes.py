@@ -62,7 +62,7 @@ def append_two(replay: ReplayProcess, client: Any) -> None:
 
 def test_a_lease_whose_answer_died_with_replay_is_charged_once_and_answered_again(replay: ReplayProcess) -> None:
     def lease(client: Any) -> list[str]:
-        return [chunk.stream for chunk in client.lease(1, steps=2, use_version=1, wait_s=0.0).chunks]
+        return [chunk.name.stream for chunk in client.lease(1, steps=2, use_version=1, wait_s=0.0).chunks]
 
     with answer_lost(replay, "Lease", lease, partial(append_two, replay)) as answer, replay.client() as other:
         assert answer == ["s", "s"]

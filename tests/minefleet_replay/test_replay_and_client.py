@@ -33,7 +33,7 @@ def test_replay_passes_a_chunk_from_an_actor_to_a_learner_and_drops_it(make_serv
         assert client.append([(server.header("s", 1), b"payload")]).outcomes == ["stored"]
         lease = client.lease(7, steps=2, use_version=1, wait_s=5.0)
         assert (lease.env_steps, lease.env_failures) == (64, 1)
-        assert [(one.stream, one.chunk, one.fragments, one.uses) for one in lease.chunks] == [("s", 0, 2, 0)]
+        assert [(one.name.stream, one.name.chunk, one.fragments, one.uses) for one in lease.chunks] == [("s", 0, 2, 0)]
         assert [(header.name.sequence, body) for header, body in client.read(7)] == [(0, payload), (1, b"payload")]
         assert client.ack(7) == 64
         assert client.lease(8, steps=2, use_version=1, wait_s=0.0).chunks == []

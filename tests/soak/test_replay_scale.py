@@ -23,8 +23,10 @@ def test_a_store_of_a_million_fragments_opens_whole_lends_in_order_and_expires_a
         for number in (1, 2):
             lease = client.lease(number, steps=64, use_version=1, wait_s=PATIENCE_S, order="oldest")
             first = 64 * (number - 1)
-            assert [chunk.stream for chunk in lease.chunks] == [stream_of(place) for place in range(first, first + 64)]
-            assert {chunk.chunk for chunk in lease.chunks} == {0}
+            assert [chunk.name.stream for chunk in lease.chunks] == [
+                stream_of(place) for place in range(first, first + 64)
+            ]
+            assert {chunk.name.chunk for chunk in lease.chunks} == {0}
             assert len(list(client.read(number))) == 64
         client.ack(1)
         client.release(2)

@@ -18,7 +18,6 @@ from minefleet.rpc.replay_types import (
     OUTCOMES,
     AppendResult,
     Lease,
-    LeasedChunk,
     Name,
     Order,
     Packed,
@@ -127,7 +126,7 @@ class ReplayClient(ServiceClient):
     def read(
         self,
         number: int,
-        chunks: Iterable[LeasedChunk] = (),
+        chunks: Iterable[replay_service_pb2.LeasedChunk] = (),
         *,
         missing: Callable[[Name], None] = lambda _: None,
     ) -> Iterator[Packed]:
@@ -141,7 +140,7 @@ class ReplayClient(ServiceClient):
         Raises:
             NotFoundError: If no such lease is open.
         """
-        names = [fragment_pb2.ChunkName(stream=chunk.stream, chunk=chunk.chunk) for chunk in chunks]
+        names = [chunk.name for chunk in chunks]
         request = replay_service_pb2.ReadRequest(learner=self._learner(), lease=number, chunks=names)
         reading = FragmentReader(lambda: self._stub.Read(request, timeout=READ_TIMEOUT_S))
         try:

@@ -118,40 +118,11 @@ class AppendResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeasedChunk:
-    """One chunk of a lease."""
-
-    stream: str
-    chunk: int
-    fragments: int
-    """Fragments in it, `fragments_per_chunk` at most."""
-    steps: int
-    """Environment steps in it."""
-    payload_bytes: int
-    uses: int
-    """Uses acked before this lease."""
-    oldest_version: int
-
-    @classmethod
-    def from_proto(cls, chunk: replay_service_pb2.LeasedChunk) -> "LeasedChunk":
-        """As replay sends it."""
-        return cls(
-            stream=chunk.name.stream,
-            chunk=chunk.name.chunk,
-            fragments=chunk.fragments,
-            steps=chunk.steps,
-            payload_bytes=chunk.payload_bytes,
-            uses=chunk.uses,
-            oldest_version=chunk.oldest_version,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
     """Leased chunks; none when the wait ran out, and then nothing was charged."""
 
     number: int
-    chunks: list[LeasedChunk]
+    chunks: list[replay_service_pb2.LeasedChunk]
     env_steps: int
     """Environment steps that actors have reported, in total."""
     env_failures: int
@@ -170,7 +141,7 @@ class Lease:
         """As replay sends it."""
         return cls(
             number=number,
-            chunks=[LeasedChunk.from_proto(chunk) for chunk in response.chunks],
+            chunks=list(response.chunks),
             env_steps=response.env_steps,
             env_failures=response.env_failures,
             tasks=response.tasks,

@@ -20,8 +20,9 @@ from typing import Protocol
 from minefleet.core.errors import FencedError, NotFoundError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import HalfPacked, decode_half
-from minefleet.rpc.replay_types import LeasedChunk, Order, Packed
+from minefleet.rpc.replay_types import Order, Packed
 from minefleet.v1 import fragment_pb2
+from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.batch import Batch, Name
 from minefleet_learner.data.burn_in import burned_steps
 from minefleet_learner.data.collate import Collator
@@ -205,7 +206,7 @@ class Prefetcher:
     def _leased(
         self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, HalfPacked]], use_version: int
     ) -> Leased:
-        chunk_of = {(chunk.stream, chunk.chunk): chunk for chunk in chunks}
+        chunk_of = {(chunk.name.stream, chunk.name.chunk): chunk for chunk in chunks}
         mine = [chunk_of[stream, half.header.chunk] for (stream, _), half in named]
         fresh = (
             len(half.steps) - burned_steps(half.steps.first, self._burn_in)

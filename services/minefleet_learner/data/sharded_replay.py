@@ -17,8 +17,9 @@ from itertools import chain
 from minefleet.core.errors import FencedError, FleetError, NotFoundError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.replay_client import ReplayClient
-from minefleet.rpc.replay_types import Lease, LeasedChunk, Order, Packed, Position
+from minefleet.rpc.replay_types import Lease, Order, Packed, Position
 from minefleet.v1 import episode_pb2
+from minefleet.v1.replay_service_pb2 import LeasedChunk
 
 EPISODES_PER_PAGE = 1000
 
@@ -73,7 +74,7 @@ class Shards:
         parts = [lease.chunks for lease in leases]
         if not all(parts):
             return None
-        self.place(number, {chunk.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks})
+        self.place(number, {chunk.name.stream: shard for shard, chunks in enumerate(parts) for chunk in chunks})
         return list(chain.from_iterable(parts))
 
     def place(self, number: int, homes: Mapping[str, int]) -> None:
@@ -92,7 +93,7 @@ class Shards:
         """Yields the fragments of chunks of a lease, shard by shard."""
         homes = self._homes[number]
         for shard, part in enumerate(self._parts):
-            mine = [chunk for chunk in chunks if homes[chunk.stream] == shard]
+            mine = [chunk for chunk in chunks if homes[chunk.name.stream] == shard]
             if mine:
                 yield from part.replay.read(number, mine)
 

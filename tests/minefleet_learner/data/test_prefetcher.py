@@ -10,7 +10,8 @@ import torch
 from harness.training_ours import InMemory
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
-from minefleet.rpc.replay_types import LeasedChunk, Packed
+from minefleet.rpc.replay_types import Packed
+from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import Prefetcher
 
@@ -25,7 +26,7 @@ class Noted(InMemory):
         self.shares: list[list[str]] = []
 
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
-        self.shares.append([chunk.stream for chunk in chunks])
+        self.shares.append([chunk.name.stream for chunk in chunks])
         return super().read(number, chunks)
 
 
