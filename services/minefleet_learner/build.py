@@ -95,6 +95,7 @@ def build_services(
     run, config = context.run, context.run.config.train_config
     device = next(updater.policy.parameters()).device
     replay = build_replay(context)
+    source: LeaseSource = replay if ranks.is_alone else LeadingShards(replay, ranks)
     loop_time = LoopTimer(run.config.rollout_config.replay_buffer_config.max_staleness)
     context.registry.register(loop_time)
     context.status.add_source(loop_time.stats)
@@ -102,7 +103,7 @@ def build_services(
         run=run,
         prefetcher=build_prefetcher(
             context,
-            LeadingShards(replay, ranks),
+            source,
             device,
             ranks,
             ahead=background,

@@ -36,8 +36,8 @@ class LeadingShards:
     def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
         """Leases for all ranks and sends the others their parts. Returns that of rank 0."""
         chunks = self._shards.lease(number, use_version=use_version, wait_s=wait_s, order=order)
-        if chunks is None or self._ranks.is_alone:
-            return chunks
+        if chunks is None:
+            return None
         parts = split(chunks, self._ranks.size)
         lease = {"number": number, "position": asdict(self._shards.position), "homes": self._shards.homes(number)}
         self._ranks.broadcast(
