@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minefleet.core.errors import RejectedError
-from minefleet.core.fragment import Fragment, LargeFields
+from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet_learner.data.decode_ahead import DecodeAhead
-from minefleet_learner.data.lazy_obs import CollatedRow, LazyObs, stack
+from minefleet_learner.data.lazy_obs import LazyObs, places, stack
 
 Name = tuple[str, int]
 """Stream and sequence of a fragment."""
@@ -102,8 +102,8 @@ def collate(named: Sequence[tuple[Name, Fragment]]) -> Batch:
     Raises:
         RejectedError: If a fragment lacks the observation after a cut.
     """
-    rows = [place(name, fragment, fragment.large_fields) for name, fragment in named]
-    return filled(collate_steps([name for name, _ in named], rows), stack(rows, width_of(rows)))
+    batch = collate_steps(named)
+    return filled(batch, stack([(steps, steps.large_fields) for _, steps in named], batch.seen_mask.shape[1]))
 
 
 def filled(batch: Batch, large: LazyObs) -> Batch:
@@ -111,41 +111,27 @@ def filled(batch: Batch, large: LazyObs) -> Batch:
     return replace(batch, seen=large.seen, recurrent_state=large.recurrent_state)
 
 
-def collate_steps(names: list[Name], rows: Sequence[CollatedRow]) -> Batch:
-    """Collates what is small; `seen` and `recurrent_state` are left empty."""
-    is_timed = any(row.steps.duration is not None for row in rows)
-    stepwise, width = [_stepwise(row, is_timed=is_timed) for row in rows], width_of(rows)
-    steps = _zeros(stepwise[0], len(rows), max(len(row.position) for row in rows))
-    seen = {name: np.zeros((len(rows), width), np.bool_) for name in ("seen_first", "seen_mask")}
-    for index, (row, arrays) in enumerate(zip(rows, stepwise, strict=True)):
-        for path, array in arrays.items():
-            steps[path][index, : len(array)] = array
-        seen["seen_first"][index, row.position] = row.steps.first
-        seen["seen_mask"][index, : row.width] = True
-        steps["position"][index] += index * width
-    return Batch(names=names, seen={}, recurrent_state={}, **unflatten(_tensors(steps | seen)))
-
-
-def width_of(rows: Sequence[CollatedRow]) -> int:
-    """S, observations seen in the longest row."""
-    return max(row.width for row in rows)
-
-
-def place(name: Name, steps: Fragment, unpack: Callable[[], LargeFields]) -> CollatedRow:
-    """Finds the place of each observation of a fragment in its row.
-
-    Args:
-        name: Of the fragment.
-        steps: It; what is large is not looked at.
-        unpack: Returns what is large of it.
+def collate_steps(named: Sequence[tuple[Name, Fragment]]) -> Batch:
+    """Collates what is small; `seen` and `recurrent_state` are left empty, and what is large is not looked at.
 
     Raises:
-        RejectedError: If it lacks the observation after a cut.
+        RejectedError: If a fragment lacks the observation after a cut.
     """
-    _check_cuts(name, steps)
-    numbers = np.arange(len(steps))
-    position = numbers + np.searchsorted(steps.cut_index, numbers)
-    return CollatedRow(steps=steps, unpack=unpack, position=position, after=position[steps.cut_index] + 1)
+    for name, fragment in named:
+        _check_cuts(name, fragment)
+    is_timed = any(fragment.duration is not None for _, fragment in named)
+    stepwise = [_stepwise(fragment, is_timed=is_timed) for _, fragment in named]
+    steps = _zeros(stepwise[0], len(named), max(len(fragment) for _, fragment in named))
+    widths = [len(fragment) + len(fragment.cut_index) for _, fragment in named]
+    seen = {name: np.zeros((len(named), max(widths)), np.bool_) for name in ("seen_first", "seen_mask")}
+    for index, (arrays, width) in enumerate(zip(stepwise, widths, strict=True)):
+        for path, array in arrays.items():
+            steps[path][index, : len(array)] = array
+        seen["seen_first"][index, arrays["position"]] = arrays["first"]
+        seen["seen_mask"][index, :width] = True
+        steps["position"][index] += index * max(widths)
+    names = [name for name, _ in named]
+    return Batch(names=names, seen={}, recurrent_state={}, **unflatten(_tensors(steps | seen)))
 
 
 def subset(batch: Batch, rows: Tensor) -> Batch:
@@ -162,10 +148,10 @@ def subset(batch: Batch, rows: Tensor) -> Batch:
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def _stepwise(row: CollatedRow, *, is_timed: bool) -> Arrays:
+def _stepwise(steps: Fragment, *, is_timed: bool) -> Arrays:
     """The small arrays of a fragment, [T, ...] by path; the durations of steps only where a batch `is_timed`."""
-    steps = row.steps
-    stepwise = {"action": steps.action, "mask": np.ones(len(steps), np.bool_), "position": row.position}
+    position, _ = places(steps)
+    stepwise = {"action": steps.action, "mask": np.ones(len(steps), np.bool_), "position": position}
     for key in "reward terminated truncated first behaviour_logp behaviour_value next_value".split():
         stepwise[key] = getattr(steps, key)
     if is_timed:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from minefleet.rpc.codec import HalfPacked
-from minefleet_learner.data.batch import Batch, Name, collate_steps, filled, place, width_of
+from minefleet_learner.data.batch import Batch, Name, collate_steps, filled
 from minefleet_learner.data.decode_ahead import DecodeAhead
 from minefleet_learner.data.lazy_obs import stack
 from minefleet_learner.data.to_device import Uploader
@@ -51,9 +51,9 @@ class Collator:
         Raises:
             RejectedError: If a fragment lacks the observation after a cut.
         """
-        rows = [place(name, half.steps, half.unpack) for name, half in named]
-        row_bytes, width = [half.large_bytes for _, half in named], width_of(rows)
-        batch = collate_steps([name for name, _ in named], rows)
+        batch = collate_steps([(name, half.steps) for name, half in named])
+        rows, width = [(half.steps, half.unpack) for _, half in named], batch.seen_mask.shape[1]
+        row_bytes = [half.large_bytes for _, half in named]
         if len(rows) * max(row_bytes) <= self._decode_cache_bytes:  # Rows are padded to the longest.
             large = stack(rows, width, pinned=self._uploader.wants_pinned, spread=self._threads.map)
             return filled(batch, large).sent(self._uploader.upload)

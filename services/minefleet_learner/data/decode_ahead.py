@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minefleet.core.tree import Tree, tree_map
-from minefleet_learner.data.lazy_obs import CollatedRow, LazyObs, stack
+from minefleet_learner.data.lazy_obs import LazyObs, Row, stack
 from minefleet_learner.data.to_device import Uploader
 
 
@@ -48,7 +48,7 @@ class DecodeAhead:
 
     def __init__(
         self,
-        rows: Sequence[CollatedRow],
+        rows: Sequence[Row],
         *,
         width: int,
         rows_per_pool: int,

@@ -18,25 +18,8 @@ from minefleet.core.tree import Tree, flatten, unflatten
 
 Spread = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """`map`, or that of a pool of threads."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CollatedRow:
-    """A fragment, and where its observations lie in the order of time."""
-
-    steps: Fragment
-    """The small part of it."""
-    unpack: Callable[[], LargeFields]
-    """Returns the large part of it."""
-    position: NDArray[np.int64]
-    """[T], where `obs` goes."""
-    after: NDArray[np.int64]
-    """[K], where `cut_obs` goes."""
-
-    @property
-    def width(self) -> int:
-        """Observations seen."""
-        return len(self.position) + len(self.after)
+Row = tuple[Fragment, Callable[[], LargeFields]]
+"""A fragment, of which only the small part is looked at, and what returns the large part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +32,14 @@ class LazyObs:
     """Tree of [b, ...], before the first step; {} without recurrence."""
 
 
-def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spread: Spread = map) -> LazyObs:
+def places(steps: Fragment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of a fragment's observations in the order of time: [T] of `obs`, and [K] of `cut_obs`."""
+    numbers = np.arange(len(steps))
+    position = numbers + np.searchsorted(steps.cut_index, numbers)
+    return position, position[steps.cut_index] + 1
+
+
+def stack(rows: Sequence[Row], width: int, *, pinned: bool = False, spread: Spread = map) -> LazyObs:
     """Unpacks rows and puts them side by side.
 
     Args:
@@ -58,7 +48,8 @@ def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spre
         pinned: Whether the memory is page-locked, so that CUDA copies it without waiting.
         spread: Unpacks all but the first row.
     """
-    first = rows[0].unpack()
+    fragments, unpack = zip(*rows, strict=True)
+    first: LargeFields = unpack[0]()
     seen = {
         path: _empty((len(rows), width, *leaf.shape[1:]), leaf.dtype, pinned)
         for path, leaf in flatten(first.obs).items()
@@ -69,18 +60,18 @@ def stack(rows: Sequence[CollatedRow], width: int, *, pinned: bool = False, spre
     }
 
     def write(index: int, large: LargeFields) -> None:
-        row = rows[index]
+        position, after = places(fragments[index])
         for path, leaf in flatten(large.obs).items():
-            seen[path].numpy()[index, row.position] = leaf
+            seen[path].numpy()[index, position] = leaf
         for path, leaf in flatten(large.cut_obs).items():
-            seen[path].numpy()[index, row.after] = leaf
+            seen[path].numpy()[index, after] = leaf
         for path, leaf in flatten(large.recurrent_state).items():
             state[path].numpy()[index] = leaf
         for buffer in seen.values():
-            buffer.numpy()[index, row.width :] = 0
+            buffer.numpy()[index, len(position) + len(after) :] = 0
 
     write(0, first)
-    for _ in spread(lambda index: write(index, rows[index].unpack()), range(1, len(rows))):
+    for _ in spread(lambda index: write(index, unpack[index]()), range(1, len(rows))):
         pass
     return LazyObs(seen=unflatten(seen), recurrent_state=unflatten(state))
 
