@@ -212,9 +212,9 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
                     name = fragment_pb2.FragmentName(stream=item.chunk.stream, sequence=item.fragment.sequence)
                     yield {"missing": name}, name.ByteSize()
                     continue
-                header = fragment_pb2.FragmentHeader.FromString(stored.header)
-                yield {"header": header}, len(stored.header)
-                for piece in stored.pieces:
+                header, pieces = stored
+                yield {"header": header}, header.ByteSize()
+                for piece in pieces:
                     yield {"payload": piece}, len(piece)
 
     def _close(self, learner: replay_service_pb2.Learner, lease: int, ending: Ending) -> None:

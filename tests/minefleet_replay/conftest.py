@@ -186,7 +186,7 @@ class World:
     def payloads(self, lent: list[Chunk]) -> list[bytes | None]:
         """Reads leased chunks; None for what is corrupt."""
         found = self.replay.fetch([wish for wishes in grouped(lent) for wish in wishes])
-        return [b"".join(stored.pieces) if stored is not None else None for stored in found]
+        return [b"".join(stored[1]) if stored is not None else None for stored in found]
 
     def spoil(self, number: int) -> None:
         """Changes the bytes of a fragment on the disk."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import xxhash
 
 from minefleet.core.errors import CorruptError
+from minefleet.v1 import fragment_pb2
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.storage.payload_log import PayloadLog
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 GROUP_BYTES = 4 * 2**20
 """Payload bytes that are read at once, unless one fragment has more."""
+Stored = tuple[fragment_pb2.FragmentHeader, list[bytes]]
+"""A fragment as it was appended: its header, and the pieces of its payload."""
 
 
 class ReadItem(NamedTuple):
@@ -24,14 +27,6 @@ class ReadItem(NamedTuple):
 
     chunk: ChunkName
     fragment: FragmentEntry
-
-
-class Stored(NamedTuple):
-    """A fragment as it was appended."""
-
-    header: bytes
-    """A `FragmentHeader`."""
-    pieces: list[bytes]
 
 
 def grouped(leased: Iterable[Chunk]) -> Iterator[list[ReadItem]]:
@@ -68,7 +63,7 @@ def _read(payloads: PayloadLog, item: ReadItem, row: bytes | None) -> Stored | N
     except CorruptError as error:
         logger.warning("cannot read fragment %s/%d: %s", name.stream, fragment.sequence, error)
         return None
-    return Stored(meta.header, pieces)
+    return fragment_pb2.FragmentHeader.FromString(meta.header), pieces
 
 
 def _digest(pieces: Sequence[bytes]) -> int:

@@ -25,7 +25,6 @@ from minefleet.core.tree import flatten, join
 from minefleet.monitoring.stores import StoreLocation
 from minefleet.rpc.codec import decode
 from minefleet.runs.run import Run
-from minefleet.v1 import fragment_pb2
 from minefleet_replay.engine.memory_state import ReplayState, read_state
 from minefleet_replay.engine.stored_fragments import ReadItem, read
 from minefleet_replay.state.chunk import Chunk
@@ -95,8 +94,8 @@ def _write(store: Store, payloads: PayloadLog, item: ReadItem, file: Path) -> in
     (stored,) = read(store, payloads, [item])
     if stored is None:
         return 0
-    header = fragment_pb2.FragmentHeader.FromString(stored.header)
-    decoded = decode(header, b"".join(stored.pieces))
+    header, pieces = stored
+    decoded = decode(header, b"".join(pieces))
     np.savez(file, allow_pickle=False, **_arrays(decoded))
     return len(decoded)
 
