@@ -42,12 +42,12 @@ STATE = CheckpointState(run_id="r", iteration=2)
 
 
 def batch_of(make: Make, seed: int, collator: Collator) -> Batch:
-    named = []
+    fragments = []
     for index in range(6):
         fragment = make(100 * seed + index, 6 + index, truncated=(2,), terminated=(4,), state={"gru": np.zeros(GRU)})
         packed = encode(fragment, run_id="r", stream=f"s{index}", sequence=0, schema_fingerprint="f")
-        named.append(((f"s{index}", 0), decode_half(*packed)))
-    return collator.collate(named)
+        fragments.append(decode_half(*packed))
+    return collator.collate(fragments)
 
 
 def train(

@@ -112,6 +112,11 @@ class HalfPacked:
     large_bytes: int
     """Bytes of the large fields when they are unpacked."""
 
+    @property
+    def name(self) -> tuple[str, int]:
+        """Its stream and sequence."""
+        return self.header.name.stream, self.header.name.sequence
+
     def unpack(self) -> LargeFields:
         """Unpacks the large fields, anew at each call."""
         values = _values(_unpacked(self.header, self.payload, LargeFields._fields))

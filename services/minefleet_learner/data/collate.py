@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from minefleet.rpc.codec import HalfPacked
-from minefleet_learner.data.batch import Batch, Name, collate_steps, filled
+from minefleet_learner.data.batch import Batch, collate_steps, filled
 from minefleet_learner.data.decode_ahead import DecodeAhead
 from minefleet_learner.data.lazy_obs import stack
 from minefleet_learner.data.to_device import Uploader
@@ -45,15 +45,15 @@ class Collator:
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-pool")
         self._has_logged = False
 
-    def collate(self, named: Sequence[tuple[Name, HalfPacked]]) -> Batch:
+    def collate(self, fragments: Sequence[HalfPacked]) -> Batch:
         """Pads fragments to one length.
 
         Raises:
             RejectedError: If a fragment lacks the observation after a cut.
         """
-        batch = collate_steps([(name, half.steps) for name, half in named])
-        rows, width = [(half.steps, half.unpack) for _, half in named], batch.seen_mask.shape[1]
-        row_bytes = [half.large_bytes for _, half in named]
+        batch = collate_steps([(half.name, half.steps) for half in fragments])
+        rows, width = [(half.steps, half.unpack) for half in fragments], batch.seen_mask.shape[1]
+        row_bytes = [half.large_bytes for half in fragments]
         if len(rows) * max(row_bytes) <= self._decode_cache_bytes:  # Rows are padded to the longest.
             large = stack(rows, width, pinned=self._uploader.wants_pinned, spread=self._threads.map)
             return filled(batch, large).sent(self._uploader.upload)

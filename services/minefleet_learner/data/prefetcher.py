@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, starmap
 from typing import Protocol
 
 from minefleet.core.errors import FencedError, NotFoundError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import HalfPacked, decode_half
 from minefleet.rpc.replay_types import Order, Packed
-from minefleet.v1 import fragment_pb2
 from minefleet.v1.replay_service_pb2 import LeasedChunk
-from minefleet_learner.data.batch import Batch, Name
+from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_steps
 from minefleet_learner.data.collate import Collator
 
@@ -174,9 +173,9 @@ class Prefetcher:
         while True:
             number, chunks = self._lease(use_version, report)
             with self._reading():
-                named = list(self._read(number, chunks))
-                if named or self._may_be_empty:
-                    return self._leased(number, chunks, named, use_version)
+                fragments = list(self._read(number, chunks))
+                if fragments or self._may_be_empty:
+                    return self._leased(number, chunks, fragments, use_version)
             logger.warning("every fragment of lease %d is corrupt", number)
             self._replay.ack(number)
             self._open.discard(number)
@@ -195,22 +194,20 @@ class Prefetcher:
             waiting = True
         raise StoppedError("stopped while waiting for fragments")
 
-    def _read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[tuple[Name, HalfPacked]]:
+    def _read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[HalfPacked]:
         """Reads, verifies and decodes what is small, each reader its share of the chunks."""
         if self._pool is None:
-            return map(_decode, self._replay.read(number, chunks))
+            return starmap(decode_half, self._replay.read(number, chunks))
         shares = [share for reader in range(self._readers) if (share := chunks[reader :: self._readers])]
-        parts = self._pool.map(lambda share: list(map(_decode, self._replay.read(number, share))), shares)
+        parts = self._pool.map(lambda share: list(starmap(decode_half, self._replay.read(number, share))), shares)
         return chain.from_iterable(parts)
 
-    def _leased(
-        self, number: int, chunks: list[LeasedChunk], named: list[tuple[Name, HalfPacked]], use_version: int
-    ) -> Leased:
+    def _leased(self, number: int, chunks: list[LeasedChunk], fragments: list[HalfPacked], use_version: int) -> Leased:
         chunk_of = {(chunk.name.stream, chunk.name.chunk): chunk for chunk in chunks}
-        mine = [chunk_of[stream, half.header.chunk] for (stream, _), half in named]
+        mine = [chunk_of[half.header.name.stream, half.header.chunk] for half in fragments]
         fresh = (
             len(half.steps) - burned_steps(half.steps.first, self._burn_in)
-            for (_, half), chunk in zip(named, mine, strict=True)
+            for half, chunk in zip(fragments, mine, strict=True)
             if chunk.uses == 0
         )
         lease = LeaseInfo(
@@ -219,9 +216,4 @@ class Prefetcher:
             uses=[chunk.uses + 1 for chunk in mine],
             new_steps=sum(fresh),
         )
-        return lease, self._collator.collate(named) if named else None
-
-
-def _decode(item: tuple[fragment_pb2.FragmentHeader, bytes]) -> tuple[Name, HalfPacked]:
-    header, payload = item
-    return (header.name.stream, header.name.sequence), decode_half(header, payload)
+        return lease, self._collator.collate(fragments) if fragments else None

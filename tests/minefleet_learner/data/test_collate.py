@@ -57,7 +57,7 @@ def collated(
     named: Sequence[tuple[Name, Fragment]], decode_cache_bytes: int, threads: int = 2, least_rows: int = 1
 ) -> Iterator[Batch]:
     collator = Collator(CPU, decode_cache_bytes=decode_cache_bytes, threads=threads, least_rows=least_rows)
-    yield collator.collate([(name, half(name, fragment)) for name, fragment in named])
+    yield collator.collate([half(name, fragment) for name, fragment in named])
     collator.close()
 
 
@@ -183,10 +183,10 @@ class AllInMemory:
 def test_collator_logs_once_that_minibatches_come_from_pools(
     make_fragment: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    named = [(name, half(name, fragment)) for name, fragment in fragments_of(make_fragment)]
+    fragments = [half(name, fragment) for name, fragment in fragments_of(make_fragment)]
     collator = Collator(CPU, decode_cache_bytes=0, threads=1, least_rows=4)
     for _ in range(2):
-        collator.collate(named)
+        collator.collate(fragments)
     collator.close()
     assert len(caplog.messages) == 1
     assert "minibatches are drawn from 4 of its 6 fragments at a time" in caplog.text

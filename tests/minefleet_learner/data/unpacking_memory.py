@@ -17,7 +17,6 @@ from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ActorCritic
 from minefleet.rpc.codec import HalfPacked, decode_half, encode
 from minefleet_learner.build import build_optimizer
-from minefleet_learner.data.batch import Name
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
@@ -38,7 +37,7 @@ class Corner(nn.Module):
         return frames[:, ::8, ::8, 0].flatten(1).float() / 255
 
 
-def packed(number: int) -> tuple[Name, HalfPacked]:
+def packed(number: int) -> HalfPacked:
     """A fragment whose frames pack about eightfold."""
     rng = np.random.default_rng(number)
     tiles = rng.integers(0, 256, (STEPS + 1, 16, 8, 3), np.uint8)
@@ -60,23 +59,22 @@ def packed(number: int) -> tuple[Name, HalfPacked]:
         cut_obs=frames[-1:],
         recurrent_state={},
     )
-    name = (f"s{number}", 0)
-    return name, decode_half(*encode(fragment, run_id="r", stream=name[0], sequence=0, schema_fingerprint="f"))
+    return decode_half(*encode(fragment, run_id="r", stream=f"s{number}", sequence=0, schema_fingerprint="f"))
 
 
 def train(fragments: int, decode_cache_bytes: int) -> dict[str, int]:
     """One update; what it trained on, bytes, and the peak of the process so far."""
-    named = [packed(number) for number in range(fragments)]
+    halves = [packed(number) for number in range(fragments)]
     policy = ActorCritic(SCHEMA, Corner(), features=64)
     collator = Collator(torch.device("cpu"), decode_cache_bytes=decode_cache_bytes, threads=CONFIG.num_readers)
     report = Updater(policy, build_optimizer(policy, CONFIG), CONFIG, None).update(
-        collator.collate(named), rates(CONFIG, 0, 0.0)
+        collator.collate(halves), rates(CONFIG, 0, 0.0)
     )
     assert report.is_trained
     collator.close()
     return {
-        "packed": sum(len(half.payload) for _, half in named),
-        "raw": sum(half.large_bytes for _, half in named),
+        "packed": sum(len(half.payload) for half in halves),
+        "raw": sum(half.large_bytes for half in halves),
         "peak": peak_bytes(),
     }
 
