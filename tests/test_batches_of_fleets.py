@@ -24,6 +24,12 @@ def env_processes(actor: int) -> list[psutil.Process]:
     return [process for process in below if "serve" in process.cmdline()]
 
 
+def test_run_in_one_process_with_batches_trains_with_scarce_grants(train: Callable[..., Fleet]) -> None:
+    fleet = train("cartpole", "--serial", *BATCHED, SCARCE, "stop.env_steps=4000", "seed=4")
+    assert fleet.finish()["stopped_by"] == "env_steps"
+    assert fleet.rows()[-1]["trained_steps"] > 0.5 * fleet.rows()[-1]["env_steps"]
+
+
 def test_fleet_of_batches_trains_with_scarce_grants_and_is_evaluated(
     train: Callable[..., Fleet], evaluate: Callable[..., dict[str, Any]]
 ) -> None:

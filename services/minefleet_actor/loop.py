@@ -170,8 +170,13 @@ class Actor:
         self._commands = 0
 
     def is_blocked(self) -> bool:
-        """Whether every slot waits for a grant or room: nothing will happen before replay answers."""
-        return bool(np.all(self.phase == Phase.BLOCKED))
+        """Whether every slot waits for a grant or room, or for one of its batch that does so.
+
+        Nothing will happen before replay answers then.
+        """
+        is_blocked = self.phase == Phase.BLOCKED
+        waits = (self.phase == Phase.WORKING) & np.isin(self._batch_of, self._batch_of[is_blocked])
+        return bool(np.all(is_blocked | waits))
 
     @property
     def resetting(self) -> NDArray[np.bool_]:

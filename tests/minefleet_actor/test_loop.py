@@ -187,6 +187,18 @@ class BatchedPool(NumberedPool):
         return self._ready(kinds)
 
 
+class ResettingPool(BatchedPool):
+    """Resets by itself: steps that were wanted beside a reset wait for the next turn."""
+
+    def wait(self, timeout_s: float) -> Ready:
+        resets = dict.fromkeys((slot for slot in sorted(self._wanted) if self._wanted[slot] == Kind.RESET), Kind.RESET)
+        if not resets or len(self._wanted) < SLOTS:
+            return super().wait(timeout_s)
+        for slot in resets:
+            del self._wanted[slot]
+        return self._ready(dict[int, Kind](resets))
+
+
 class Post:
     """Stands for uploader, permits and weight sync: keeps what is sent; sends and grants at random."""
 
@@ -278,6 +290,12 @@ class Scarce(Post):
         self.whole += 1
 
 
+class Spent(Scarce):
+    """Grants as many chunks as there are slots, and never any more."""
+
+    def release(self, chunk: tuple[str, int]) -> None: ...
+
+
 def played(
     seed: int,
     clock: Callable[[], float] = lambda: 0.0,
@@ -302,8 +320,9 @@ def play(
     metrics: ActorMetrics | None = None,
     policy: NumberPolicy | None = None,
     kind: type[NumberedPool] = NumberedPool,
+    until_blocked: bool = False,
 ) -> tuple[NumberedPool, ActorMetrics]:
-    """Acts with one lane per post until so many steps are taken, and drains."""
+    """Acts with one lane per post until so many steps are taken, or nothing can happen, and drains."""
     policy = policy or NumberPolicy()
     schema = policy.frozen_encoder.schema(SCHEMA) if policy.frozen_encoder else SCHEMA
     torch.manual_seed(seed)
@@ -332,7 +351,7 @@ def play(
             worker_config=WorkerConfig(num_envs=SLOTS, batch_size=3),
             replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=PER_CHUNK),
         ),
-        batch_size=SLOTS if kind is BatchedPool else 1,
+        batch_size=SLOTS if issubclass(kind, BatchedPool) else 1,
         clock=clock,
     )
     thread = threading.Thread(target=batcher.run)
@@ -340,7 +359,7 @@ def play(
         thread.start()
     actor.start()
     turns = 0
-    while pool.steps < steps:
+    while pool.steps < steps and not (until_blocked and actor.is_blocked()):
         actor.turn(0.0)
         turns += 1
         assert threaded or turns < MAX_TURNS, "the slots wait for each other"
@@ -375,16 +394,30 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
         audit_border(queued, following)
 
 
+@pytest.mark.parametrize("kind", [BatchedPool, ResettingPool])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("least", [0, 2], ids=["in order", "batch by batch"])
-def test_batch_goes_on_though_some_slots_are_blocked_and_stores_only_whole_transitions(seed: int, least: int) -> None:
+def test_batch_goes_on_though_some_slots_are_blocked_and_stores_only_whole_transitions(
+    seed: int, least: int, kind: type[BatchedPool]
+) -> None:
     post = Scarce(seed)
-    pool, _ = play(seed, lambda: 0.0, [post], least=least, steps=200, kind=BatchedPool)
+    pool, _ = play(seed, lambda: 0.0, [post], least=least, steps=200, kind=kind)
     stored = sum(len(queued.fragment) for queued in post.fragments)
-    assert pool.steps / 3 < stored < pool.steps, "some steps are not recorded"
+    assert pool.steps / 3 < stored <= pool.steps
+    assert stored < pool.steps or kind is ResettingPool, "some steps are not recorded"
     assert post.whole > 2 * SLOTS
     for queued, following in audited_pairs(post):
         assert numbers(following.fragment.obs)[0] > numbers(queued.fragment.obs)[-1]
+
+
+@pytest.mark.parametrize("kind", [NumberedPool, BatchedPool, ResettingPool])
+@pytest.mark.parametrize("seed", range(10))
+def test_actor_is_blocked_once_its_last_grant_is_used_whatever_waits_for_whom(
+    seed: int, kind: type[NumberedPool]
+) -> None:
+    post = Spent(seed)
+    play(seed, lambda: 0.0, [post], steps=10**9, kind=kind, until_blocked=True)
+    assert len(post.granted) == SLOTS
 
 
 def numbers(stored: Tree) -> NDArray[np.float32]:
