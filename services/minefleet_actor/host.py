@@ -58,6 +58,8 @@ class WorldHost:
         status: StatusTracker,
         metrics: HostMetrics,
     ) -> None:
+        if config.env.batched:
+            raise ConfigError("env.batched: a host plays environments that step one by one")
         self._config = config
         self._actor = actor
         self._stopping = stopping
@@ -134,8 +136,6 @@ class Worlds:
     """A pool of environments that does what an actor's messages say. World i is slot i."""
 
     def __init__(self, config: FleetConfig, welcome: worlds_service_pb2.Welcome, packing: Packing) -> None:
-        if config.env.batched:
-            raise ConfigError("env.batched: a host plays environments that step one by one")
         self._welcome = welcome
         self._packing = packing
         schema = Schema.from_dict(json.loads(welcome.schema))

@@ -180,6 +180,14 @@ def test_a_host_with_no_address_ends_and_names_it(arguments: list[str]) -> None:
     assert f"{arguments[-2]} must be host:port, got {arguments[-1]!r}" in done.stderr
 
 
+def test_host_of_environments_in_batches_is_refused_before_it_dials() -> None:
+    config = FleetConfig(env=EnvConfig(generator="gymnasium:make_vec", batched=True))
+    command = [sys.executable, "-m", "minefleet_actor.host", json.dumps(to_dict(config)), "--actor", free_address()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == EXIT_CONFIG
+    assert "env.batched: a host plays environments that step one by one" in done.stderr
+
+
 def test_an_environment_that_dies_between_two_commands_fails_the_next_step(pool: Any) -> None:
     serving = [child for child in psutil.Process(pool.host.pid).children(recursive=True) if "serve" in child.cmdline()]
     serving[0].kill()
