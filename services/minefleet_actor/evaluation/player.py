@@ -173,7 +173,14 @@ def make_player(
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     slots = min(episodes, MAX_POOL_ENVS)
-    worker = WorkerConfig(num_envs=slots, envs_per_process=MAX_POOL_ENVS // 2)
+    wanted = run.config.rollout_config.worker_config
+    worker = WorkerConfig(
+        num_envs=slots,
+        envs_per_process=MAX_POOL_ENVS // 2,
+        start_timeout_s=wanted.start_timeout_s,
+        reset_timeout_s=wanted.reset_timeout_s,
+        step_timeout_s=wanted.step_timeout_s,
+    )
     inference = PolicyRunner(
         build(run.config.policy, run.schema, run.config.path_map),
         run.schema,

@@ -1,5 +1,6 @@
 """An evaluation acts as the policy was trained: by its statistics of observations, and by the mode unless told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,16 @@ from tests.minefleet.launch.finding import find
 from tests.minefleet_actor import side_env
 from tests.minefleet_actor.side_env import FAR, SPREAD, STEPS
 
-from minefleet.config import EnvConfig, FleetConfig, PolicyConfig
+from minefleet.config import EnvConfig, FleetConfig, PolicyConfig, WorkerConfig
 from minefleet.policies import build
 from minefleet.policies.weight_arrays import to_numpy
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import inspect_policy
 from minefleet_actor.evaluation.evaluate import describe, evaluate, main, parse
+from minefleet_actor.evaluation.player import make_player
+from minefleet_actor.pool import EnvPool
+from minefleet_actor.pool.process_supervisor import timeouts_s
 
 SURENESS = 0.75
 """Of the likelier action."""
@@ -60,6 +64,15 @@ def test_observations_are_normalised_by_the_statistics_of_the_checkpoint(run: Ru
 def test_evaluation_with_sample_draws_actions_by_their_probability(run: Run) -> None:
     deviation = np.sqrt(SURENESS * (1 - SURENESS) / (50 * STEPS)) * STEPS
     assert abs(return_of(run, "--sample") - SURENESS * STEPS) < 5 * deviation
+
+
+def test_environments_of_an_evaluation_have_the_time_of_those_of_the_run(run: Run) -> None:
+    worker = WorkerConfig(start_timeout_s=1.0, reset_timeout_s=2.0, step_timeout_s=3.0)
+    rollout = replace(run.config.rollout_config, worker_config=worker)
+    player = make_player(replace(run, config=replace(run.config, rollout_config=rollout)), episodes=1, seed=0)
+    pool = player._pool
+    assert isinstance(pool, EnvPool)
+    assert timeouts_s(pool._config) == timeouts_s(worker)
 
 
 @pytest.mark.parametrize(("episodes", "words"), [(1, "1 episode: "), (2, "2 episodes: ")])
