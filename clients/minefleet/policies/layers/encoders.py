@@ -128,8 +128,9 @@ def _convolutions(path: str, leaf: Leaf, config: PolicyConfig) -> nn.Module:
     height, width, depth = leaf.shape
     if min(height, width) < MIN_IMAGE_EDGE:
         raise ConfigError(
-            f"the observation {path!r} has shape {leaf.shape}; images are [height, width, channels], and the "
-            f"convolutions need at least {MIN_IMAGE_EDGE} x {MIN_IMAGE_EDGE}: give larger ones, or a policy.generator"
+            f"the observation {path!r} has shape {leaf.shape}; bytes of three axes are images [height, width, "
+            f"channels], and the convolutions need at least {MIN_IMAGE_EDGE} x {MIN_IMAGE_EDGE}: give larger ones, or "
+            "a policy.generator; if it is no image, make the environment leave it out, or show it in another dtype"
         )
     if len(config.conv_channels) != len(KERNELS) or min(config.conv_channels) < 1:
         raise ConfigError(f"policy.conv_channels must be {len(KERNELS)} numbers >= 1, got {config.conv_channels}")

@@ -102,6 +102,12 @@ def test_encoder_refuses_small_images_with_the_size_that_is_needed(shape: tuple[
         encoder({"eye": leaf, "body": VECTOR}, CONFIG)
 
 
+def test_bytes_of_three_axes_that_are_no_image_are_refused_with_what_to_do() -> None:
+    leaf = Leaf(kind="box", shape=(21, 79, 80), dtype="uint8")
+    with pytest.raises(ConfigError, match=r"'screen_descriptions' .*if it is no image, make .* leave it out"):
+        encoder({"screen_descriptions": leaf, "blstats": VECTOR}, CONFIG)
+
+
 @pytest.mark.parametrize("channels", [[32, 64], [8, 0, 8]])
 def test_conv_channels_other_than_three_positive_numbers_are_refused_by_key(channels: list[int]) -> None:
     with pytest.raises(ConfigError, match=r"policy\.conv_channels must be 3 numbers >= 1, got"):
