@@ -26,11 +26,12 @@ REGISTERED_BY = {
     "ALE/": "ale_py",
     "BabyAI-": "minigrid",
     "MiniGrid-": "minigrid",
+    "NetHack": "nle",
     "Vizdoom": "vizdoom.gymnasium_wrapper",
 }
 """Modules that register the ids that begin so, where an id names none."""
 LIBRARIES = ("gymnasium", "gym")
-METHODS = ("reset", "step", "close", "observation_space", "action_space")
+METHODS = ("reset", "step", "observation_space", "action_space")
 GYM_WITH_RENDER_MODE = (0, 26)
 _FOR_EACH = "make one environment; rollout_config.worker_config.num_envs says how many of it play"
 _FOR_A_PROCESS = f"{_FOR_EACH}; or set env.batched=true and make num_envs of them"
@@ -92,7 +93,7 @@ def make_batch(config: Mapping[str, Any], num_envs: int, seed: int = 0) -> Any:
     if autoreset_mode(env) not in (NEXT_STEP, SAME_STEP, DISABLED):
         raise RefusedError(
             f"env.batched: {name} must say how its environments are reset: metadata['autoreset_mode'] is "
-            f"{env.metadata.get('autoreset_mode')!r}, expected a gymnasium.vector.AutoresetMode"
+            f"{(env.metadata or {}).get('autoreset_mode')!r}, expected a gymnasium.vector.AutoresetMode"
         )
     return env
 
@@ -109,16 +110,17 @@ class OldEnv:
         self._env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
-        self._reset_takes_seed = _takes(getattr(env, "unwrapped", env).reset, "seed")
+        self.unwrapped = getattr(env, "unwrapped", env)
+        self._reset_takes_seed = _takes(self.unwrapped.reset, "seed")
         self._shows_pairs = type(env.observation_space).__name__ == "Tuple"
 
-    def reset(self, *, seed: int | None = None) -> tuple[Any, Mapping[str, Any]]:
+    def reset(self, *, seed: int | None = None, **options: Any) -> tuple[Any, Mapping[str, Any]]:
         """Starts an episode. Returns the observation and the info, an empty one where the environment gives none."""
-        if seed is None or self._reset_takes_seed:
-            result = self._env.reset() if seed is None else self._env.reset(seed=seed)
-        else:
+        if seed is not None and self._reset_takes_seed:
+            options["seed"] = seed
+        elif seed is not None and callable(getattr(self._env, "seed", None)):
             self._env.seed(seed)
-            result = self._env.reset()
+        result = self._env.reset(**options)
         is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         if is_pair and not (self._shows_pairs and self.observation_space.contains(result)):
             return result[0], result[1]
@@ -140,8 +142,9 @@ class OldEnv:
         return self._env.render(mode="rgb_array")
 
     def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
+        """Closes the environment, where there is anything to close."""
+        if hasattr(self._env, "close"):
+            self._env.close()
 
 
 def _adapted(env: Any) -> Any:

@@ -96,6 +96,7 @@ def batch_of(space: Any, rows: Sequence[Any]) -> Any:
 def _kind(space: Any) -> str:
     """The first known class that the space is one of; Text for another of strings; of an unknown space, its own."""
     names = [cls.__name__ for cls in type(space).__mro__]
+    names.append(names[0].replace("Space", ""))  # Where gym is missing, crafter has a BoxSpace of its own, for example.
     known = next((name for name in names if name in SUPPORTED), names[0])
     return known if known in SUPPORTED or getattr(space, "dtype", None) != np.dtype(str) else "Text"
 

@@ -1,6 +1,6 @@
 """Environments of other ages than Gymnasium's, as the worker sees them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from minefleet_env.make_env import make
+from minefleet_env.space_conversion import schema_of
 from minefleet_env.wrappers.wrap import DEFAULTS
 
 
@@ -59,6 +60,25 @@ class Middle(Ancient):
 
     def render(self) -> Any:  # type: ignore[override]
         return super().render("rgb_array")
+
+
+class DiscreteSpace(NamedTuple):
+    """A space of a library's own, as crafter has them where gym is missing."""
+
+    n: int
+
+
+class Bare:
+    """Of no library: nothing to seed, to draw or to close."""
+
+    observation_space = DiscreteSpace(9)
+    action_space = DiscreteSpace(2)
+
+    def reset(self, options: Any = None) -> Any:
+        return len(options or {})
+
+    def step(self, action: int) -> Any:
+        return action, 0.0, False, {}
 
 
 class Pairs(Ancient):
@@ -117,6 +137,19 @@ def test_an_environment_of_any_age_renders_arrays(cls: type) -> None:
     env = made(cls)
     env.reset(seed=6)
     assert env.render().shape == (2, 3, 3)
+
+
+def test_an_environment_with_nothing_to_seed_or_close_plays() -> None:
+    env = made(Bare)
+    assert schema_of(env)["obs"][""]["categories"] == [9]
+    assert not hasattr(env.unwrapped, "is_elsewhere")
+    assert env.reset(seed=4) == (0, {})
+    assert env.step(1)[0] == 1
+    env.close()
+
+
+def test_the_options_of_a_reset_reach_an_old_environment() -> None:
+    assert made(Bare).reset(options={"task": "dig"}) == (1, {})
 
 
 def test_an_environment_of_gymnasium_is_left_as_it_is() -> None:

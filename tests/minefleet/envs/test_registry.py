@@ -91,6 +91,11 @@ def test_an_environment_whose_package_is_missing_says_what_to_install_and_names_
         del gymnasium.registry["Incomplete-v0"]
 
 
+def test_registry_of_nethack_without_its_package_says_what_to_install() -> None:
+    with pytest.raises(ConfigError, match=r"needs a package .*'nle'; try `pip install nle`"):
+        make(EnvConfig(id="NetHackScore-v0"))
+
+
 def test_make_of_a_well_known_env_id_imports_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"needs a package .*'ale_py'; try `pip install ale_py`"):
         make(EnvConfig(id="ALE/Cart-v5"))
