@@ -36,7 +36,10 @@ SEEDED_BY_ROW = ("SyncVectorEnv", "AsyncVectorEnv")
 
 
 class BatchHost(EnvHost):
-    """Runs commands for the rows of a batch. A failure is of all of them, unless the batch can reset a row alone."""
+    """Runs commands for the rows of a batch. A failure is of all of them, unless the batch can reset a row alone.
+
+    The batch is made anew where that is wanted of all rows at once, and else resets the row.
+    """
 
     def __init__(
         self,
@@ -56,8 +59,10 @@ class BatchHost(EnvHost):
         """Runs a command for each row, see the module's docstring."""
         self._began_s[:] = time.monotonic()
         try:
+            if min(commands) >= Command.MAKE:
+                self.close()
+                self.adopt(make_batch(self._config, len(commands), int(self._seeds[0])))
             if commands[0] == Command.MAKE:
-                self.adopt(make_batch(self._config, len(commands)))
                 return Reply(bytes(len(commands)))
             commands = self._play(np.frombuffer(commands, np.uint8) >= Command.RESET)
         except Exception as error:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
@@ -69,8 +74,8 @@ class BatchHost(EnvHost):
 
     def adopt(self, env: Any) -> None:
         """Plays this vector environment, whose rows have the run's spaces, from now on."""
-        self.close()
         self._batch, self._is_new = EnvBatch(env), True
+        self._was_seeded = takes_seed(self._config)
         rows = [BatchRow(self._batch, row) for row in range(len(self._envs))]
         schema = schema_of(rows[0])
         if schema != self._schema:
@@ -88,14 +93,14 @@ class BatchHost(EnvHost):
             self._step(self._batch, resets)
             return bytes(np.where(resets, Command.RESET, Command.STEP).astype(np.uint8))
         elif self._batch.mode == DISABLED:
-            self._batch.reset(seed=self._seed(resets), options={"reset_mask": resets})
+            seed = {} if self._was_seeded else {"seed": self._seed(resets)}
+            self._batch.reset(**seed, options={"reset_mask": resets})
         return bytes(np.where(resets, Command.RESET, Command.NONE).astype(np.uint8))
 
     def _begin(self) -> None:
         """Resets all rows for the first time. Only then does every kind of batch take seeds."""
         assert self._batch is not None
-        if takes_seed(self._config):
-            self.adopt(make_batch(self._config, len(self._seeds), max(int(self._seeds[0]), 0)))
+        if self._was_seeded:
             self._batch.reset()
         else:
             self._batch.reset(seed=self._seed(np.ones(len(self._seeds), np.bool_)))

@@ -91,14 +91,15 @@ class BatchRow:
 
 
 class SoleRow(BatchRow):
-    """A batch of one as an environment."""
+    """A batch of one as an environment. One that `is_seeded` was seeded when it was made: its reset takes no seed."""
 
-    def __init__(self, batch: EnvBatch) -> None:
+    def __init__(self, batch: EnvBatch, *, is_seeded: bool) -> None:
         super().__init__(batch, 0)
+        self._is_seeded = is_seeded
 
     def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Any, Mapping[str, Any]]:
         """Resets the batch."""
-        self._batch.reset(seed=seed)
+        self._batch.reset(**({} if self._is_seeded else {"seed": seed}))
         return super().reset()
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
@@ -121,10 +122,14 @@ def _info_of(infos: Any, row: int) -> dict[str, Any]:
 
 
 def _part(infos: Mapping[str, Any], row: int, keys: Sequence[str]) -> dict[str, Any]:
-    part = {}
+    part: dict[str, Any] = {}
     for key in keys:
         value, mask = infos[key], infos.get(f"_{key}")
-        if mask is None or mask[row]:
-            names = [name for name in value if not name.startswith("_")] if isinstance(value, dict) else []
-            part[key] = _part(value, row, names) if isinstance(value, dict) else value[row]
+        if mask is not None and not mask[row]:
+            continue
+        if isinstance(value, dict):
+            part[key] = _part(value, row, [name for name in value if not name.startswith("_")])
+        else:
+            is_of_all = isinstance(value, (str, int, float))
+            part[key] = value if is_of_all else value[row]
     return part

@@ -61,7 +61,7 @@ def describe(config: Mapping[str, Any], seed: int, *, films: bool, hosted: bool,
         RefusedError: If there is no such environment, it has spaces without a counterpart, or cannot render.
         EnvError: If it breaks the interface or its own spaces at once.
     """
-    env = make_batch(config, num_envs) if config["batched"] else make(config)
+    env = make_batch(config, num_envs, seed) if config["batched"] else make(config)
     if hosted and getattr(env.unwrapped, "is_elsewhere", False):
         return {"schema": schema_of(env), "frame_shape": None}
     schema = (_batch_schema if config["batched"] else _schema)(env, config, seed)

@@ -57,7 +57,7 @@ def make(config: Mapping[str, Any], render_mode: str | None = None) -> Any:
         RefusedError: If there is no such environment, a package of its is missing, or the generator makes none.
     """
     if config["batched"]:
-        return SoleRow(EnvBatch(make_batch(config, 1)))
+        return SoleRow(EnvBatch(make_batch(config, 1)), is_seeded=takes_seed(config))
     if config["generator"]:
         env = _generated(config)
     elif config["id"]:

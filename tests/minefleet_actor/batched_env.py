@@ -66,6 +66,29 @@ def numberless() -> SyncVectorEnv:
     return wander(2, "NEXT_STEP")
 
 
+class Diary(SyncVectorEnv):
+    """Is seeded where it is made, which it writes down, and nowhere else."""
+
+    def __init__(self, num_envs: int, seed: int, directory: str) -> None:
+        make = load(f"{Path(__file__).with_name('faulty_env.py')}:Faulty")
+        super().__init__([lambda: make(directory)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        with Path(directory, "made").open("a") as diary:
+            diary.write(f"{seed}\n")
+
+    def reset(self, *, options: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        return super().reset(options=options)
+
+
+class Common(SyncVectorEnv):
+    """Says the same of all rows, once."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__([Wander] * num_envs)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed, options=options)[0], {"task": "dig"}
+
+
 class OneSeed(SyncVectorEnv):
     """Is seeded where it is made, as EnvPool is."""
 

@@ -187,6 +187,42 @@ def test_batch_that_fails_takes_its_rows_with_it_and_comes_back(
     assert (pool.pids[0] != before[0], pool.pids[1] == before[1]) == (True, True)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_batch_of_this_process_that_fails_is_made_anew(pools: Any, tmp_path: Path, mode: str) -> None:
+    pool = pools(batch_of("faulty", directory=str(tmp_path), mode=mode), InlinePool, num_envs=2)
+    assert turn(pool) == dict.fromkeys(range(2), RESET)
+    for _ in range(2):
+        assert turn(pool, [Act.GO_ON, Act.RAISE]) == dict.fromkeys(range(2), (Kind.FAILED, "exception"))
+        assert turn(pool) == dict.fromkeys(range(2), RESET)
+        assert pool.obs["count"].tolist() == [[1, 0], [1, 0]]
+        assert turn(pool, [Act.GO_ON, Act.GO_ON]) == dict.fromkeys(range(2), STEP)
+
+
+@pytest.mark.parametrize("kind", [EnvPool, InlinePool])
+def test_batch_that_is_seeded_when_it_is_made_is_made_once_and_reset_without_a_seed(
+    pools: Any, tmp_path: Path, kind: type[Pool]
+) -> None:
+    pool = pools(batch_of("Diary", directory=str(tmp_path)), kind, num_envs=2, envs_per_process=2)
+    assert turn(pool) == dict.fromkeys(range(2), RESET)
+    _, *made = (tmp_path / "made").read_text().split()  # The first is of `pool_of`, which asks for the spaces.
+    assert made == [str(episode_seed(SEED, ACTOR, 0, 0))]
+    assert turn(pool, [Act.NAN_REWARD, Act.GO_ON]) == {0: (Kind.FAILED, "contract"), 1: STEP}
+    pool.reset(np.array([0]))
+    pool.step(np.array([1]), np.zeros(1, np.int64))
+    assert outcomes(pool, {0}) == {0: RESET}
+
+
+def test_info_for_all_rows_of_a_batch_is_that_of_each(pools: Any) -> None:
+    pool = pools(batch_of("Common"), InlinePool)
+    pool.reset(np.arange(SLOTS))
+    assert set(pool.wait(PATIENCE_S).tasks.values()) == {"dig"}
+
+
+def test_batch_of_one_that_is_seeded_when_it_is_made_is_reset_without_a_seed(tmp_path: Path) -> None:
+    with closing(make(batch_of("Diary", directory=str(tmp_path)))) as env:
+        assert env.reset(seed=SEED)[0]["mode"] == 6
+
+
 def test_batch_whose_process_is_killed_comes_back(pools: Any, tmp_path: Path) -> None:
     pool = pools(batch_of("faulty", directory=str(tmp_path), mode="NEXT_STEP"), num_envs=2, envs_per_process=2)
     turn(pool)

@@ -32,6 +32,7 @@ class InlinePool(Pool):
     def start(self) -> None:
         """Makes the environments. Raises `EnvStartError` if one fails."""
         self._book.arrays = slot_arrays.private(self._schema, self.num_slots, self._frame_shape)
+        self._book.renew(self._slots)
         arrays, discount = self._book.arrays, self._discount
         self._host = make_host(asdict(self._env_config), self._schema, arrays, self._slots, discount)
         failures = self._host.make().failures

@@ -92,12 +92,16 @@ class SlotTable:
         self._broken[slots] = False
 
     def renew(self, slots: Iterable[int]) -> None:
-        """Records that the slots' environments are new ones, for the resets that wait or else for the next."""
+        """Records that the slots' environments are new ones, for the resets that wait or else for the next.
+
+        The seed is there before they are made: some batches take it then.
+        """
         for slot in slots:
             if self.command[slot] >= Command.RESET:
                 self._sow(slot)
             else:
                 self._unseeded[slot] = True
+                self.arrays.seed[slot] = self._own_seed(slot, int(self._episodes[slot]))
 
     @property
     def has_results(self) -> bool:
@@ -157,10 +161,11 @@ class SlotTable:
 
     def _sow(self, slot: int) -> None:
         """Gives the slot's new environment the seed of the episode that it is to begin with."""
-        episode = int(self._episodes[slot]) - 1
-        own = episode_seed(self._seed, self._actor_index, slot, episode)
-        self.arrays.seed[slot] = self._given.pop(slot, own)
+        self.arrays.seed[slot] = self._given.pop(slot, self._own_seed(slot, int(self._episodes[slot]) - 1))
         self._unseeded[slot] = False
+
+    def _own_seed(self, slot: int, episode: int) -> int:
+        return episode_seed(self._seed, self._actor_index, slot, episode)
 
     def _refuse(self, wrong: Slots, expected: str) -> None:
         if len(wrong):
