@@ -33,6 +33,10 @@ ALL_CORES = "MINEFLEET_ALL_CORES"
 """Set by the launcher of a pinned actor: the cores of its environments, as in `0,1,5`."""
 
 
+class AskedToStop(BaseException):
+    """A signal asks this process to end. Not `SystemExit`, which an environment may raise as any other error."""
+
+
 def main() -> None:
     """Runs until the channel closes, or until there is an answer."""
     job, descriptor, parent_pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -48,7 +52,7 @@ def main() -> None:
 
 def _describe(file: int, question: Mapping[str, Any]) -> None:
     _extend_path(question["import_path"])
-    with contextlib.suppress(SystemExit), os.fdopen(file, "w") as answer:
+    with contextlib.suppress(AskedToStop), os.fdopen(file, "w") as answer:
         json.dump(reply(question), answer)
 
 
@@ -56,7 +60,7 @@ def _serve(channel: int, cores: Sequence[int]) -> None:
     setup = unpack_setup(os.read(channel, MAX_FRAME_BYTES))
     _set_up_process(setup, cores)
     host = _host(setup)
-    with contextlib.suppress(SystemExit, BrokenPipeError):
+    with contextlib.suppress(AskedToStop, BrokenPipeError):
         _run(channel, host)
         # Inside, so that a signal that comes now ends the serving and not what follows.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -94,7 +98,7 @@ def _set_up_process(setup: Setup, cores: Sequence[int]) -> None:
 
 def _exit(*_: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit()
+    raise AskedToStop
 
 
 def _host(setup: Setup) -> EnvHost:

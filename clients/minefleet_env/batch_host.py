@@ -65,7 +65,7 @@ class BatchHost(EnvHost):
             if commands[0] == Command.MAKE:
                 return Reply(bytes(len(commands)))
             commands = self._play(np.frombuffer(commands, np.uint8) >= Command.RESET)
-        except Exception as error:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # They may raise anything; the pool decides.
             return self._failed(failure_of(error))
         reply = super().run(commands)
         if reply.failures and self._batch is not None and self._batch.mode != DISABLED:

@@ -58,7 +58,7 @@ class EnvHost:
             self._began_s[index] = time.monotonic()
             try:
                 kinds[index], ending = self._envs[index].run(command)
-            except Exception as error:  # noqa: BLE001  # Environments may raise anything; the pool decides what follows.
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # They may raise anything; the pool decides.
                 kinds[index], ending = Kind.FAILED, None
                 failures[index] = failure_of(error)
             if ending is not None:
@@ -215,7 +215,7 @@ def rendered(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     raise EnvError(f"render() must return a uint8 array [height, width, 3], got {shown}")
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Reports what an environment has raised, while it is handled."""
     kind = error.kind if isinstance(error, EnvError) else "exception"
     is_ours = isinstance(error, (EnvError, RefusedError))

@@ -34,7 +34,7 @@ def reply(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except EnvError as error:
         return {"failure": str(error)}
-    except Exception as error:  # noqa: BLE001  # It is somebody else's code.
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # It is somebody else's code.
         return {"failure": trace(error)}
 
 

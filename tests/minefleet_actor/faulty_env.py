@@ -42,6 +42,7 @@ class Act(IntEnum):
     ESCAPE = 21
     LEAK = 22
     LEAK_BELOW = 23
+    SYS_EXIT = 24
 
 
 LIMIT_BYTES = 150_000_000
@@ -115,6 +116,8 @@ class Faulty(gymnasium.Env[Any, Any]):
                 threading.Event().wait()
             case Act.EXIT:
                 os._exit(7)
+            case Act.SYS_EXIT:
+                sys.exit("the engine is gone")
             case Act.BREAK_RESET:
                 self._resets_break = True
             case Act.DAWDLE:

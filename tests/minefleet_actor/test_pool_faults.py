@@ -21,6 +21,7 @@ from minefleet_actor.pool.slot_table import episode_seed
 FAULTY = Path(__file__).with_name("faulty_env.py")
 PATIENCE_S = 60.0
 GO_ON, END, CUT, RAISE, HANG, EXIT = range(6)
+SYS_EXIT = 24
 BREAK_RESET, DAWDLE = 13, 14
 NONSENSE = {
     RAISE: "ZeroDivisionError: the sky falls",
@@ -173,6 +174,15 @@ def test_a_process_that_exits_by_itself_is_replaced_and_its_exit_code_reported(p
     command(pool)
     said = command(pool, EXIT)
     assert "it exited with code 7" in said[0].failures[0].text
+    assert kinds(command(pool)) == {0: Kind.RESET}
+
+
+def test_pool_step_in_which_an_environment_calls_exit_fails_and_names_the_line(pools: Any) -> None:
+    pool = pools(num_envs=1)
+    command(pool)
+    said = command(pool, SYS_EXIT)
+    assert kinds(said) == {0: Kind.FAILED}
+    assert all(part in said[0].failures[0].text for part in ("in _misbehave", "SystemExit: the engine is gone"))
     assert kinds(command(pool)) == {0: Kind.RESET}
 
 
