@@ -8,7 +8,7 @@ import webbrowser
 
 from minefleet.cli.settings import RUNS
 from minefleet.config.checks import host_port
-from minefleet.core.errors import ConfigError
+from minefleet.core.errors import EXIT_SIGNAL, ConfigError
 from minefleet.monitoring.status import LOOPBACK_HOSTS
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_browser and any(map(os.environ.get, SCREENS)):
         webbrowser.open(address)
     server.run(sockets=[listening])
-    return 0
+    return EXIT_SIGNAL  # Only a signal ends it; a background job of a shell gets no KeyboardInterrupt.
 
 
 def _listen(host: str, port: int) -> socket.socket:
