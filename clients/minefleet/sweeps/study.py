@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -31,8 +32,8 @@ SPEC_FILE, JOURNAL_FILE, CLAIM_FILE = "sweep.yaml", "trials.journal", "claim.loc
 STUDY = "sweep"
 RANDOM_TRIALS = 5
 """Trials before the sampler or the pruner judges by earlier ones."""
-SAFE_PARTS = 3
-"""Tenths of its budget in which a trial is not pruned: what learns fast at first need not end best."""
+FIRST_PRUNED_PART = 4
+"""Tenth of its budget after which a trial may be pruned first: what learns fast at first need not end best."""
 REASON = "reason"
 """Attribute of a failed trial."""
 
@@ -78,13 +79,17 @@ class Study:
                     storage=optuna.storages.JournalStorage(backend),
                     study_name=STUDY,
                     direction=spec.goal,
-                    pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS, n_warmup_steps=SAFE_PARTS)
+                    pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS, n_warmup_steps=FIRST_PRUNED_PART)
                     if spec.pruner == "median"
                     else optuna.pruners.NopPruner(),
                     load_if_exists=True,
                 )
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, TypeError, AssertionError) as error:
                 raise ConfigError(f"{journal} is damaged, or none of Optuna's: {error}") from error
+            if not self.trials and any(directory.glob("trial-*/")):
+                raise ConfigError(
+                    f"{directory} holds trials that {JOURNAL_FILE} does not know: give a --dir of its own"
+                )
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -149,19 +154,14 @@ class Study:
     def _resumed(self) -> tuple[Trial, IO[bytes]] | None:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if (log := self._lock(trial)) is not None:
-                return Trial(self._study, trial._trial_id), log
+                if self.trials[trial.number].state is TrialState.RUNNING:
+                    return Trial(self._study, trial._trial_id), log
+                log.close()  # Its process has ended it since the trials were read.
         return None
 
     def _new(self) -> tuple[Trial, IO[bytes]] | None:
-        count = len(self.trials)
-        if count >= self.spec.trials:
+        if len(self.trials) >= self.spec.trials:
             return None
-        seed = self.spec.seed + count  # A sampler that starts anew would draw what it drew before.
-        self._study.sampler = (
-            optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, constant_liar=True)
-            if self.spec.sampler == "tpe"
-            else optuna.samplers.RandomSampler(seed=seed)
-        )
         trial = self._study.ask()
         log = self._lock(trial)
         assert log is not None, "a new trial has a log that nobody holds"
@@ -178,6 +178,13 @@ class Study:
         return log
 
     def _suggest(self, trial: Trial, key: str) -> Any:
+        """The trial's value of a key: the one it has in the journal, else a new one, whichever process draws it."""
+        seed = crc32(f"{self.spec.seed} {trial.number} {key}".encode())
+        self._study.sampler = (
+            optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, constant_liar=True)
+            if self.spec.sampler == "tpe"
+            else optuna.samplers.RandomSampler(seed=seed)
+        )
         domain = self.spec.space[key]
         if not isinstance(domain, Range):
             return trial.suggest_categorical(key, domain)

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
+import optuna
 import pytest
+from optuna.trial import FrozenTrial, Trial
 
 from minefleet.core.errors import ConfigError
 from minefleet.sweeps.spec import Range, SweepSpec
-from minefleet.sweeps.study import JOURNAL_FILE, Study
+from minefleet.sweeps.study import FIRST_PRUNED_PART, JOURNAL_FILE, RANDOM_TRIALS, STUDY, JournalLock, Study
 
 SPEC = SweepSpec(space={"seed": Range(0, 10**6), "train_config.learning_rate": Range(1e-5, 1e-2, log=True)}, trials=3)
 
@@ -81,6 +84,77 @@ def test_values_of_a_sweep_that_was_interrupted_are_those_of_one_that_was_not(tm
     assert len({value["seed"] for value in values}) == 3
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_values_of_a_trial_whose_process_died_before_it_drew_them_are_the_same(tmp_path: Path, sampler: str) -> None:
+    spec = SweepSpec(space=SPEC.space, trials=1, sampler=sampler)
+    whole = Study(tmp_path / "whole", spec)
+    finish(whole)
+    Study(tmp_path / "killed", spec)
+    journal = tmp_path / "killed" / JOURNAL_FILE
+    backend = optuna.storages.journal.JournalFileBackend(str(journal), JournalLock(journal))
+    optuna.load_study(study_name=STUDY, storage=optuna.storages.JournalStorage(backend)).ask()
+    killed = Study(tmp_path / "killed", spec)
+    assert finish(killed) == 0
+    assert [trial.params for trial in killed.trials] == [trial.params for trial in whole.trials]
+
+
+def test_values_of_sweeps_with_neighbouring_seeds_differ(tmp_path: Path) -> None:
+    drawn = []
+    for seed in range(3):
+        study = Study(tmp_path / str(seed), SweepSpec(space=SPEC.space, trials=3, seed=seed))
+        while finish(study) >= 0:
+            pass
+        drawn += [trial.params["seed"] for trial in study.trials]
+    assert len(set(drawn)) == 9
+
+
+def test_claimed_trial_that_its_process_ends_meanwhile_is_not_taken_up(tmp_path: Path) -> None:
+    other = Study(tmp_path, SPEC)
+    ended: list[int] = []
+
+    class Late(Study):
+        """Looks for work just before another process ends its trial."""
+
+        def _lock(self, trial: Trial | FrozenTrial) -> IO[bytes] | None:
+            if not ended:
+                other.end(trial_there, 1.0)
+                log_there.close()
+                ended.append(trial.number)
+            return super()._lock(trial)
+
+    with other.claimed() as taken:
+        assert taken is not None
+        trial_there, _, log_there = taken
+        assert finish(Late(tmp_path, SPEC)) == 1
+    assert ended == [0] and [trial.value for trial in other.trials] == [1.0, 1.0]
+
+
+def test_trial_behind_the_median_is_pruned_after_the_first_part_that_counts(tmp_path: Path) -> None:
+    study = Study(tmp_path, SweepSpec(space=SPEC.space, trials=RANDOM_TRIALS + 1))
+    for _ in range(RANDOM_TRIALS):
+        with study.claimed() as taken:
+            assert taken is not None
+            for part in range(1, FIRST_PRUNED_PART + 1):
+                taken[0].report(1.0, part)
+            study.end(taken[0], 1.0)
+    with study.claimed() as taken:
+        assert taken is not None
+        pruned = []
+        for part in range(1, FIRST_PRUNED_PART + 1):
+            taken[0].report(0.0, part)
+            pruned.append(taken[0].should_prune())
+    assert pruned == [False] * 3 + [True]
+
+
+def test_folder_whose_journal_is_gone_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path, SPEC)
+    finish(study)
+    (tmp_path / "trial-0000").mkdir()
+    (tmp_path / JOURNAL_FILE).unlink()
+    with pytest.raises(ConfigError, match="holds trials that"):
+        Study(tmp_path, SPEC)
+
+
 def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
     Study(tmp_path, SPEC)
     with pytest.raises(ConfigError, match="another goal"):
@@ -97,9 +171,10 @@ def test_journal_with_a_line_that_a_full_disk_has_torn_goes_on_before_it(tmp_pat
     assert finish(again) == 2 and [trial.value for trial in again.trials] == [1.0, 1.0, 1.0]
 
 
-def test_journal_with_garbage_is_refused_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("garbage", [b"garbage\n{}\n", b"3\n", b"[]\n", b'{"op_code": 99, "worker_id": "x"}\n'])
+def test_journal_with_garbage_is_refused_by_its_name(tmp_path: Path, garbage: bytes) -> None:
     finish(Study(tmp_path, SPEC))
     with (tmp_path / JOURNAL_FILE).open("ab") as journal:
-        journal.write(b"garbage\n{}\n")
+        journal.write(garbage)
     with pytest.raises(ConfigError, match="is damaged, or none"):
         Study(tmp_path, SPEC)
