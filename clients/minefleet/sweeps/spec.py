@@ -38,8 +38,10 @@ class Range:
 
     def __post_init__(self) -> None:
         """Rejects ranges without numbers."""
-        if not all(isinstance(end, int | float) and isfinite(end) for end in (self.low, self.high)):
+        if not all(type(end) in (int, float) and isfinite(end) for end in (self.low, self.high)):
             raise ConfigError(f"low and high must be numbers, got {self.low!r} and {self.high!r}")
+        if not isinstance(self.log, bool):
+            raise ConfigError(f"log must be true or false, got {self.log!r}")
         if not self.low < self.high:
             raise ConfigError(f"low must be below high, got {self.low} and {self.high}")
         if self.log and self.low <= 0:
@@ -91,21 +93,19 @@ class SweepSpec:
         """The overrides of a trial with these values; those of the trial win."""
         return [*self.set, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
-    def check(self) -> FleetConfig:
-        """Tries each key's first and last value, and that a trial ends; returns the first configuration.
+    def check(self) -> None:
+        """Tries the ends of each range and a value within, and each value of a list, beside the others' first ones.
 
         Raises:
             ConfigError: If a trial would be refused, or would never end.
         """
-        ends = {key: _ends(domain) for key, domain in self.space.items()}
-        first = load(self.config, self.overrides({key: values[0] for key, values in ends.items()}))
-        for key, values in ends.items():
+        tried = {key: _tried(domain) for key, domain in self.space.items()}
+        first, own = {key: values[0] for key, values in tried.items()}, FleetConfig().train_config.num_iterations
+        for key, values in tried.items():
             for value in values:
-                load(self.config, self.overrides({key: value}))
-        own = FleetConfig().train_config.num_iterations
-        if not (first.stop.env_steps or first.stop.minutes or first.train_config.num_iterations != own):
-            raise ConfigError("a trial needs an end: set stop.env_steps or stop.minutes")
-        return first
+                config = load(self.config, self.overrides(first | {key: value}))
+                if not (config.stop.env_steps or config.stop.minutes or config.train_config.num_iterations != own):
+                    raise ConfigError("a trial needs an end: set stop.env_steps or stop.minutes")
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data, as its file has it."""
@@ -157,5 +157,8 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [None]
 
 
-def _ends(domain: Range | Sequence[Any]) -> Sequence[Any]:
-    return (domain.low, domain.high) if isinstance(domain, Range) else domain
+def _tried(domain: Range | Sequence[Any]) -> Sequence[Any]:
+    if not isinstance(domain, Range):
+        return domain
+    inside = domain.high if domain.is_whole else domain.low + 0.618 * (domain.high - domain.low)  # Hardly ever whole.
+    return domain.low, inside, domain.high
