@@ -99,6 +99,12 @@ def value_of(row: Mapping[str, Any], objective: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def last_value(metrics: Path, objective: str) -> float | None:
+    """The objective in the last row that has it; None where none has."""
+    values = [value_of(row, objective) for row in read_rows(metrics)]
+    return next((value for value in reversed(values) if value is not None), None)
+
+
 def _curve(run: Run, objective: str) -> list[tuple[int, float]]:
     rows = ((row["env_steps"], value_of(row, objective)) for row in read_rows(run.metrics))
     return [(steps, value) for steps, value in rows if value is not None]

@@ -21,6 +21,8 @@ from minefleet.launch.role_process import lines_since, quoted
 from minefleet.sweeps.spec import GOALS, read_spec
 
 if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
     from minefleet.sweeps.study import Study
 
 FAILURES = 3
@@ -39,15 +41,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{error.name} is missing: pip install 'minefleet[sweep]'") from error
     spec = read_spec(arguments.spec)
     spec.check()
-    study, stopping = Study(arguments.dir or RUNS / arguments.spec.stem, spec), threading.Event()
+    directory, stopping = arguments.dir or RUNS / arguments.spec.stem, threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, lambda *_: stopping.set())
+        if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN):  # As nohup wants it.
+            signal.signal(signum, lambda *_: stopping.set())
     try:
+        study = Study(directory, spec)
         _work_on_all(study, stopping)
     except OSError as error:
-        raise GaveUpError(f"{study.directory}: {error}; once that is mended, the same command goes on") from error
+        raise GaveUpError(f"{directory}: {error}; once that is mended, the same command goes on") from error
     _conclude(study, as_json=arguments.json or not sys.stdout.isatty())
-    return EXIT_SIGNAL if stopping.is_set() else 0 if study.best else EXIT_FAILED
+    has_failed = study.best is None and all(trial.state.is_finished() for trial in study.trials)
+    return EXIT_SIGNAL if stopping.is_set() else EXIT_FAILED if has_failed else 0
 
 
 def _work_on_all(study: "Study", stopping: threading.Event) -> None:
@@ -98,8 +103,12 @@ def _conclude(study: "Study", *, as_json: bool) -> None:
         print(json.dumps({"dir": str(study.directory), "best": best and best.number, "trials": trials}), flush=True)
         return
     sign = -1 if spec.goal == GOALS[0] else 1
+
+    def rank(trial: "FrozenTrial") -> tuple[bool, float]:
+        return trial.state.name != "COMPLETE", inf if trial.value is None else sign * trial.value
+
     table = Table("trial", spec.objective, "state", "values", box=box.SIMPLE)
-    for trial in sorted(study.trials, key=lambda trial: inf if trial.value is None else sign * trial.value)[:SHOWN]:
+    for trial in sorted(study.trials, key=rank)[:SHOWN]:
         value = "–" if trial.value is None else f"{trial.value:.4g}"
         table.add_row(str(trial.number), value, trial.state.name.lower(), described(trial.params))
     Console().print(table)
