@@ -25,14 +25,14 @@ class MetricsTail:
         self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns the new rows; all rows when the file was replaced or cut."""
+        """Returns the new rows; all rows when the file was replaced or cut. What is no row is left out."""
         if not self._path.exists():
             return []
         file = self._newest()
         file.seek(self._offset)
         whole = file.read().rpartition(b"\n")[0]
         self._offset += len(whole) + 1 if whole else 0
-        return [json.loads(line) for line in whole.splitlines()]
+        return [row for line in whole.splitlines() if (row := parse_row(line))]
 
     def __enter__(self) -> "MetricsTail":
         return self

@@ -47,13 +47,14 @@ def compare(places: Sequence[Path], objective: str, env_steps: int = 0) -> list[
     Args:
         places: Run directories, or folders of them.
         objective: A key of `metrics.jsonl`.
-        env_steps: Where in the training, environment steps; 0 for the last step that all runs have reached.
+        env_steps: Where in the training, environment steps; 0 for the last step that all runs have reached. Runs that
+            have not come so far are left out.
 
     Returns:
-        One result per configuration, the best median first.
+        One result per configuration, the highest median first.
 
     Raises:
-        ConfigError: If there is no run, or none has such a key by then.
+        ConfigError: If there is no run, or none has such a key there.
         ImportError: If rliable is missing.
     """
     runs = [read_run(path) for path in run_directories(places)]
@@ -65,12 +66,13 @@ def compare(places: Sequence[Path], objective: str, env_steps: int = 0) -> list[
     groups: dict[str, list[tuple[Run, float]]] = defaultdict(list)
     for run in runs:
         reached = [value for steps, value in curves[run.directory] if steps <= at]
-        if reached:
+        if reached and curves[run.directory][-1][0] >= at:
             groups[json.dumps(_keys(run), sort_keys=True, default=str)].append((run, reached[-1]))
     if not groups:
-        raise ConfigError(f"no run has {objective} by {at:,} environment steps")
+        raise ConfigError(f"no run has {objective} at {at:,} environment steps")
     configs = [_keys(members[0][0]) for members in groups.values()]
-    differing = [key for key in configs[0] if any(config.get(key) != configs[0][key] for config in configs)]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differing = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
     results = [
         _result({key: config.get(key) for key in differing}, members, at)
         for config, members in zip(configs, groups.values(), strict=True)
@@ -79,12 +81,12 @@ def compare(places: Sequence[Path], objective: str, env_steps: int = 0) -> list[
 
 
 def run_directories(places: Sequence[Path]) -> list[Path]:
-    """The run directories in and among these, by name.
+    """The run directories in and among these, by name; each once.
 
     Raises:
         ConfigError: If there is none.
     """
-    found = {path.parent for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}"))}
+    found = {path.parent.resolve() for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}"))}
     directories = sorted(path for path in found if (path / RUN_FILE).is_file())
     if not directories:
         raise ConfigError(f"there is no run in {', '.join(map(str, places))}")

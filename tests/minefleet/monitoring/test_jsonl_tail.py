@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from minefleet.monitoring.jsonl_tail import BLOCK_BYTES, MetricsTail, last_row
+from minefleet.monitoring.jsonl_tail import BLOCK_BYTES, MetricsTail, last_row, read_rows
 
 
 def test_metrics_tail_reads_whole_lines_only_and_each_once(tmp_path: Path) -> None:
@@ -45,3 +45,9 @@ def test_last_row_of_a_file_is_the_last_whole_one_however_long(tmp_path: Path) -
         assert last_row(path) == {"iteration": 2, "text": text}
     path.write_text('{"iteration": 3}\n')
     assert last_row(path) == {"iteration": 3}
+
+
+def test_metrics_tail_of_a_file_that_a_crash_has_damaged_leaves_the_damage_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"iteration": 1}\n\0\0\0\n[]\n{"iteration": 2}\n')
+    assert [row["iteration"] for row in read_rows(path)] == [1, 2]
