@@ -37,9 +37,9 @@ trials: 9
 """
 
 
-def start(folder: Path, text: str) -> "subprocess.Popen[str]":
+def start(folder: Path, text: str, *prefix: str) -> "subprocess.Popen[str]":
     (folder / "sweep.yaml").write_text(text)
-    command = [*COMMAND, "sweep", "sweep.yaml", "--dir", "trials"]
+    command = [*prefix, *COMMAND, "sweep", "sweep.yaml", "--dir", "trials"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -81,6 +81,13 @@ def test_sweep_that_is_killed_goes_on_with_the_trial_that_was_under_way(tmp_path
     assert rows[-1]["env_steps"] >= 6000
     assert trials[1]["value"] == rows[-1]["episode_return_mean"]
     assert trials[1]["values"]["train_config.learning_rate"] == pytest.approx(rows[0]["learning_rate"], rel=0.1)
+
+
+def test_sweep_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    process = start(tmp_path, KILLED.replace("trials: 3", "trials: 1"), "nohup")
+    wait_for_steps(process, tmp_path / "trials" / "trial-0000" / "metrics.jsonl", 1000)
+    process.send_signal(signal.SIGHUP)
+    assert [trial["state"] for trial in result(process)["trials"]] == ["complete"]
 
 
 def test_sweep_prunes_exactly_the_trials_below_the_median(tmp_path: Path) -> None:

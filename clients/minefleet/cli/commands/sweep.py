@@ -113,8 +113,9 @@ def _conclude(study: "Study", *, as_json: bool) -> None:
         table.add_row(str(trial.number), value, trial.state.name.lower(), described(trial.params))
     Console().print(table)
     if best is not None:
-        words = ["train", *filter(None, [spec.config]), *spec.overrides(best.params)]
-        print(f"Try next:\n    {program()} {shlex.join(words)}\n    {program()} watch {from_here(study.directory)}")
+        train = ["train", *filter(None, [spec.config]), *spec.overrides(best.params)]
+        watch = ["watch", str(from_here(study.directory))]
+        print(f"Try next:\n    {program()} {shlex.join(train)}\n    {program()} {shlex.join(watch)}")
 
 
 def _say(text: str) -> None:
