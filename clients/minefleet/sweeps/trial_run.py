@@ -72,7 +72,7 @@ def run_trial(
                 child.terminate()
             code = child.wait()
     value = last_value(study.run_dir(trial) / METRICS_FILE, study.spec.objective)
-    return TrialEnd(code=code, is_pruned=is_pruned and code != 0, value=value)
+    return TrialEnd(code=code, is_pruned=is_pruned, value=value)
 
 
 def _command(study: Study, trial: Trial, overrides: Sequence[str]) -> list[str]:
@@ -99,7 +99,8 @@ def _judge(
     if judged and trial.should_prune():  # It was killed before that was recorded.
         return True
     with MetricsTail(study.run_dir(trial) / METRICS_FILE) as tail:
-        while child.poll() is None and not stopping.wait(POLL_S):
+        while not stopping.is_set():
+            has_ended = child.poll() is not None  # Its last rows are judged like the others, however late the poll.
             for row in tail.read():
                 part, value = int(PARTS * used(config, row)), value_of(row, study.spec.objective)
                 if judged < part < PARTS and value is not None:
@@ -107,6 +108,8 @@ def _judge(
                     trial.report(value, part)
                     if trial.should_prune():
                         return True
+            if has_ended or stopping.wait(POLL_S):
+                break
     return False
 
 
