@@ -101,6 +101,5 @@ def test_journal_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "abc"]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
-    text = (tmp_path / "journal.jsonl").read_text()
-    names = [json.loads(line)["name"] for line in text.splitlines()]
-    assert sorted(names) == sorted("abc" * 200) and text.endswith("\n")
+    # An empty line may stand between them: who sees half of another's write takes it for torn.
+    assert sorted(line["name"] for line in read_journal(tmp_path)) == sorted("abc" * 200)
