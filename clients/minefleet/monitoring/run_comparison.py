@@ -15,7 +15,7 @@ import numpy as np
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.runs.run import LOCAL_KEYS, RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.runs.run import LOCAL_KEYS, Run, flat_keys, read_run, run_directories, to_dict
 
 SEED = "seed"
 RESUME = "train_config.resume"
@@ -57,40 +57,32 @@ def compare(places: Sequence[Path], objective: str, env_steps: int = 0) -> list[
         ConfigError: If there is no run, or none has such a key there.
         ImportError: If rliable is missing.
     """
-    runs = [read_run(path) for path in run_directories(places)]
+    runs = [read_run(path) for path in sorted({path.resolve() for path in run_directories(places)})]
+    if not runs:
+        raise ConfigError(f"there is no run in {', '.join(map(str, places))}")
     curves = {run.directory: _curve(run, objective) for run in runs}
     runs = [run for run in runs if curves[run.directory]]
     if not runs:
         raise ConfigError(f"no run in {', '.join(map(str, places))} has {objective} in its metrics")
     at = env_steps or min(curves[run.directory][-1][0] for run in runs)
     groups: dict[str, list[tuple[Run, float]]] = defaultdict(list)
+    configs: dict[str, dict[str, Any]] = {}
     for run in runs:
         reached = [value for steps, value in curves[run.directory] if steps <= at]
         if reached and curves[run.directory][-1][0] >= at:
-            groups[json.dumps(_keys(run), sort_keys=True, default=str)].append((run, reached[-1]))
+            config = _keys(run)
+            name = json.dumps(config, sort_keys=True, default=str)
+            groups[name].append((run, reached[-1]))
+            configs[name] = config
     if not groups:
         raise ConfigError(f"no run has {objective} at {at:,} environment steps")
-    configs = [_keys(members[0][0]) for members in groups.values()]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    differing = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+    first, *others = configs.values()
+    keys = dict.fromkeys(key for config in configs.values() for key in config)
+    differing = [key for key in keys if any(config.get(key) != first.get(key) for config in others)]
     results = [
-        _result({key: config.get(key) for key in differing}, members, at)
-        for config, members in zip(configs, groups.values(), strict=True)
+        _result({key: configs[name].get(key) for key in differing}, members, at) for name, members in groups.items()
     ]
     return sorted(results, key=lambda result: result.median, reverse=True)
-
-
-def run_directories(places: Sequence[Path]) -> list[Path]:
-    """The run directories in and among these, by name; each once.
-
-    Raises:
-        ConfigError: If there is none.
-    """
-    found = {path.parent.resolve() for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}"))}
-    directories = sorted(path for path in found if (path / RUN_FILE).is_file())
-    if not directories:
-        raise ConfigError(f"there is no run in {', '.join(map(str, places))}")
-    return directories
 
 
 def value_of(row: Mapping[str, Any], objective: str) -> float | None:

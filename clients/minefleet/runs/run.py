@@ -21,7 +21,7 @@ RUN_DIR/
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -179,6 +179,12 @@ def read_run(directory: Path, copy: str = "") -> Run:
         stored=Schema.from_dict(data["stored"]) if data.get("stored") else None,
         frame_shape=tuple(data["frame_shape"]) if data.get("frame_shape") else None,
     )
+
+
+def run_directories(places: Iterable[Path]) -> set[Path]:
+    """The run directories in and among these."""
+    found = (path for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}")))
+    return {path.parent for path in found if path.is_file()}
 
 
 def read_architecture(directory: Path, name: str = RUN_FILE) -> str:

@@ -25,7 +25,7 @@ from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_last_episodes
 from minefleet.runs.retention import numbered
-from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, read_run, to_dict
+from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, read_run, run_directories, to_dict
 from minefleet.watch.curves import Row, has_place, numbers, read_curves
 
 MARKED_POINTS = 2000
@@ -45,12 +45,9 @@ VIDEO_VERSION = re.compile(r"version-(\d{1,15})-")
 
 def find_runs(places: Sequence[Path]) -> dict[str, Path]:
     """The run directories in and among these, the newest first, by names that no two share."""
-    found = [
-        path.parent for place in places for path in (place / RUN_FILE, *place.glob(f"*/{RUN_FILE}")) if path.is_file()
-    ]
     runs: dict[str, Path] = {}
     for directory in sorted(
-        {path.absolute() for path in found}, key=lambda run: _changed_s(run / RUN_FILE), reverse=True
+        {path.absolute() for path in run_directories(places)}, key=lambda run: _changed_s(run / RUN_FILE), reverse=True
     ):
         name, number = readable(directory.name), 1
         while name in runs:
