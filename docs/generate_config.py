@@ -35,7 +35,7 @@ def page(described: list[KeyDoc], notes: dict[str, Any]) -> str:
         parts += ["", f"## `{section}`" if section else "## At the top", ""]
         parts += table("key", "type", "default", "meaning")
         parts += [
-            row(f"`{key.name}`", f"`{key.type}`", f"`{key.default}`", key.meaning)
+            row(f"`{key.name}`", f"`{key.type}`", f"`{key.default}`", key.meaning + " **Live.**" * key.is_live)
             for key in described
             if key.section == section
         ]

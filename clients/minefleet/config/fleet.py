@@ -5,6 +5,7 @@ from typing import Any
 
 from minefleet.config.checks import above, at_least, finite, host_port
 from minefleet.config.env import EnvConfig
+from minefleet.config.live import live
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import RolloutConfig
 from minefleet.config.security import SecurityConfig
@@ -31,14 +32,14 @@ class StopConfig:
     These are judged when replay has acked an iteration; up to `max_staleness` + 1 more may be trained by then.
     """
 
-    env_steps: int = 0
+    env_steps: int = live(0)
     """Environment steps."""
-    minutes: float = 0.0
+    minutes: float = live(0.0)
     """Wall-clock minutes of this launch, restarts of the learner included; `--resume` begins a new launch, and where no
     launcher starts the learner, its start does."""
-    episode_return: float | None = None
+    episode_return: float | None = live(None)
     """Mean return of the last episodes, as many as `episode_statistics_config.window`."""
-    starved_iterations: int = 0
+    starved_iterations: int = live(0)
     """Iterations in a row in which a task has starved: less than half as large a share of the trained steps as of the
     played ones, or environments that are too slow to be trained on. It is said, however many they are."""
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from minefleet.config.fleet import FleetConfig
+from minefleet.config.live import LIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,8 @@ class KeyDoc:
     type: str
     default: str
     meaning: str
+    is_live: bool
+    """Whether `minefleet set` changes it while a run goes."""
 
     @property
     def path(self) -> str:
@@ -36,7 +39,14 @@ def key_docs(cls: Any = FleetConfig, section: str = "") -> Iterator[KeyDoc]:
             sections.append((types[each.name], f"{section}.{each.name}".removeprefix(".")))
         else:
             text, kind = meanings.get(each.name, ("", ""))
-            yield KeyDoc(section=section, name=each.name, type=kind, default=default_of(each), meaning=text)
+            yield KeyDoc(
+                section=section,
+                name=each.name,
+                type=kind,
+                default=default_of(each),
+                meaning=text,
+                is_live=LIVE in each.metadata,
+            )
     for kind, name in sections:
         yield from key_docs(kind, name)
 

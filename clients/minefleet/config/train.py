@@ -1,10 +1,11 @@
 """Configuration of the learner: `train_config` of the seeds."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, divides, points, whole_or_share, within
+from minefleet.config.live import live
 from minefleet.core.errors import ConfigError
 
 AUTO = "auto"
@@ -27,17 +28,17 @@ class TrainConfig:
     """Torch device of the training: `auto` takes CUDA when there is one, else the CPU."""
     torch_threads: int = 0
     """Threads of torch on the CPU, in each rank; 0 means its share of one less than the cores at hand, at least 1."""
-    num_iterations: int = 4000
+    num_iterations: int = live(4000)
     """Iterations after which the run ends, >= 1. Linear annealing ends here, or at `stop.env_steps` when that is
     earlier. Seeds: 4000."""
-    vf_warmup: int = 0
+    vf_warmup: int = live(0)
     """Iterations at the start in which only the value head is trained, >= 0. Seeds: 0."""
-    learning_rate: float = 3e-4
+    learning_rate: float = live(3e-4)
     """AdamW's step size, > 0; at the start, where `anneal_lr_linearly` or `learning_rate_schedule` change it. Seeds:
     2e-5."""
-    anneal_lr_linearly: bool = False
+    anneal_lr_linearly: bool = live(False)
     """Let the learning rate fall linearly to 0 over the run. Seeds: False."""
-    learning_rate_schedule: list[list[float]] = field(default_factory=list)
+    learning_rate_schedule: list[list[float]] = live([])
     """Points [share of the run, factor on the learning rate], rising shares in [0, 1] and factors >= 0, linear between
     them and level outside: [[0, 0], [0.1, 1]] warms up. Multiplies with `anneal_lr_linearly`. None: 1 throughout."""
     weight_decay: float = 0.0
@@ -51,7 +52,7 @@ class TrainConfig:
     """Micro-batches per rank and iteration, a multiple of `gradient_accumulation`. Seeds: 10-200."""
     gradient_accumulation: int = 1
     """Micro-batches per optimizer step, >= 1. Seeds: 10."""
-    epochs_per_iteration: int = 1
+    epochs_per_iteration: int = live(1)
     """Passes over an iteration's fragments, >= 1. Seeds: 1."""
     context_length: int = 64
     """Steps of the sequences that a policy with memory trains on, >= 1, within a fragment; no gradient passes their
@@ -59,7 +60,7 @@ class TrainConfig:
     discount: float = 0.99
     """Discount per step, in [0, 1]: γ. A decision that played n steps (`env.wrappers.action_chunk`) counts γⁿ. Seeds:
     0.999."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = live(0.95)
     """Bias-variance trade-off of GAE, in [0, 1]. Seeds: 0.95."""
     gae_values: Literal["recomputed", "behaviour"] = "recomputed"
     """Whether advantages use the learner's current values or those that the actor recorded. `behaviour` with `clip`
@@ -68,48 +69,48 @@ class TrainConfig:
     """Correction for data of older policies: `clip`, PPO's ratio to the behaviour policy alone; `decoupled`, a ratio to
     the policy at the start of the iteration, weighted by that one's to the behaviour policy; `vtrace`, V-trace targets
     and advantages in a loss like that of `decoupled`."""
-    importance_weight_cap: float = 2.0
+    importance_weight_cap: float = live(2.0)
     """`decoupled`: the largest weight of a step, > 0."""
-    vtrace_rho_bar: float = 1.0
+    vtrace_rho_bar: float = live(1.0)
     """`vtrace`: the largest weight of a step in its own value target and in the policy loss, > 0; decides whose values
     are learned."""
-    vtrace_c_bar: float = 1.0
+    vtrace_c_bar: float = live(1.0)
     """`vtrace`: the largest weight, before `gae_lambda`, by which a step hands on what came after it, > 0; decides only
     how fast."""
-    ppo_clip: float = 0.2
+    ppo_clip: float = live(0.2)
     """Clip range of the ratio to the behaviour policy, or with `decoupled` and `vtrace` to the policy at the start of
     the iteration, > 0. Seeds: 0.2."""
-    anneal_clip_linearly: bool = False
+    anneal_clip_linearly: bool = live(False)
     """Let the clip range fall linearly to 0 over the run."""
-    clip_vloss: bool = False
+    clip_vloss: bool = live(False)
     """Clip the value update to ±`ppo_clip` in normalised units. Seeds: False."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: float = live(0.5)
     """Gradient norm to clip to, > 0. Seeds: 5."""
     zero_initial_vf: bool = False
     """Start a fresh run with a value head of zeros. Seeds: True."""
-    ppo_policy_coef: float = 1.0
+    ppo_policy_coef: float = live(1.0)
     """Weight of the policy loss, >= 0. Seeds: 1.0."""
-    ppo_vf_coef: float = 0.5
+    ppo_vf_coef: float = live(0.5)
     """Weight of the value loss ½·MSE, >= 0. Seeds: 0.5."""
-    kl_divergence_coef_rho: float = 0.0
+    kl_divergence_coef_rho: float = live(0.0)
     """Weight of KL(current ‖ reference), >= 0; 0 keeps no reference. Seeds: 0.0-0.2."""
-    coef_rho_decay: float = 1.0
+    coef_rho_decay: float = live(1.0)
     """Factor on that weight per iteration, in [0, 1]. Seeds: 0.9995."""
     reference_state: Literal["carried", "stored"] = "carried"
     """The recurrent state from which the reference runs over a fragment: its own, carried along the stream where the
     fragment before is at hand, else the one that the actor stored; or always the stored one."""
-    entropy_bonus_coef: float = 0.0
+    entropy_bonus_coef: float = live(0.0)
     """Weight of the entropy bonus, >= 0. Seeds: 0.0."""
-    entropy_schedule: list[list[float]] = field(default_factory=list)
+    entropy_schedule: list[list[float]] = live([])
     """Points [share of the run, factor on the entropy bonus], as `learning_rate_schedule`."""
-    target_kl: float | None = None
+    target_kl: float | None = live(None)
     """Epochs end for the iteration once the mean KL(behaviour ‖ current) of an optimizer step exceeds 1.5 times this,
     > 0, before that step is taken; None never. Not during `vf_warmup`, in which the policy stands still."""
     burn_in: int = 0
     """Steps at the start of each fragment that only warm a recurrent state up under the current weights and are not
     trained on, >= 0; fewer where an episode starts among them, which needs none. `context_length` counts from there on.
     A policy without memory spends none."""
-    log_ratio_range: float = 50.0
+    log_ratio_range: float = live(50.0)
     """The log importance ratio is clamped to ± this, > 0. Seeds: 50."""
     normalize_advantage_full_batch: bool = True
     """Normalise advantages over the whole iteration, all ranks; otherwise not at all. Seeds: True."""
@@ -137,14 +138,14 @@ class TrainConfig:
     """Unpacked observations and recurrent states that a rank keeps, bytes, >= 0, shared by the iteration in training
     and the one fetched ahead. Of an iteration that does not fit, minibatches are drawn from within pools of fragments
     that do, which are unpacked again for each epoch."""
-    save_interval: int = 10
+    save_interval: int = live(10)
     """Keep a checkpoint every so many iterations; 0 keeps only `latest` and the last. Seeds: 10."""
-    keep_interval: int = 0
+    keep_interval: int = live(0)
     """Of the kept checkpoints, multiples of this stay for ever; 0 keeps only the newest. Seeds: 40."""
-    keep_best: bool = True
+    keep_best: bool = live(True)
     """Keep the checkpoint with the best mean return besides, as `best`: of those that are written, by the window of
     `episode_statistics_config`, once it has seen 20 episodes."""
-    latest_min_interval_s: float = 0.0
+    latest_min_interval_s: float = live(0.0)
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
     record_video_interval: int = 0

@@ -1,15 +1,18 @@
-"""The journal of a run: its starts, restarts of its roles and changes of its keys, one line each.
+"""The journal of a run: its starts, restarts of its roles, changes of its keys, and requests for those, one line each.
 
 | event | written by | when |
 |---|---|---|
 | `start` | the learner | it begins the run |
 | `resume` | the learner | it goes on from a checkpoint; `keys`: those that have changed since |
 | `restart` | the launcher | the role `name` has died and will start again; `how` it ended |
+| `request` | a command | somebody wants the learner to do something: `minefleet.monitoring.steering` |
+| `set`, `rollback`, `refused` | the learner | it answers a request, and does from there on as it says |
 
 Each line has `time_s` (Unix time) and a place in the training: `iteration`, `env_steps`, `wall_s`. `keys` is a list of
 objects with `key`, `old` and `new`. A line is appended by one write, so that any process of the run may do it.
 """
 
+import errno
 import json
 import logging
 import os
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from minefleet.core.errors import ConfigError
+from minefleet.core.files import sync
 from minefleet.core.readable_text import last_lines
 from minefleet.monitoring.jsonl_tail import AXES, last_row, parse_row
 from minefleet.runs.checkpoint import CheckpointState, newest
@@ -35,13 +39,22 @@ MAX_BYTES = 2**20
 Line = dict[str, Any]
 
 
-def record_start(run: Run, state: CheckpointState) -> None:
-    """Records that the learner starts from this state, which is of the run's newest checkpoint, if there is one."""
+def record_start(run: Run, state: CheckpointState, learner: str = "") -> bool:
+    """Records that the learner starts from this state, which is of the run's newest checkpoint, if there is one.
+
+    Args:
+        run: What it trains.
+        state: Where it goes on.
+        learner: Tells this start of it from others.
+
+    Returns:
+        Whether that could be written.
+    """
     checkpoint = newest(run.checkpoints)
     if checkpoint is None:
-        _append(run.directory, "start", asdict(state))
-    else:
-        _append(run.directory, "resume", asdict(state), keys=_changed_keys(run.directory, checkpoint))
+        return _try_append(run.directory, "start", asdict(state), learner=learner)
+    keys = _changed_keys(run.directory, checkpoint)
+    return _try_append(run.directory, "resume", asdict(state), learner=learner, keys=keys)
 
 
 def record_restart(directory: Path, name: str, how: str) -> None:
@@ -49,7 +62,7 @@ def record_restart(directory: Path, name: str, how: str) -> None:
     place: Line = {}
     with suppress(OSError):
         place = last_row(directory / METRICS_FILE)
-    _append(directory, "restart", place, name=name, how=how)
+    _try_append(directory, "restart", place, name=name, how=how)
 
 
 def read_journal(directory: Path) -> list[Line]:
@@ -58,6 +71,12 @@ def read_journal(directory: Path) -> list[Line]:
     if not path.is_file():
         return []
     return [row for line in last_lines(path, MAX_BYTES).splitlines() if (row := parse_row(line))]
+
+
+def read_whole_journal(directory: Path) -> list[Line]:
+    """As `read_journal`, however long it is."""
+    path = directory / JOURNAL_FILE
+    return [row for line in path.read_bytes().splitlines() if (row := parse_row(line))] if path.is_file() else []
 
 
 def _changed_keys(directory: Path, checkpoint: Path) -> list[Line]:
@@ -78,16 +97,32 @@ def differing_keys(one: Run, other: Run) -> list[Line]:
     return [{"key": key, "old": old.get(key), "new": new.get(key)} for key in keys if not key.startswith("services.")]
 
 
-def _append(directory: Path, event: str, place: Mapping[str, Any], **more: Any) -> None:
-    """Appends a line, and ends one that a full disk has torn. What cannot be written is left out: training goes on."""
+def append(directory: Path, event: str, place: Mapping[str, Any], *, durable: bool = True, **more: Any) -> None:
+    """Appends a line, and ends one that a full disk has torn. A durable one survives power loss when this returns.
+
+    Raises:
+        OSError: If it cannot be written whole.
+    """
     line = {"time_s": time.time(), "event": event, **{axis: place.get(axis, 0) for axis in AXES}, **more}
+    descriptor = os.open(directory / JOURNAL_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        descriptor = os.open(directory / JOURNAL_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            size = os.fstat(descriptor).st_size
-            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, b"\n" * is_torn + json.dumps(line, default=str).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        size = os.fstat(descriptor).st_size
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        text = b"\n" * is_torn + json.dumps(line, default=str).encode() + b"\n"
+        if os.write(descriptor, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if durable:
+            os.fsync(descriptor)
+            sync(directory)
+    finally:
+        os.close(descriptor)
+
+
+def _try_append(directory: Path, event: str, place: Mapping[str, Any], **more: Any) -> bool:
+    """Appends a line, or leaves it out where it cannot be written: training goes on."""
+    try:
+        append(directory, event, place, durable=False, **more)
     except OSError as error:
         logger.info("%s of %s is not in its journal: %s", event, directory, error)
+        return False
+    return True

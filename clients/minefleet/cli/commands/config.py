@@ -74,7 +74,9 @@ def explanation(found: list[KeyDoc], settings: Settings | None) -> Iterator[str]
     data = None if settings is None else to_dict(settings.of())
     for key in found:
         kind, text = (f": {key.type}", key.meaning) if len(found) == 1 else ("", textwrap.shorten(key.meaning, WIDTH))
-        yield f"{key.path}{kind} = {key.default}{'' if data is None else f'  # here {_yaml(_at(data, key.path))}'}"
+        notes = [] if data is None else [f"here {_yaml(_at(data, key.path))}"]
+        notes += ["live: `minefleet set` changes it while a run goes"] * (key.is_live and len(found) == 1)
+        yield f"{key.path}{kind} = {key.default}{'  # ' if notes else ''}{'; '.join(notes)}"
         yield from textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 

@@ -1,0 +1,18 @@
+"""Marks the keys that may change while a run goes: `minefleet set`."""
+
+from dataclasses import field
+from typing import TypeVar
+
+LIVE = "live"
+"""In the metadata of a field."""
+
+Value = TypeVar("Value")
+
+
+def live(default: Value) -> Value:
+    """The default of a key that may change while a run goes, in the place where a field has its own."""
+    if isinstance(default, list | dict):
+        made: Value = field(default_factory=default.copy, metadata={LIVE: True})
+        return made
+    alone: Value = field(default=default, metadata={LIVE: True})
+    return alone

@@ -1,0 +1,94 @@
+"""Changes of live keys: settings, which are values by dotted key, on top of a run's configuration."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+
+from minefleet.config.fleet import FleetConfig
+from minefleet.config.keys import all_keys, fields_of, unknown_key
+from minefleet.config.live import LIVE
+from minefleet.config.load import from_data
+from minefleet.config.overrides import put
+from minefleet.config.shards import spread
+from minefleet.config.yaml_text import Data
+from minefleet.core.errors import ConfigError
+
+SOURCE = "settings"
+"""Names them in messages."""
+RHO = "train_config.kl_divergence_coef_rho"
+READERS = {
+    "policy": "all checkpoints and versions of a run are of one architecture: begin a new run",
+    "train_config.discount": "values and returns that are recorded already are of the old one",
+    "train_config": "the learner is built by it",
+    "logger_config": "the learner opens its loggers by it",
+    "rollout_config.replay_buffer_config": "replay lays out its store by it",
+    "rollout_config": "actors are built by it",
+    "env": "actors make their environments by it",
+}
+"""Why keys are not live, by the beginnings of their names; the first that fits counts."""
+
+
+@cache
+def live_keys() -> frozenset[str]:
+    """The keys that may change while a run goes."""
+    return frozenset(_marked(FleetConfig, ""))
+
+
+def with_settings(config: FleetConfig, settings: Mapping[str, Any]) -> FleetConfig:
+    """A run's configuration, as in its `run.yaml`, with the values that live keys have meanwhile.
+
+    Raises:
+        ConfigError: If a key is not live, or a value does not go with the rest; names it, and what to do.
+    """
+    if not settings:
+        return config
+    for key in settings.keys() - live_keys():
+        raise _not_live(key)
+    if settings.get(RHO) and not config.train_config.kl_divergence_coef_rho:
+        raise ConfigError(
+            f"{RHO} must stay 0, got {settings[RHO]}: this run keeps no reference, which a start makes; {_restart(RHO)}"
+        )
+    data = cast(Data, OmegaConf.to_container(OmegaConf.structured(config)))
+    for key, value in settings.items():
+        put(data, key, value)
+    return spread(from_data(data, SOURCE))
+
+
+def settings_of(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested plain data as settings: a live key keeps its value whole, a mapping included."""
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        key = f"{prefix}{name}"
+        flat |= settings_of(value, f"{key}.") if isinstance(value, Mapping) and key not in live_keys() else {key: value}
+    return flat
+
+
+def value_of(config: FleetConfig, key: str) -> Any:
+    """The value that a configuration has for a dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _marked(cls: type, prefix: str) -> Iterator[str]:
+    types = fields_of(cls)
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(types[field.name]):
+            yield from _marked(types[field.name], f"{prefix}{field.name}.")
+        elif LIVE in field.metadata:
+            yield f"{prefix}{field.name}"
+
+
+def _not_live(key: str) -> ConfigError:
+    if key not in all_keys():
+        return unknown_key(key, SOURCE)
+    why = next((reason for start, reason in READERS.items() if f"{key}.".startswith(f"{start}.")), "roles start by it")
+    return ConfigError(f"{key} cannot change while a run goes: {why}{'' if 'new run' in why else f'; {_restart(key)}'}")
+
+
+def _restart(key: str) -> str:
+    return f"stop the run and go on by `minefleet train --resume RUN {key}=VALUE`"

@@ -1,0 +1,88 @@
+"""Requests to the learner of a run, its answers, and the settings that follow from them: lines of the journal.
+
+    command ── request ─▶ journal ─▶ learner ── set, rollback or refused ─▶ journal ─▶ settings of an iteration
+
+A request has an `id`, which its answer repeats, and what is asked for: `set`, values by dotted key, or `rollback`. The
+answer is the moment from which it holds, and nothing changes before it is on disk:
+
+- `set`: `keys` have other values from `iteration` on, counted as in `metrics.jsonl`.
+- `rollback`: what was set for iterations after `iteration` is forgotten, if it was set before.
+- `refused`: nothing changes; `reason`.
+
+A learner writes a name of its own, `learner`, into its start and into its answers. One that was frozen while another
+took over may still answer: such a line counts for nothing, since a newer start stands before it.
+"""
+
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from minefleet.monitoring.journal import Line, append
+from minefleet.monitoring.jsonl_tail import last_row
+from minefleet.runs.run import METRICS_FILE
+
+REQUEST, SET, ROLLBACK, REFUSED = "request", "set", "rollback", "refused"
+ANSWERS = (SET, ROLLBACK, REFUSED)
+STARTS = ("start", "resume")
+
+
+def ask(directory: Path, why: str = "", **asked: Any) -> str:
+    """Appends a request to a run's journal, durably; returns its id.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    request = uuid.uuid4().hex
+    append(directory, REQUEST, last_row(directory / METRICS_FILE), id=request, why=why, **asked)
+    return request
+
+
+def answers_in(lines: Iterable[Line]) -> dict[str, Line]:
+    """The answer to each request by its id, in order: the first one by the learner that had started last by then."""
+    learner, answers = "", dict[str, Line]()
+    for line in lines:
+        event, request = line.get("event"), line.get("id")
+        if event in STARTS:
+            learner = line.get("learner", "")
+        elif event in ANSWERS and isinstance(request, str) and line.get("learner", "") == learner:
+            answers.setdefault(request, line)
+    return answers
+
+
+def unanswered(lines: Iterable[Line]) -> list[Line]:
+    """The requests that have no answer, in order, each once."""
+    lines = list(lines)
+    requests = dict[str, Line]()
+    for line in lines:
+        if line.get("event") == REQUEST and isinstance(request := line.get("id"), str):
+            requests.setdefault(request, line)
+    answers = answers_in(lines)
+    return [line for request, line in requests.items() if request not in answers]
+
+
+def set_lines(lines: Iterable[Line]) -> list[Line]:
+    """The `set` lines that no rollback has undone, in order."""
+    held = list[Line]()
+    for line in answers_in(lines).values():
+        iteration = line.get("iteration")
+        if not isinstance(iteration, int):
+            continue
+        if line["event"] == ROLLBACK:
+            held = [one for one in held if one["iteration"] <= iteration]
+        elif line["event"] == SET:
+            held.append(line)
+    return held
+
+
+def settings_at(lines: Iterable[Line], iteration: float) -> dict[str, Any]:
+    """The values, by key, that iteration 1, 2, ... is trained by where they differ from `run.yaml`."""
+    held = [line for line in set_lines(lines) if line["iteration"] <= iteration]
+    return {key: value for line in held for key, value in _changes(line)}
+
+
+def _changes(line: Line) -> Iterable[tuple[str, Any]]:
+    keys = line.get("keys")
+    for change in keys if isinstance(keys, list) else ():
+        if isinstance(change, dict) and isinstance(key := change.get("key"), str) and "new" in change:
+            yield key, change["new"]
