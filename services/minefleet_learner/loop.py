@@ -26,8 +26,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from minefleet.launch.torchrun_variables import launch_age_s
-from minefleet.monitoring.journal import record_start
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
@@ -35,11 +33,12 @@ from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
-from minefleet_learner.data.batch import Batch
-from minefleet_learner.data.prefetcher import LeaseInfo
 from minefleet_learner.diagnostics.parity import Parity, ParityProbe
 from minefleet_learner.distributed.ranks import Ranks
+from minefleet_learner.iteration import IterationInput
+from minefleet_learner.live_config import LiveConfig
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
+from minefleet_learner.metrics.stop_rule import Deadline
 from minefleet_learner.publish import RESULT_FILE, IterationResult, LearnerServices, Publisher
 from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
 from minefleet_learner.targets.update_report import UpdateReport
@@ -70,20 +69,6 @@ class LearnerParts:
     """Whether iterations are finished beside the training; otherwise on the caller's thread."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IterationInput:
-    """The input of one iteration."""
-
-    lease: LeaseInfo
-    batch: Batch | None
-    """The fragments of the lease; None where this rank has none of them."""
-    rates: Rates
-    parity: Parity
-    """Of what was leased, under the weights that acted it."""
-    blocked_s: float
-    """Seconds that the loop stood still until the weights might be changed."""
-
-
 class Learner:
     """One learner on one run: `start`; `take`, train and `finish_iteration` until `is_over`; `finish`."""
 
@@ -103,11 +88,12 @@ class Learner:
         self._copying: Future[Weights] = Future()
         self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None
         self._started: CheckpointState | None = None
-        self._alarm: threading.Timer | None = None
         self._iteration = self._version = 0
         """Of the policy here, which may be ahead of what is published."""
         self._is_published = True
         """Whether the policy here is, or will be, that version."""
+        self._live = LiveConfig(parts.services.run)
+        self._deadline = Deadline(parts.services.prefetcher.end)
 
     @property
     def updater(self) -> Updater:
@@ -117,8 +103,8 @@ class Learner:
     @property
     def is_over(self) -> bool:
         """Whether a stop condition is met. Raises what finishing an iteration raised."""
-        is_last = self._iteration >= self._parts.services.run.config.train_config.num_iterations
-        return is_last or bool(self._known().stopped_by)
+        config = self._live.at(self._iteration + 1).config
+        return self._iteration >= config.train_config.num_iterations or bool(self._known().stopped_by)
 
     def start(self) -> None:
         """Takes up the run: checkpoint, epoch, first version.
@@ -128,8 +114,8 @@ class Learner:
         run, updater, services = self._parts.services.run, self._parts.updater, self._parts.services
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
         state = restore(run, updater)
-        record_start(run, state)
-        self._publisher.take_up(state)
+        self._live.start(state)
+        self._publisher.take_up(state, self._live.at(state.iteration + 1))
         if newest(run.checkpoints) is None:
             services.writer.write(take_snapshot(updater, state, self._publisher.run_text))
         begin(self._parts.ranks, updater)
@@ -139,8 +125,7 @@ class Learner:
         self._started = self._publisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
         services.status.set_state(status_service_pb2.STATE_RUNNING)
-        if run.config.stop.minutes:
-            self._set_alarm(60 * run.config.stop.minutes - launch_age_s())
+        self._deadline.set(self._live.at(self._iteration + 1).config.stop.minutes)
 
     def take(self) -> IterationInput:
         """Waits for a lease; when this returns, the weights may be changed.
@@ -148,6 +133,9 @@ class Learner:
         Raises:
             StoppedError: If asked to stop while waiting.
         """
+        settings = self._live.enter(self._known(), self._iteration + 1)
+        if settings is not None:
+            self._configure()
         self._time.waits()
         lease, batch = self._parts.services.prefetcher.take(self._version)
         self._time.trains()
@@ -156,10 +144,21 @@ class Learner:
             self._wait_for_copy()
         parity = Parity() if batch is None else self._parts.probe.compare(batch)
         taken = IterationInput(
-            lease=lease, batch=batch, rates=self._rates(), parity=parity, blocked_s=self._wait_for_copy()
+            lease=lease,
+            batch=batch,
+            rates=self._rates(),
+            parity=parity,
+            blocked_s=self._wait_for_copy(),
+            config=self._live.current.config,
         )
-        have_update(self._parts.ranks, iteration=self._iteration, version=self._version, rates=taken.rates)
+        have_update(self._parts.ranks, taken.rates, settings, iteration=self._iteration, version=self._version)
         return taken
+
+    def _configure(self) -> None:
+        config = self._live.current.config
+        self.updater.configure(config.train_config)
+        self._parts.services.writer.configure(config.train_config)
+        self._deadline.set(config.stop.minutes)
 
     def finish_iteration(self, taken: IterationInput, report: UpdateReport, *, new_version: bool = True) -> None:
         """Finishes an iteration: copies the weights and leaves the rest to the backlog.
@@ -182,6 +181,7 @@ class Learner:
             parity=taken.parity,
             rates=taken.rates,
             publish_blocked_s=taken.blocked_s + time.monotonic() - began,
+            changed_keys=self._live.changed_at(self._iteration),
             learner_wait_ratio=self._watch.lap(),
         )
         trained = IterationResult(
@@ -191,6 +191,7 @@ class Learner:
             weights=self._copying,
             train_state=copy_train_state(self.updater, self._moments) if writer.claim(self._iteration) else None,
             stats=stats,
+            following=self._live.at(self._iteration + 1),
         )
         self._backlog.put(trained)
 
@@ -222,8 +223,7 @@ class Learner:
 
     def _end_threads(self) -> None:
         services = self._parts.services
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._deadline.cancel()
         self._parts.stopping.set()
         services.parameters.close()
         self._backlog.close()
@@ -233,12 +233,6 @@ class Learner:
         services.writer.close()
         services.replay.close()
         self._parts.ranks.close()
-
-    def _set_alarm(self, after_s: float) -> None:
-        """Ends the wait for fragments when the time of the run is over: none may ever come."""
-        self._alarm = threading.Timer(after_s, self._parts.services.prefetcher.end)
-        self._alarm.daemon = True
-        self._alarm.start()
 
     def _flush(self) -> bool:
         """Waits for the backlog; returns whether all that was trained is finished."""
@@ -255,9 +249,8 @@ class Learner:
         return self._backlog.newest() or self._started
 
     def _rates(self) -> Rates:
-        config = self._parts.services.run.config
-        share = progress(config, self._iteration, self._known().env_steps)
-        return rates(config.train_config, self._iteration, share)
+        config = self._live.current.config
+        return rates(config.train_config, self._iteration, progress(config, self._iteration, self._known().env_steps))
 
     def _begin_copy(self) -> Future[Weights]:
         tensors = self._parts.updater.policy.state_dict(keep_vars=True)

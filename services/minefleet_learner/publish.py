@@ -27,6 +27,7 @@ from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
+from minefleet_learner.iteration import IterationConfig
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 from minefleet_learner.metrics.loggers import MetricsLogger, finite
 from minefleet_learner.metrics.loop_timer import LoopTimer
@@ -66,6 +67,8 @@ class IterationResult:
     train_state: TrainState | None
     """Directory of a checkpoint that is due."""
     stats: IterationStats
+    following: IterationConfig
+    """Of the iteration after it, which begins with its weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +94,7 @@ class Publisher:
         self._restarted_s = launch_age_s()
         self._shares = StepShares(services.run.config)
         self._state = CheckpointState(run_id="")
+        self._config = services.run.config
         self._episodes = EpisodeStatistics()
         self._position = NO_POSITION
         self._loggers = MetricsLogger(services.run)
@@ -98,9 +102,9 @@ class Publisher:
         """Text of the `run.yaml` that is trained by; the file may be rewritten meanwhile, for the next start."""
         self._earlier_s = 0.0
 
-    def take_up(self, state: CheckpointState) -> None:
-        """Goes on from a checkpoint."""
-        self._state = state
+    def take_up(self, state: CheckpointState, following: IterationConfig) -> None:
+        """Goes on from a checkpoint, with the configuration of the iteration after it."""
+        self._state, self._config = state, following.config
         self.run_text = (self._services.run.directory / RUN_FILE).read_text()
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
@@ -120,6 +124,7 @@ class Publisher:
 
     def finish(self, trained: IterationResult) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
+        self._config = trained.following.config
         if trained.is_published:
             self._publish(trained.weights.result(), trained.iteration, trained.version)
             self._services.loop_time.published()
@@ -202,9 +207,7 @@ class Publisher:
         """Finds out whether the run is over; then nobody waits for fragments any more."""
         if not self._state.stopped_by:
             launch_s = self._restarted_s + self._speed.launch_s
-            reason = stop_reason(
-                self._services.run.config, self._state, self._episodes, launch_s, self._shares.starved_for
-            )
+            reason = stop_reason(self._config, self._state, self._episodes, launch_s, self._shares.starved_for)
             self._state = replace(self._state, stopped_by=reason)
         if self._state.stopped_by:
             self._services.prefetcher.end()
@@ -219,8 +222,8 @@ class Publisher:
 
     def _rank(self) -> None:
         """Finds out whether the checkpoint that is about to be written is the best so far."""
-        config = self._services.run.config.train_config
-        self._state = with_best(self._state, self._episodes) if config.keep_best else self._state
+        if self._config.train_config.keep_best:
+            self._state = with_best(self._state, self._episodes)
 
     def _log(self, stats: IterationStats) -> None:
         row = make_row(

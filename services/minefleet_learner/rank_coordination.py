@@ -7,8 +7,9 @@
 Each message carries all that only rank 0 knows; the others call replay alone, for the bytes of their own fragments.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from google.protobuf import json_format
 
@@ -94,9 +95,12 @@ def compare(ranks: Ranks, updater: Updater) -> None:
         )
 
 
-def have_update(ranks: Ranks, *, iteration: int, version: int, rates: Rates) -> None:
-    """Sends the other ranks the next part, to train on."""
-    ranks.broadcast(lambda _: {"kind": UPDATE, "iteration": iteration, "version": version, "rates": asdict(rates)})
+def have_update(
+    ranks: Ranks, rates: Rates, settings: Mapping[str, Any] | None, *, iteration: int, version: int
+) -> None:
+    """Sends the other ranks the next part, to train on, and the settings where those have changed."""
+    update = {"iteration": iteration, "version": version, "rates": asdict(rates), "settings": settings}
+    ranks.broadcast(lambda _: {"kind": UPDATE, **update})
 
 
 def whole_lease(ranks: Ranks, mine: LeaseInfo) -> LeaseInfo:

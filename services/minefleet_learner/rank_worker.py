@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
+from minefleet.config.live_settings import with_settings
 from minefleet.rpc.replay_types import Order, Packed, Position
 from minefleet.runs.run import Run
 from minefleet.v1.replay_service_pb2 import LeasedChunk
@@ -96,6 +97,8 @@ class RankWorker:
             elif message["kind"] == PART:
                 self.parts.hand(message)
             elif message["kind"] == UPDATE:
+                if message["settings"] is not None:
+                    self.updater.configure(with_settings(self.run.config, message["settings"]).train_config)
                 self._update(message["iteration"], message["version"], Rates(**message["rates"]))
         self.ranks.exit_barrier()
 

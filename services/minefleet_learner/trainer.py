@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from minefleet.launch.rollout_handle import RolloutManager
     from minefleet.policies import Policy
     from minefleet_learner.data.batch import Batch
-    from minefleet_learner.loop import IterationInput, Learner
+    from minefleet_learner.iteration import IterationInput
+    from minefleet_learner.loop import Learner
     from minefleet_learner.training.auxiliary import AuxiliaryLoss
     from minefleet_runtime.role_context import RoleContext
 
@@ -84,10 +85,9 @@ class BaseTrainer(ABC):
         self.rollout_manager = rollout_manager
         self.policy_generator = policy_generator
         self.env_generator = env_generator
-        self.config = TrainConfig(**train_config)
+        self._configure(TrainConfig(**train_config))
         self.run = replace(rollout_manager.run, config=replace(rollout_manager.run.config, train_config=self.config))
-        self.gae_lambda = self.config.gae_lambda
-        self.gae_actor = GaeActor(discount=self.config.discount, gae_lambda=self.gae_lambda)
+        self._configured = self.run.config
         self.auxiliary_losses: dict[str, AuxiliaryLoss] = {}
         """By name: added to the loss of every optimizer step, and reported as `auxiliary/NAME`."""
         self.report: UpdateReport | None = None
@@ -121,7 +121,14 @@ class BaseTrainer(ABC):
         if self._act is not None:
             self._act()
         self._taken, self.report = self._learner.take(), None
+        if self._taken.config is not self._configured:
+            self._configured = self._taken.config
+            self._configure(self._configured.train_config)
         return self._taken
+
+    def _configure(self, config: TrainConfig) -> None:
+        self.config, self.gae_lambda = config, config.gae_lambda
+        self.gae_actor = GaeActor(discount=config.discount, gae_lambda=config.gae_lambda)
 
     def fetch_fragments_and_estimate_advantages(self, num_fragments: int) -> dict[str, Any]:
         """Leases fragments and estimates what a trainer with an update of its own needs.

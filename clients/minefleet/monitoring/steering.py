@@ -77,8 +77,17 @@ def set_lines(lines: Iterable[Line]) -> list[Line]:
 
 def settings_at(lines: Iterable[Line], iteration: float) -> dict[str, Any]:
     """The values, by key, that iteration 1, 2, ... is trained by where they differ from `run.yaml`."""
-    held = [line for line in set_lines(lines) if line["iteration"] <= iteration]
-    return {key: value for line in held for key, value in _changes(line)}
+    return settings_of_iteration(set_lines(lines), iteration)
+
+
+def settings_of_iteration(held: Iterable[Line], iteration: float) -> dict[str, Any]:
+    """As `settings_at`, of the `set_lines`."""
+    return {key: value for line in held if line["iteration"] <= iteration for key, value in _changes(line)}
+
+
+def newest_learner(lines: Iterable[Line]) -> str | None:
+    """The name of the learner that has started last; None before the first."""
+    return next((line.get("learner") for line in reversed([*lines]) if line.get("event") in STARTS), None)
 
 
 def _changes(line: Line) -> Iterable[tuple[str, Any]]:

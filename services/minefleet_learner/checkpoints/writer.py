@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from minefleet.config import TrainConfig
 from minefleet.runs.checkpoint import Checkpoint, write
 from minefleet.runs.retention import prune
 
@@ -43,6 +44,11 @@ class CheckpointWriter:
         self._lock = threading.Lock()
         self._claims = 0
         self._claimed = -math.inf  # When the last one was.
+
+    def configure(self, config: TrainConfig) -> None:
+        """Writes and keeps as another configuration says from now on."""
+        self._save_interval, self._keep_interval = config.save_interval, config.keep_interval
+        self._latest_min_interval_s = config.latest_min_interval_s
 
     def claim(self, iteration: int) -> bool:
         """Whether this iteration shall be written; then it must be submitted."""

@@ -4,7 +4,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from minefleet.runs.checkpoint import CheckpointState
@@ -82,6 +82,8 @@ class IterationStats:
     """Share of the iteration that the loop waited for fragments."""
     publish_blocked_s: float
     """Seconds that the loop stood still so that weights could be published."""
+    changed_keys: Mapping[str, Any] = field(default_factory=dict)
+    """The live keys that it is the first to have other values of, with these."""
 
 
 def make_row(
@@ -120,6 +122,7 @@ def make_row(
         "parity_logp": stats.parity.logp,
         "parity_value": stats.parity.value,
         "parity_unprobed": stats.parity.unprobed,
+        **({"changed_keys": stats.changed_keys} if stats.changed_keys else {}),
     }
 
 

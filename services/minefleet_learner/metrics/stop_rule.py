@@ -1,13 +1,36 @@
 """Stop conditions of a run, and its best iteration so far."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from minefleet.config import FleetConfig
+from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet_learner.metrics.episode_statistics import EpisodeStatistics
 
 MIN_EPISODES = 20
 """Episodes without which no mean return is judged."""
+
+
+class Deadline:
+    """Ends the wait for fragments when the time of a launch is over: none may ever come."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self._timer = threading.Timer(0, end)
+
+    def set(self, minutes: float) -> None:
+        """Calls `end` when the launch is so old; never, for 0."""
+        self.cancel()
+        if minutes:
+            self._timer = threading.Timer(60 * minutes - launch_age_s(), self._end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def cancel(self) -> None:
+        """Calls it no more."""
+        self._timer.cancel()
 
 
 def stop_reason(

@@ -25,8 +25,7 @@ class Objective:
     def __init__(self, policy: Policy, config: TrainConfig, reference: Policy | None) -> None:
         self.reference = reference
         self._policy = policy
-        self._config = config
-        self._weight_cap = weight_cap(config)
+        self.config = config
 
     def loss(self, prepared: Prepared, rates: Rates, chosen: Tensor, count: float) -> PPOLoss:
         """The loss of the pieces `chosen` [p]; means are sums over `count` steps."""
@@ -53,13 +52,13 @@ class Objective:
         """While the value head warms up, only its error is trained on."""
         return PPOCoefs(
             clip=rates.clip,
-            policy=0.0 if rates.warming_up else self._config.ppo_policy_coef,
-            value=self._config.ppo_vf_coef,
+            policy=0.0 if rates.warming_up else self.config.ppo_policy_coef,
+            value=self.config.ppo_vf_coef,
             entropy=0.0 if rates.warming_up else rates.entropy,
             rho=0.0 if rates.warming_up else rates.rho,
-            weight_cap=self._weight_cap,
-            clips_value=self._config.clip_vloss,
-            log_ratio_range=self._config.log_ratio_range,
+            weight_cap=weight_cap(self.config),
+            clips_value=self.config.clip_vloss,
+            log_ratio_range=self.config.log_ratio_range,
         )
 
     def _kl_reference(self, params: Tree, prepared: Prepared, chosen: Tensor, steps: Tensor) -> Tensor | None:
@@ -73,7 +72,7 @@ class Objective:
     def _evaluate(self, policy: Policy, prepared: Prepared, chosen: Tensor, steps: Tensor, start: Tree) -> PolicyOutput:
         on_cpu = chosen.cpu()
         state = tree_map(lambda leaf: leaf[on_cpu].to(chosen.device), start)
-        dtype = compute_dtype(self._config)
+        dtype = compute_dtype(self.config)
         return evaluate_pieces(policy, prepared.batch, prepared.pieces.row[chosen], steps, state, dtype)
 
 

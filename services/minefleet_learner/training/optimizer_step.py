@@ -43,7 +43,7 @@ class Stepper:
         self.optimizer = optimizer
         self.scaler = build_scaler(policy, config)
         self._ranks = ranks
-        self._config = config
+        self.config = config
         self._parameters = list(policy.parameters())
         self._bad_steps = 0
 
@@ -89,7 +89,7 @@ class Stepper:
         if kl_limit < math.inf and float(sums[APPROX_KL]) > kl_limit:
             return False
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
         if torch.isfinite(norm) and torch.isfinite(total):
             self.optimizer.step()
             self.scaler.update()
@@ -129,7 +129,7 @@ class Stepper:
         text = ", ".join(f"{stream}/{sequence}" for stream, sequence in names)
         logger.warning("left out a step that is not finite; its fragments are %s", text)
         dump()
-        if self._bad_steps >= self._config.max_bad_steps:
+        if self._bad_steps >= self.config.max_bad_steps:
             raise NonFiniteError(
                 f"{self._bad_steps} optimizer steps in a row were not finite; the last fragments: {text}; "
                 f"the first ones are kept in the run's {BAD_STEPS}"

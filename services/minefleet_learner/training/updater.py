@@ -86,6 +86,10 @@ class Updater:
         self._preparer = Preparer(self._runner, reference, self.carrier, config)
         self._stepper = Stepper(policy, optimizer, config, ranks)
 
+    def configure(self, config: TrainConfig) -> None:
+        """Trains by another configuration from now on, of which only live keys differ."""
+        self._config = self._objective.config = self._stepper.config = config
+
     def update(self, batch: Batch | None, rates: Rates) -> UpdateReport:
         """Trains on a batch, of which this rank has a part, or nothing. Every rank calls it, with the same rates.
 
