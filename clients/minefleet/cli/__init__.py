@@ -24,6 +24,7 @@ COMMANDS = {
     "prepare": "try a configuration and make its run, for roles that are started one by one",
     "serve": "run one role of a run in the foreground",
     "host": "run environments on this machine for an actor elsewhere",
+    "set": "change keys of a run while it goes",
     "status": "show how all roles of a run fare",
     "monitor": "start a Prometheus that scrapes the roles of a run, and a Grafana that shows them",
     "watch": "serve a page that shows runs, their environments and pictures while they train",
@@ -37,7 +38,7 @@ COMMANDS = {
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",
     "demo": "train Crafter for about three minutes and show what was learned",
 }
-MODULES = {"eval": "evaluate"}
+MODULES = {"eval": "evaluate", "set": "set_keys"}
 """Commands whose module and function have another name."""
 
 

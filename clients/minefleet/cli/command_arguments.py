@@ -1,42 +1,15 @@
 """The arguments of every command, on one page that imports nothing heavy: help and mistakes answer at once."""
 
-import textwrap
 from pathlib import Path
 
 from minefleet.cli.argument_types import pair, positive, seed
 from minefleet.cli.command_parser import CommandParser
+from minefleet.cli.epilogs import describe_common_keys, describe_configs, describe_live_keys
 from minefleet.core.role_index import HELP, read_index
-from minefleet.presets import presets
 
 NEWEST = ""
 """`--resume` without a directory."""
 TRAINED_ROLES = ("parameters", "replay", "learner", "actor")
-EPILOG = """\
-CONFIG is one of:
-  CartPole-v1         the id of any Gymnasium environment, also ALE/Pong-v5 and module:Id-v0;
-                      settings are those of the preset that trains it, where there is one
-  my.yaml, my.py      a file
-  a preset            {presets}
-  nothing             where env.id=... or env.generator=... is among the overrides
-
-Keys are written as in seed=3 stop.env_steps=1e6 train_config.learning_rate=1e-4.
-`minefleet config explain` lists all of them, `minefleet config explain KEY` says what one means."""
-COMMON_KEYS = {
-    "run": "seed stop.env_steps stop.minutes stop.episode_return eval_interval",
-    "environment": "env.id env.kwargs env.wrappers.frame_stack",
-    "actors": "rollout_config.num_rollout_workers rollout_config.worker_config.num_envs",
-    "batches": (
-        "rollout_config.fragment_length train_config.batch_size_per_gpu train_config.batches_per_iteration "
-        "train_config.epochs_per_iteration"
-    ),
-    "PPO": (
-        "train_config.learning_rate train_config.discount train_config.gae_lambda train_config.ppo_clip "
-        "train_config.ppo_vf_coef train_config.entropy_bonus_coef"
-    ),
-    "policy": "policy.hidden_size policy.gru_size",
-}
-"""Keys that people turn most, by what they are of."""
-KEY_WIDTH, MEANING_WIDTH = 42, 60
 
 
 def train(parser: CommandParser) -> None:
@@ -50,6 +23,8 @@ def train(parser: CommandParser) -> None:
         metavar="DIR",
         help="go on with the run in DIR, by default the newest, with its configuration and the overrides",
     )
+    repeat = "change the keys at the iterations at which `minefleet set` changed them in another run"
+    parser.add_argument("--repeat", type=Path, metavar="RUN_DIR", help=repeat)
     parser.add_argument("--serial", action="store_true", help="all roles in one process, in order, for the debugger")
     parser.add_argument("--json", action="store_true", help="end with one JSON object in a terminal, too")
 
@@ -95,6 +70,14 @@ def host(parser: CommandParser) -> None:
     parser.add_argument("--actor", required=True, metavar="HOST:PORT", help="the actor to play for")
     where = "where /metrics, /healthz and /readyz are (default: a free port of 127.0.0.1)"
     parser.add_argument("--metrics-address", default="127.0.0.1:0", metavar="HOST:PORT", help=where)
+
+
+def set_keys(parser: CommandParser) -> None:
+    """Of `minefleet set`."""
+    parser.make_epilog = describe_live_keys
+    what = "the run (default: the newest); then the keys to change"
+    parser.add_argument("settings", nargs="+", metavar="RUN_DIR key=value", help=what)
+    parser.add_argument("--why", default="", metavar="TEXT", help="a reason, which the run's journal keeps")
 
 
 def status(parser: CommandParser) -> None:
@@ -256,7 +239,7 @@ def _add_run(parser: CommandParser) -> None:
 def _add_settings(parser: CommandParser, *, or_run: bool = False, shows_keys: bool = False) -> None:
     """Adds `CONFIG [key=value ...]`; CONFIG may be a run directory where the command looks for one."""
     run = ", or a run directory" if or_run else ""
-    parser.make_epilog = lambda: _describe_configs() + (_describe_common_keys() if shows_keys else "")
+    parser.make_epilog = lambda: describe_configs() + (describe_common_keys() if shows_keys else "")
     parser.add_argument(
         "settings", nargs="*", metavar="CONFIG key=value", help=f"see below{run}; then any keys to override"
     )
@@ -268,22 +251,3 @@ def _add_settings(parser: CommandParser, *, or_run: bool = False, shows_keys: bo
         metavar="OLD=NEW",
         help="paths below OLD, of weights and results, lie below NEW here; may be given several times",
     )
-
-
-def _describe_configs() -> str:
-    names = textwrap.fill(", ".join(presets()), 100, initial_indent=" " * 22, subsequent_indent=" " * 22).strip()
-    return EPILOG.format(presets=names)
-
-
-def _describe_common_keys() -> str:
-    """The keys that people turn most, one a line, with their defaults and the beginnings of their meanings."""
-    from minefleet.config.key_docs import key_docs
-
-    docs = {key.path: key for key in key_docs()}
-    lines = ["\n\nKeys that people turn most, with the defaults where no preset has others:"]
-    for group, paths in COMMON_KEYS.items():
-        lines.append(f"  {group}")
-        for key in (docs[path] for path in paths.split()):
-            meaning = textwrap.shorten(key.meaning, MEANING_WIDTH, placeholder=" …")
-            lines.append(f"    {f'{key.path}={key.default}':{KEY_WIDTH}}  {meaning}")
-    return "\n".join(lines)

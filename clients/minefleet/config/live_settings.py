@@ -3,17 +3,16 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import FleetConfig
-from minefleet.config.keys import all_keys, fields_of, unknown_key
+from minefleet.config.keys import all_keys, fields_of, kind_of, unknown_key, wanted, whole_numbers
 from minefleet.config.live import LIVE
-from minefleet.config.load import from_data
-from minefleet.config.overrides import put
+from minefleet.config.load import to_object
 from minefleet.config.shards import spread
-from minefleet.config.yaml_text import Data
 from minefleet.core.errors import ConfigError
 
 SOURCE = "settings"
@@ -51,10 +50,14 @@ def with_settings(config: FleetConfig, settings: Mapping[str, Any]) -> FleetConf
         raise ConfigError(
             f"{RHO} must stay 0, got {settings[RHO]}: this run keeps no reference, which a start makes; {_restart(RHO)}"
         )
-    data = cast(Data, OmegaConf.to_container(OmegaConf.structured(config)))
+    tree = OmegaConf.structured(config)
     for key, value in settings.items():
-        put(data, key, value)
-    return spread(from_data(data, SOURCE))
+        try:
+            with read_write(OmegaConf.select(tree, key.rpartition(".")[0])):
+                OmegaConf.update(tree, key, whole_numbers(value, kind_of(key)), merge=False)
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{key} must be {wanted(kind_of(key))}, got {value!r}") from error
+    return spread(to_object(tree))
 
 
 def settings_of(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

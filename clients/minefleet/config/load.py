@@ -110,7 +110,7 @@ def merge(data: Data, source: str, overrides: Sequence[str], *, shows_pixels: bo
     tree: Any = OmegaConf.structured(FleetConfig)
     for place, layer in layers:
         tree = _layered(tree, OmegaConf.create(_whole_lists(layer, tree)), place)
-    return _to_object(tree)
+    return to_object(tree)
 
 
 def layers_of(
@@ -290,7 +290,8 @@ def _wrong_key(tree: Any, layer: Any) -> str:
     return ""
 
 
-def _to_object(tree: Any) -> FleetConfig:
+def to_object(tree: Any) -> FleetConfig:
+    """The configuration in a tree of OmegaConf. Raises `ConfigError` if a value is wrong."""
     try:
         return cast(FleetConfig, OmegaConf.to_object(tree))
     except OmegaConfBaseException as error:

@@ -127,6 +127,13 @@ def ask(card: Mapping[str, Any], credentials: Credentials) -> RoleStatus:
     )
 
 
+def is_answering(card: Mapping[str, Any], credentials: Credentials) -> bool:
+    """Whether the role that left this card is there: as a process of this machine, or by its answer."""
+    if is_of_this_machine(card["address"] or card["metrics_address"]):
+        return Path(f"/proc/{card['pid']}").exists()
+    return ask(card, credentials).state != "unreachable"
+
+
 def is_of_this_machine(address: str) -> bool:
     """Whether the pid on a card with this address is of a process here."""
     return address.rpartition(":")[0] in LOOPBACK_HOSTS

@@ -13,11 +13,16 @@ A learner writes a name of its own, `learner`, into its start and into its answe
 took over may still answer: such a line counts for nothing, since a newer start stands before it.
 """
 
+import math
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from minefleet.config import FleetConfig
+from minefleet.config.live_settings import with_settings
+from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import Line, append
 from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.runs.run import METRICS_FILE
@@ -83,6 +88,19 @@ def settings_at(lines: Iterable[Line], iteration: float) -> dict[str, Any]:
 def settings_of_iteration(held: Iterable[Line], iteration: float) -> dict[str, Any]:
     """As `settings_at`, of the `set_lines`."""
     return {key: value for line in held if line["iteration"] <= iteration for key, value in _changes(line)}
+
+
+def settings_to_come(config: FleetConfig, lines: Iterable[Line]) -> dict[str, Any]:
+    """The values, by key, once all is set that has been asked for; without requests that cannot be granted."""
+    lines = list(lines)
+    settings = settings_at(lines, math.inf)
+    for line in unanswered(lines):
+        with suppress(ConfigError):
+            asked = line.get("set")
+            more = settings | (asked if isinstance(asked, dict) else {})
+            with_settings(config, more)
+            settings = more
+    return settings
 
 
 def newest_learner(lines: Iterable[Line]) -> str | None:

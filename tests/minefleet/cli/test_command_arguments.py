@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minefleet.cli import COMMANDS, make_parser
-from minefleet.cli.command_arguments import COMMON_KEYS
+from minefleet.cli.epilogs import COMMON_KEYS
 from minefleet.config.key_docs import key_docs
 
 HEAVY = ("grpc", "numpy", "omegaconf", "rich", "torch")

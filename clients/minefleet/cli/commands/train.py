@@ -5,12 +5,13 @@ Everything but that goes to stderr.
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,9 @@ from minefleet.cli.output.stall import Stall
 from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, summarise
 from minefleet.cli.settings import fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
+from minefleet.config.live_settings import settings_of, value_of, with_settings
 from minefleet.config.load import Settings, merge, name_of, read_settings
+from minefleet.config.overrides import read_overrides
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
 from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL, ConfigError
@@ -38,6 +41,8 @@ from minefleet.launch.role_process import last_record, lines_since, quoted, role
 from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, supervisor
 from minefleet.launch.run_lock import holding
 from minefleet.launch.torchrun_variables import is_rank
+from minefleet.monitoring.journal import append, read_whole_journal
+from minefleet.monitoring.steering import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
 
@@ -75,7 +80,23 @@ def _begin(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> int
     with nullcontext(named) if named else fresh_directory(required(config, overrides)) as directory:
         settings = read_settings(config, overrides + (IN_ORDER if arguments.serial else []), start)
         check_serial(settings.of(), arguments)
+        if arguments.repeat is not None:
+            train = _repeating(arguments.repeat, settings.of(), train)
         return begin(settings, directory, [config, *overrides], train, start, end, show_checking)
+
+
+def _repeating(source: Path, config: FleetConfig, train: Train) -> Train:
+    """Trains with the keys that `minefleet set` changed in another run, at its iterations."""
+    read_run(source)
+    lines = set_lines(read_whole_journal(source))
+    with_settings(config, settings_of_iteration(lines, math.inf))
+
+    def train_again(run: Run, start: Start) -> Outcome:
+        for line in lines:
+            append(run.directory, SET, line, **{key: line.get(key) for key in ("id", "why", "keys")})
+        return train(run, start)
+
+    return train_again
 
 
 def begin(
@@ -198,6 +219,8 @@ def _resume(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> in
     config, overrides = split(settings, arguments.map_path)
     if asked and config:
         raise ConfigError(f"--resume {asked} goes on with that run's own configuration; leave CONFIG {config} out")
+    if arguments.repeat is not None:
+        raise ConfigError(f"--repeat {arguments.repeat} is for a new run: one that goes on has a journal of its own")
     directory = Path(asked) if asked else arguments.run_dir or newest_run(name_of(config))
 
     def changed(previous: Run) -> FleetConfig:
@@ -210,7 +233,8 @@ def _resume(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> in
         return merged
 
     train = train_serially if arguments.serial else train_fleet
-    return _go_on(directory, changed, [str(directory), *overrides], train, start, end, show_checking)
+    given = settings_of(read_overrides(overrides))
+    return _go_on(directory, changed, [str(directory), *overrides], train, start, end, show_checking, given)
 
 
 def _go_on(
@@ -221,18 +245,29 @@ def _go_on(
     start: Start,
     end: Finish[Finished],
     checking: Checking,
+    given: Collection[str] = (),
 ) -> Finished:
-    """Goes on with the run in a directory, configured by what it was."""
+    """Goes on with the run in a directory, configured by what it was; `given` keys count more than what was set."""
     read_run(directory)
     with holding(directory):
         previous = read_run(directory)
         config = config_of(previous)
-        if reached := _reached(config, previous):
-            bound = BOUNDS[reached].format(bounds(config)[reached])
+        settings = settings_to_come(config, read_whole_journal(directory))
+        anew = {
+            key: value
+            for key in settings
+            if (value := value_of(config, key)) != settings[key]
+            and (key in given or value != value_of(previous.config, key))
+        }
+        live = with_settings(config, settings | anew)
+        if reached := _reached(live, previous):
+            bound = BOUNDS[reached].format(bounds(live)[reached])
             print(f"minefleet: {directory} has trained to its {bound}; give a larger one to go on", file=sys.stderr)
             return end(previous, Outcome(ending=LaunchEnd(stopped_by="learner"), wall_s=0.0, reached=reached))
         with checking(), reproducible(words):
             resumed = prepare_resumed(config, previous, start)
+        if anew:
+            ask(directory, "--resume", set=anew)
         return end(resumed, train(resumed, start))
 
 
