@@ -5,7 +5,7 @@ RUN_DIR/
 ├── whole_config.txt  the configuration as its author wrote it, where a run is started from Python
 ├── rollout.pid       who keeps replay, parameters and actors alive, likewise
 ├── metrics.jsonl     one object per iteration, written by the learner
-├── journal.jsonl     one object per start of the learner and per restart of a role, with the keys that changed
+├── journal.jsonl     starts of the learner, restarts of roles, requests to change keys and their answers
 ├── episodes.csv      one line per episode, evaluations included, written by the learner
 ├── curve.png         drawn by the launcher
 ├── checkpoints/      latest/ and numbered ones
