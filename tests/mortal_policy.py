@@ -14,12 +14,14 @@ from typing import Any
 from minefleet.config import PolicyConfig
 from minefleet.core.schema import Schema
 from minefleet.policies import Policy, build
-from minefleet_learner import live_config, publish
+from minefleet_learner import live_config
+from minefleet_learner.checkpoints.writer import CheckpointWriter
+from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.training.updater import Updater
 
 MOMENTS: dict[str, tuple[Any, str]] = {
-    "between publish and ack": (publish.Prefetcher, "ack"),
-    "between ack and checkpoint": (publish.CheckpointWriter, "submit"),
+    "between publish and ack": (Prefetcher, "ack"),
+    "between ack and checkpoint": (CheckpointWriter, "submit"),
     "before an answer": (live_config, "append"),
     "after an answer": (live_config, "append"),
     "before the iteration of an answer": (Updater, "configure"),

@@ -127,5 +127,6 @@ class LiveConfig:
         later = {line["iteration"] for line in self._held if line["iteration"] > iteration}
         for one in (*later, iteration):
             before = settings_of_iteration(self._held, one)
-            old, new = (with_settings(self._run.config, settings) for settings in (before, before | asked))
-        return [{"key": key, "old": value_of(old, key), "new": value_of(new, key)} for key in asked]
+            config = with_settings(self._run.config, before | asked)
+        old = {key: before.get(key, value_of(self._run.config, key)) for key in asked}
+        return [{"key": key, "old": old[key], "new": value_of(config, key)} for key in asked]

@@ -1,16 +1,15 @@
 """Changes of live keys: settings, which are values by dotted key, on top of a run's configuration."""
 
-import dataclasses
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, reduce
 from typing import Any
 
 from omegaconf import OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from minefleet.config.fleet import FleetConfig
-from minefleet.config.keys import all_keys, fields_of, kind_of, unknown_key, wanted, whole_numbers
-from minefleet.config.live import LIVE
+from minefleet.config.key_docs import key_docs
+from minefleet.config.keys import all_keys, kind_of, unknown_key, wanted, whole_numbers
 from minefleet.config.load import to_object
 from minefleet.config.shards import spread
 from minefleet.core.errors import ConfigError
@@ -33,7 +32,7 @@ READERS = {
 @cache
 def live_keys() -> frozenset[str]:
     """The keys that may change while a run goes."""
-    return frozenset(_marked(FleetConfig, ""))
+    return frozenset(key.path for key in key_docs() if key.is_live)
 
 
 def with_settings(config: FleetConfig, settings: Mapping[str, Any]) -> FleetConfig:
@@ -71,19 +70,7 @@ def settings_of(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def value_of(config: FleetConfig, key: str) -> Any:
     """The value that a configuration has for a dotted key."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _marked(cls: type, prefix: str) -> Iterator[str]:
-    types = fields_of(cls)
-    for field in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(types[field.name]):
-            yield from _marked(types[field.name], f"{prefix}{field.name}.")
-        elif LIVE in field.metadata:
-            yield f"{prefix}{field.name}"
+    return reduce(getattr, key.split("."), config)
 
 
 def _not_live(key: str) -> ConfigError:

@@ -97,7 +97,12 @@ def test_a_request_that_stands_there_twice_is_answered_once_by_the_first_answer(
 def test_answers_of_a_learner_that_was_frozen_while_another_took_over_count_for_nothing() -> None:
     request = {"event": REQUEST, "id": "id1", "set": {"a": 1}}
     late = a_set(1, 3, a=1) | {"learner": "old"}
-    lines = [{"event": "start", "learner": "old"}, request, {"event": "resume", "learner": "new"}, late]
+    lines: list[dict[str, Any]] = [
+        {"event": "start", "learner": "old"},
+        request,
+        {"event": "resume", "learner": "new"},
+        late,
+    ]
     assert settings_at(lines, 9) == {} and unanswered(lines) == [request] and newest_learner(lines) == "new"
     lines.append(a_set(1, 7, a=1) | {"learner": "new"})
     assert settings_at(lines, 6) == {} and settings_at(lines, 7) == {"a": 1} and unanswered(lines) == []

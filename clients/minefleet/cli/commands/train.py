@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begin(arguments: argparse.Namespace, start: Start, end: Finish[int]) -> int:
-    train = train_serially if arguments.serial else train_fleet
+    train: Train = train_serially if arguments.serial else train_fleet
     config, overrides = split(arguments.settings, arguments.map_path)
     named = arguments.run_dir
     with nullcontext(named) if named else fresh_directory(required(config, overrides)) as directory:
@@ -93,7 +93,7 @@ def _repeating(source: Path, config: FleetConfig, train: Train) -> Train:
 
     def train_again(run: Run, start: Start) -> Outcome:
         for line in lines:
-            append(run.directory, SET, line, **{key: line.get(key) for key in ("id", "why", "keys")})
+            append(run.directory, SET, line, id=line["id"], why=line.get("why"), keys=line.get("keys"))
         return train(run, start)
 
     return train_again
