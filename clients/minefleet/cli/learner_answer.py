@@ -19,14 +19,11 @@ def wait_for_answer(directory: Path, config: FleetConfig, request: Callable[[], 
     """Makes a request, and waits for its answer as long as a learner runs; returns None where none does.
 
     Raises:
-        GaveUpError: If the request cannot be written.
+        GaveUpError: If the journal cannot be read or written.
     """
     credentials = read_credentials(config.services.security, OPERATOR)
     try:
         asked = request()
-    except OSError as error:
-        raise GaveUpError(f"the request cannot be written into the journal of {directory}: {error}") from error
-    try:
         while True:
             learners = [card for card in read_cards(directory) if card["role"] == "ROLE_LEARNER"]
             is_up = any(is_answering(card, credentials) for card in learners)
@@ -35,6 +32,8 @@ def wait_for_answer(directory: Path, config: FleetConfig, request: Callable[[], 
             if not is_up:
                 return None
             time.sleep(POLL_S)
+    except OSError as error:
+        raise GaveUpError(f"the journal of {directory} cannot be used: {error}") from error
     except KeyboardInterrupt:
         print("minefleet: the request stands; the learner answers it in the run's journal", file=sys.stderr)
         raise
