@@ -86,8 +86,23 @@ def test_sweep_that_is_killed_goes_on_with_the_trial_that_was_under_way(tmp_path
 def test_sweep_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     process = start(tmp_path, KILLED.replace("trials: 3", "trials: 1"), "nohup")
     wait_for_steps(process, tmp_path / "trials" / "trial-0000" / "metrics.jsonl", 1000)
+    for one in psutil.Process(process.pid).children(recursive=True):  # As a terminal that is closed does.
+        one.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGHUP)
     assert [trial["state"] for trial in result(process)["trials"]] == ["complete"]
+
+
+def test_sweep_asked_twice_to_stop_ends_with_all_processes_of_its_trial(tmp_path: Path) -> None:
+    process = start(tmp_path, KILLED)
+    wait_for_steps(process, tmp_path / "trials" / "trial-0000" / "metrics.jsonl", 1000)
+    family = psutil.Process(process.pid).children(recursive=True)
+    next(one for one in family if "minefleet_learner" in one.cmdline()).suspend()  # So that the run cannot stop.
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert any("once more to kill" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == -signal.SIGINT
+    assert not psutil.wait_procs(family, timeout=60)[1]
 
 
 def test_sweep_prunes_exactly_the_trials_below_the_median(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from functools import partial
 from typing import Literal
 
 from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
+from minefleet.core.stop_signals import stop_signals
 from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
 from minefleet.launch.machine import this_machine
 from minefleet.launch.placement import ProcessPlacement, asks_for_gpus, place
@@ -44,7 +45,6 @@ from minefleet.runs.run import Run
 
 ALL, LEARNER_ONLY, WITHOUT_LEARNER = slice(None), slice(1), slice(1, None)
 """Of the stages of a run."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAST_DEATHS = 5
 """Fast deaths in a row that end the run."""
 FULL_BYTES = 2**20
@@ -224,7 +224,7 @@ class RoleSupervisor:
         """Makes signals wake the selector."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
-        before = {signum: signal.signal(signum, lambda *_: None) for signum in STOP_SIGNALS}
+        before = {signum: signal.signal(signum, lambda *_: None) for signum in stop_signals()}
         descriptor = signal.set_wakeup_fd(writer.fileno())
         self._selector.register(reader, selectors.EVENT_READ, reader)
         try:

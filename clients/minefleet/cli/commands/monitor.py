@@ -11,6 +11,7 @@ from pathlib import Path
 
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import EXIT_FAILED, ConfigError
+from minefleet.core.stop_signals import stop_signals
 from minefleet.launch.role_process import quoted
 from minefleet.monitoring.monitor_programs import DEPLOY, MONITOR_DIRECTORY, MonitorProgram, grafana, prometheus
 from minefleet.monitoring.scrape_targets import TARGETS_FILE, write_targets
@@ -29,7 +30,7 @@ In one of your own: a data source with the uid `prometheus` at this address, and
 
 def run(arguments: argparse.Namespace) -> int:
     """Starts the programs, and keeps the targets current until Ctrl-C or until one of them ends."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    for signum in stop_signals():
         signal.signal(signum, signal.default_int_handler)  # All end as Ctrl-C does, so that no program is left behind.
     directory = read_run(arguments.run_dir or newest_run()).directory
     names = write_targets(directory)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from math import inf
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from rich import box
@@ -17,6 +18,7 @@ from rich.table import Table
 from minefleet.cli.output.units import described, from_here, program
 from minefleet.cli.settings import RUNS
 from minefleet.core.errors import EXIT_FAILED, EXIT_SIGNAL, ConfigError, GaveUpError
+from minefleet.core.stop_signals import stop_signals
 from minefleet.launch.role_process import lines_since, quoted
 from minefleet.sweeps.spec import GOALS, read_spec
 
@@ -42,9 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec)
     spec.check()
     directory, stopping = arguments.dir or RUNS / arguments.spec.stem, threading.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN):  # As nohup wants it.
-            signal.signal(signum, lambda *_: stopping.set())
+    _stop_on_signal(stopping)
     try:
         study = Study(directory, spec)
         _work_on_all(study, stopping)
@@ -53,6 +53,19 @@ def run(arguments: argparse.Namespace) -> int:
     _conclude(study, as_json=arguments.json or not sys.stdout.isatty())
     has_failed = study.best is None and all(trial.state.is_finished() for trial in study.trials)
     return EXIT_SIGNAL if stopping.is_set() else EXIT_FAILED if has_failed else 0
+
+
+def _stop_on_signal(stopping: threading.Event) -> None:
+    """Sets the event at the first signal; the next one ends this process, and with it the trial's."""
+
+    def stop(signum: int, _: FrameType | None) -> None:
+        for one in stop_signals():
+            signal.signal(one, signal.SIG_DFL)
+        _say("stopping: a checkpoint first (once more to kill)")
+        stopping.set()
+
+    for signum in stop_signals():
+        signal.signal(signum, stop)
 
 
 def _work_on_all(study: "Study", stopping: threading.Event) -> None:
