@@ -1,4 +1,4 @@
-"""Whole training: ours, Sample Factory and a bare loop, with the same network and the same hyper-parameters.
+"""Whole training: ours, Sample Factory, PufferLib and a bare loop, with the same network and the same hyper-parameters.
 
     python benchmarks/training.py [--case pixels vector] [--rounds 3] [--seconds 30] [--set KEY=VALUE ...]
 
@@ -13,6 +13,7 @@ iteration on. Memory is the most that all processes of a side had together, what
 
     ours            `minefleet train`: an actor with its environments in one process, two for `vizdoom`, and the rest
     sample-factory  APPO with two workers, in an interpreter of its own; a process has one thread of torch
+    pufferlib       PuffeRL with its serial vectoriser: one process, which plays, then trains. `pixels` and `vector`
     bare            forward and backward passes alone, a process per core: the limit
 
 Which option of the one is which of the other, and what differs, is a table in `docs/benchmarks.md`. What each learns
@@ -26,10 +27,11 @@ from harness.acting_envs import make_bank
 from harness.report import line, medians, table
 from harness.whole_cases import share_cores
 from harness.whole_ours import train
-from harness.whole_sides import limit, train_peer
+from harness.whole_sides import limit, train_peer, train_pufferlib
 
 CHOICES = ("pixels", "pixels-gru", "vizdoom", "vector")
-OURS, PEER, BARE = SIDES = ("ours", "sample-factory", "bare")
+OURS, PEER, PUFFERLIB, BARE = SIDES = ("ours", "sample-factory", "pufferlib", "bare")
+PUFFERLIB_CASES = ("pixels", "vector")
 
 
 class Figures(NamedTuple):
@@ -65,10 +67,10 @@ def parse() -> argparse.Namespace:
 
 def measure(case: str, number: int, arguments: argparse.Namespace) -> dict[str, Figures]:
     """One round."""
-    turn = number % len(arguments.side)
-    order = [*arguments.side[turn:], *arguments.side[:turn]]
-    figures = {side: run(side, case, number, arguments) for side in order}
-    return {side: figures[side] for side in arguments.side}
+    sides = [side for side in arguments.side if side != PUFFERLIB or case in PUFFERLIB_CASES]
+    turn = number % len(sides)
+    figures = {side: run(side, case, number, arguments) for side in (*sides[turn:], *sides[:turn])}
+    return {side: figures[side] for side in sides}
 
 
 def run(side: str, case: str, seed: int, arguments: argparse.Namespace) -> Figures:
@@ -80,6 +82,8 @@ def run(side: str, case: str, seed: int, arguments: argparse.Namespace) -> Figur
     seconds = arguments.warm_up + arguments.seconds
     if side == OURS:
         trace = train(case, arguments.set, seed=seed, seconds=seconds)
+    elif side == PUFFERLIB:
+        trace = train_pufferlib(case, seed=seed, seconds=seconds)
     else:
         trace = train_peer(case, seed=seed, seconds=seconds)
     return Figures(trace.rate(arguments.warm_up, arguments.seconds), trace.watch.peak_mb, trace.parameters)
@@ -100,14 +104,17 @@ def report(case: str, rounds: list[dict[str, Figures]]) -> None:
 
 
 def lines_of(case: str, rounds: list[dict[str, Figures]]) -> list[str]:
-    """The JSON lines of a case that all sides have run: what is trained per second, and memory."""
-    if set(rounds[0]) != set(SIDES):
-        return []
+    """The JSON lines of a case, where the sides that they compare have run: steps trained per second, and memory."""
     rate, memory = medians(steps_per_s(rounds)), medians(peak_mb(rounds))
-    return [
-        line("training", case, "steps/s", rate[OURS], peer=rate[PEER], limit=rate[BARE]),
-        line("training", f"{case}-memory", "1/GB", 1e3 / memory[OURS], peer=1e3 / memory[PEER]),
-    ]
+    lines = []
+    if {OURS, PEER, BARE} <= set(rate):
+        lines += [
+            line("training", case, "steps/s", rate[OURS], peer=rate[PEER], limit=rate[BARE]),
+            line("training", f"{case}-memory", "1/GB", 1e3 / memory[OURS], peer=1e3 / memory[PEER]),
+        ]
+    if {OURS, PUFFERLIB} <= set(rate):
+        lines.append(line("training", f"{case}-pufferlib", "steps/s", rate[OURS], peer=rate[PUFFERLIB]))
+    return lines
 
 
 def steps_per_s(rounds: list[dict[str, Figures]]) -> list[dict[str, float]]:

@@ -19,6 +19,8 @@ CONSTRAINTS = BENCHMARKS.parent / "constraints.txt"
 def install(peer: str, *, constrained: bool = True) -> Path:
     """Makes `peers/.venv-PEER` from `peers/PEER.txt`, anew when that has changed; returns its interpreter.
 
+    Where there is a `peers/PEER-alone.txt`, what that names is installed without what it depends on.
+
     Args:
         peer: Its name.
         constrained: Whether `constraints.txt` holds; not for peers that need another NumPy than ours.
@@ -28,7 +30,10 @@ def install(peer: str, *, constrained: bool = True) -> Path:
     if not installed.exists() or installed.read_text() != requirements.read_text():
         venv.create(directory, with_pip=True)
         constraints = ["-c", str(CONSTRAINTS)] if constrained else []
-        subprocess.run([python, "-m", "pip", "install", "-q", *constraints, "-r", str(requirements)], check=True)
+        pip = [python, "-m", "pip", "install", "-q", *constraints]
+        subprocess.run([*pip, "-r", str(requirements)], check=True)
+        if (alone := PEERS / f"{peer}-alone.txt").exists():
+            subprocess.run([*pip, "--no-deps", "-r", str(alone)], check=True)
         installed.write_text(requirements.read_text())
     return python
 

@@ -1,4 +1,4 @@
-"""Sample Factory and the bare loop, as `benchmarks/training.py` runs them. Ours is `harness.whole_ours.train`."""
+"""The sides of `benchmarks/training.py` beside ours, which is `harness.whole_ours.train`."""
 
 import json
 import math
@@ -38,13 +38,27 @@ def train_peer(name: str, options: Sequence[str] = (), *, seed: int, seconds: fl
     python = install("sample_factory", constrained=False)
     with scratch() as directory:
         words = [name, str(seed), str(min(seconds, FOREVER)), str(int(min(steps, FOREVER))), *options]
-        watch = Watch(
-            command=[str(python), str(PEERS / "sample_factory_training.py"), *words],
-            directory=directory,
-            environ={"OMP_NUM_THREADS": "1"},
+        return _trace(
+            Watch(
+                command=[str(python), str(PEERS / "sample_factory_training.py"), *words],
+                directory=directory,
+                environ={"OMP_NUM_THREADS": "1"},
+            )
         )
-        watch.run()
-        said = json.loads(watch.output.read_text().splitlines()[-1])
+
+
+def train_pufferlib(name: str, *, seed: int, seconds: float) -> Trace:
+    """Trains PufferLib until so many seconds after its first iteration."""
+    python = install("pufferlib", constrained=False)
+    with scratch() as directory:
+        command = [str(python), str(PEERS / "pufferlib_training.py"), name, str(seed), str(seconds)]
+        return _trace(Watch(command=command, directory=directory))
+
+
+def _trace(watch: Watch) -> Trace:
+    """Runs a side that ends with a JSON line of its parameters and rows."""
+    watch.run()
+    said = json.loads(watch.output.read_text().splitlines()[-1])
     return Trace(parameters=said["parameters"], rows=[Row(*row) for row in said["rows"]], watch=watch)
 
 
