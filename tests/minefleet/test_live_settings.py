@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minefleet.config import FleetConfig, TrainConfig
+from minefleet.config import FleetConfig, ReplayBufferConfig, RolloutConfig, TrainConfig
 from minefleet.config.key_docs import key_docs
-from minefleet.config.live_settings import live_keys, settings_of, value_of, with_settings
+from minefleet.config.live_settings import MAX_STALENESS, STALENESS, live_keys, settings_of, value_of, with_settings
 from minefleet.core.errors import ConfigError
+from minefleet_parameters.role import versions_to_keep
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -51,6 +52,9 @@ def test_settings_replace_values_by_the_types_of_their_keys_and_leave_the_rest()
         ("env.id", "CartPole-v1", "actors make their environments by it"),
         ("rollout_config.fragment_length", 8, "actors are built by it"),
         ("train_config.kl_divergence_coef_rho", 0.1, "keeps no reference, which a start makes"),
+        ("train_config.record_video_interval", 5, "must stay 0, got 5: environments that show no pixels"),
+        ("rollout_config.replay_buffer_config.max_staleness", 7, "must be <= 6 while this run goes, got 7"),
+        ("rollout_config.replay_buffer_config.max_chunks", 7, "replay lays out its store by it"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_with_key_and_reason(key: str, value: Any, said: str) -> None:
@@ -64,6 +68,20 @@ def test_the_weight_of_a_reference_may_change_where_the_run_keeps_one() -> None:
     for value in (0.0, 0.5):
         settings = {"train_config.kl_divergence_coef_rho": value}
         assert with_settings(config, settings).train_config.kl_divergence_coef_rho == value
+
+
+def test_a_run_that_leases_nothing_ahead_cannot_begin_to() -> None:
+    rollout = RolloutConfig(replay_buffer_config=ReplayBufferConfig(max_staleness=0))
+    with pytest.raises(ConfigError, match="must stay 0, got 1: this run leases nothing ahead"):
+        with_settings(FleetConfig(rollout_config=rollout), {STALENESS: 1})
+
+
+def test_parameters_keeps_versions_for_the_largest_staleness_that_can_be_set() -> None:
+    for configured in (0, 1, MAX_STALENESS + 3):
+        config = FleetConfig(
+            rollout_config=RolloutConfig(replay_buffer_config=ReplayBufferConfig(max_staleness=configured))
+        )
+        assert versions_to_keep(config) >= max(configured, MAX_STALENESS) + 2
 
 
 @settings(max_examples=50)

@@ -63,6 +63,16 @@ def test_actors_fetch_what_the_learner_published(
     assert (info.version, info.epoch, info.run_id, info.iteration) == (1, 1, "run", 7)
 
 
+def test_a_version_keeps_the_settings_that_it_was_published_with(
+    parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
+) -> None:
+    actor, weights = connected(parameters, clients), make_weights()
+    for iteration, settings in enumerate(('{"a": 1}', "")):
+        learner.publish(weights, iteration=iteration, settings=settings)
+        assert next(actor.watch()).settings == actor.fetch()[0].settings == settings
+    assert [one.settings for one in actor.versions()] == ['{"a": 1}', ""]
+
+
 def test_unchanged_tensors_travel_neither_way_again(
     parameters: Parameters, clients: ExitStack, learner: ParametersClient, make_weights: MakeWeights
 ) -> None:

@@ -16,7 +16,15 @@ from minefleet.core.errors import ConfigError
 
 SOURCE = "settings"
 """Names them in messages."""
-RHO = "train_config.kl_divergence_coef_rho"
+STALENESS = "rollout_config.replay_buffer_config.max_staleness"
+MAX_STALENESS = 6
+"""A run that starts with a smaller one keeps as many versions at parameters, and two more."""
+STAYS_ZERO = {
+    "train_config.kl_divergence_coef_rho": "this run keeps no reference, which a start makes",
+    "train_config.record_video_interval": "environments that show no pixels render only if they were made for it",
+    STALENESS: "this run leases nothing ahead, which a start decides",
+}
+"""Why keys that are 0 in `run.yaml` must stay so."""
 READERS = {
     "policy": "all checkpoints and versions of a run are of one architecture: begin a new run",
     "train_config.discount": "values and returns that are recorded already are of the old one",
@@ -45,10 +53,9 @@ def with_settings(config: FleetConfig, settings: Mapping[str, Any]) -> FleetConf
         return config
     for key in settings.keys() - live_keys():
         raise _not_live(key)
-    if settings.get(RHO) and not config.train_config.kl_divergence_coef_rho:
-        raise ConfigError(
-            f"{RHO} must stay 0, got {settings[RHO]}: this run keeps no reference, which a start makes; {_restart(RHO)}"
-        )
+    for key in STAYS_ZERO.keys() & settings.keys():
+        if settings[key] and not value_of(config, key):
+            raise ConfigError(f"{key} must stay 0, got {settings[key]}: {STAYS_ZERO[key]}; {_restart(key)}")
     tree = OmegaConf.structured(config)
     for key, value in settings.items():
         try:
@@ -56,7 +63,14 @@ def with_settings(config: FleetConfig, settings: Mapping[str, Any]) -> FleetConf
                 OmegaConf.update(tree, key, whole_numbers(value, kind_of(key)), merge=False)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{key} must be {wanted(kind_of(key))}, got {value!r}") from error
-    return spread(to_object(tree))
+    changed = spread(to_object(tree))
+    most = max(MAX_STALENESS, value_of(config, STALENESS))
+    if value_of(changed, STALENESS) > most:
+        raise ConfigError(
+            f"{STALENESS} must be <= {most} while this run goes, got {settings[STALENESS]}: parameters keeps no more "
+            f"versions; {_restart(STALENESS)}"
+        )
+    return changed
 
 
 def settings_of(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from minefleet.config.checks import above, at_least, whole_or_share
+from minefleet.config.live import live
 from minefleet.core.errors import ConfigError
 
 MIN_QUEUE = 8
@@ -15,7 +16,7 @@ MIN_QUEUE = 8
 class WorkerConfig:
     """One actor: a pool of environments and the inference over it."""
 
-    num_envs: int = 8
+    num_envs: int = live(8)
     """Environments per actor, >= 1. Seeds: 2-16."""
     envs_per_process: int = 1
     """Environments that share one process, >= 1. 1 isolates crashes; fast environments gain from more."""
@@ -49,10 +50,10 @@ class WorkerConfig:
     """Longest reset, seconds, > 0."""
     step_timeout_s: float = 60.0
     """Longest step, seconds, > 0."""
-    restart_interval: float = 0.0
+    restart_interval: float = live(0.0)
     """Make each environment anew between episodes every so many seconds, not all at once, >= 0; 0 never. Its process is
     started anew if it has that for itself. Seeds: 3600."""
-    max_rss_bytes: int = 0
+    max_rss_bytes: int = live(0)
     """Resident memory that a process of environments and all that it has started may take together, in bytes, >= 0; 0
     sets no limit. It is looked at every second. Beyond, environments are made anew between episodes, as for
     `restart_interval`; beyond 1.25 times that the process is killed at once, which is a failure."""
@@ -113,9 +114,9 @@ class ReplayBufferConfig:
     """Chunks kept; the oldest unleased ones are evicted beyond, >= 1. Seeds: 4800."""
     max_bytes: int = 8 * 2**30
     """Disk that a replay process may take, >= 1 MiB; below 64 MiB its database may take more."""
-    max_reuse: int = 1
+    max_reuse: int = live(1)
     """Times that a chunk may be trained on, >= 1. Seeds: 2."""
-    max_staleness: int = 1
+    max_staleness: int = live(1)
     """Largest (version at use - oldest version in the chunk), in versions, >= 0. Seeds: 2."""
     fragments_per_report: int = 0
     """Log a line every so many appended fragments; 0 never. Seeds: 40."""
@@ -125,13 +126,13 @@ class ReplayBufferConfig:
     """Failure that an acked append survives: `kill -9` of replay, or power loss too."""
     pacing: Literal["grants", "off"] = "grants"
     """Whether streams ask before they make a chunk, so that hardly anything is made in vain."""
-    balance: Literal["speed", "slot", "task"] = "speed"
+    balance: Literal["speed", "slot", "task"] = live("speed")
     """Balances the shares of the trained steps: not at all, so that faster environments have more (`speed`), between
     all environments (`slot`), or between all tasks (`task`). For that faster ones wait, by grants."""
-    task_weights: dict[str, float] = field(default_factory=dict)
+    task_weights: dict[str, float] = live({})
     """With `balance: task`, weights of tasks by their name, > 0; others have 1. Of two tasks, one with twice the weight
     has twice the steps."""
-    balance_limit: float = 4.0
+    balance_limit: float = live(4.0)
     """`balance` makes the run slower by this factor at most, >= 1; beyond, slow ones have fewer steps, and the run says
     so."""
     order: Literal["least_used", "uniform", "oldest"] = "least_used"

@@ -148,7 +148,7 @@ class TrainConfig:
     latest_min_interval_s: float = live(0.0)
     """Least time between rolling `latest` checkpoints, seconds, >= 0: what a crash may abandon. 0 writes one after
     every iteration that finds the last one written."""
-    record_video_interval: int = 0
+    record_video_interval: int = live(0)
     """Film one whole episode every so many policy versions; 0 never. Seeds: 2."""
     fix_decoder: bool = False
     """Freeze everything but the policy's `action_head` and `value_head`, the statistics of observations included.

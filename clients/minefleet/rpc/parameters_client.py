@@ -94,17 +94,17 @@ class ParametersClient(ServiceClient):
         self._held = self._digests_of_newest()
         return Epoch(opened.epoch, opened.newest_version)
 
-    def publish(self, weights: Weights, *, iteration: int) -> int:
+    def publish(self, weights: Weights, *, iteration: int, settings: str = "") -> int:
         """Publishes weights as the next version and returns it. Sends only tensors that changed.
 
-        The arrays must stay as they are until this returns.
+        The arrays must stay as they are until this returns. `settings` are of the iteration that starts from them.
 
         Raises:
             FencedError: If a newer epoch was opened, or this one has published elsewhere.
             RejectedError: If the weights hold NaN or infinity.
             ContractError: If the architecture is not the run's.
         """
-        manifest, parts = describe(weights, iteration=iteration, rounded=self._rounded)
+        manifest, parts = describe(weights, iteration=iteration, rounded=self._rounded, settings=settings)
         self._next.manifest.CopyFrom(manifest)
         sending = parts.keys() - self._held
         while True:

@@ -99,7 +99,16 @@ class ReplayClient(ServiceClient):
         outcomes = [_OUTCOMES[outcome] for outcome in response.outcomes]
         return AppendResult(outcomes=outcomes, newest_version=response.newest_version)
 
-    def lease(self, number: int, *, steps: int, use_version: int, wait_s: float, order: Order = "least_used") -> Lease:
+    def lease(
+        self,
+        number: int,
+        *,
+        steps: int,
+        use_version: int,
+        wait_s: float,
+        order: Order = "least_used",
+        settings: str = "",
+    ) -> Lease:
         """Leases whole chunks until their steps reach `steps`; waits up to `wait_s` until there are enough.
 
         Args:
@@ -108,6 +117,7 @@ class ReplayClient(ServiceClient):
             use_version: The version that the learner will have published when it uses the chunks.
             wait_s: Longest wait, seconds.
             order: Which chunks to prefer.
+            settings: By which replay works from this lease on, JSON; empty for those of the configuration.
 
         Raises:
             FencedError: If a newer epoch has taken over.
@@ -119,6 +129,7 @@ class ReplayClient(ServiceClient):
             use_version=use_version,
             wait=duration(wait_s),
             order=ORDERS[order],
+            settings=settings,
         )
         response = self._call(lambda: self._stub.Lease(request, timeout=wait_s + CALL_TIMEOUT_S))
         return Lease.from_proto(number, response)

@@ -22,7 +22,8 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from minefleet.config import EndpointConfig, FleetConfig
+from minefleet.config.live_settings import with_settings
 from minefleet.config.load import from_data, read
 from minefleet.core.errors import ConfigError
 from minefleet.core.files import write_whole
@@ -87,6 +89,21 @@ class Run:
     frame_shape: tuple[int, ...] | None = None
     """[height, width, 3] of the frames that environments render for videos; None where they show pixels anyway, or no
     videos are wanted."""
+    configured: FleetConfig | None = None
+    """The configuration in `run.yaml`, where live settings are on top of it in `config`."""
+
+    def with_settings(self, settings: str) -> "Run":
+        """The run under live settings, JSON by key, whatever it is under now; empty for those of `run.yaml`.
+
+        Raises:
+            ConfigError: If they are no settings of this run.
+        """
+        configured, values = self.configured or self.config, None
+        with suppress(ValueError, RecursionError):
+            values = json.loads(settings or "{}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"settings must be a JSON object, got {settings[:80]!r}")
+        return replace(self, config=with_settings(configured, values), configured=configured)
 
     @property
     def fragment_schema(self) -> Schema:
@@ -135,8 +152,8 @@ class Run:
         return self.directory / "logs"
 
     def contract(self) -> dict[str, str]:
-        """The keys on which all roles must agree, with their values as canonical JSON."""
-        values = {key: value for key, value in to_dict(self.config).items() if key not in LOCAL_KEYS}
+        """The keys on which all roles must agree, with their values as canonical JSON: those of `run.yaml`."""
+        values = {key: value for key, value in to_dict(self.configured or self.config).items() if key not in LOCAL_KEYS}
         flat = {key: json.dumps(value, sort_keys=True) for key, value in flat_keys(values).items()}
         return flat | {"schema": self.fragment_schema.fingerprint, "architecture": self.architecture}
 

@@ -449,6 +449,7 @@ class LeaseRequest(_message.Message):
     USE_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """Number of the lease, chosen by the learner, unique in its epoch."""
     steps: _builtins.int
@@ -457,6 +458,10 @@ class LeaseRequest(_message.Message):
     """The version that the learner will have published when it uses the chunks. Staleness is checked against it."""
     order: Global___LeaseOrder.ValueType
     """Which chunks to prefer."""
+    settings: _builtins.str
+    """Settings of the iteration that the lease is for, as in a manifest. Replay goes on with them after a crash, and until a
+    lease brings others.
+    """
     @_builtins.property
     def learner(self) -> Global___Learner:
         """The caller."""
@@ -474,10 +479,11 @@ class LeaseRequest(_message.Message):
         use_version: _builtins.int = ...,
         wait: _duration_pb2.Duration | None = ...,
         order: Global___LeaseOrder.ValueType = ...,
+        settings: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["learner", b"learner", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["learner", b"learner", "lease", b"lease", "order", b"order", "steps", b"steps", "use_version", b"use_version", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["learner", b"learner", "lease", b"lease", "order", b"order", "settings", b"settings", "steps", b"steps", "use_version", b"use_version", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,13 +128,14 @@ class ReplayServiceServicer:
 
     def Lease(self, request, context):
         """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
-        and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+        and owed to nobody. The limits are those of `settings` from this lease on: what they forbid is dropped, and leases that
+        are open keep the limits that they were granted under. What would be too stale at `use_version` is expired. A use is charged durably before this
         answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
         leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
         chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+        closed lease, `use_version` is more than 16 ahead of the learner's, or `settings` are none. RESOURCE_EXHAUSTED: too many open leases, or
         too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

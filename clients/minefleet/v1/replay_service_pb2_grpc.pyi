@@ -63,13 +63,14 @@ class ReplayServiceStub:
     """
     Lease: _grpc.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]
     """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
-    and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+    and owed to nobody. The limits are those of `settings` from this lease on: what they forbid is dropped, and leases that
+    are open keep the limits that they were granted under. What would be too stale at `use_version` is expired. A use is charged durably before this
     answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
     leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
     chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+    closed lease, `use_version` is more than 16 ahead of the learner's, or `settings` are none. RESOURCE_EXHAUSTED: too many open leases, or
     too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
     """
     Read: _grpc.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]
@@ -137,13 +138,14 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     """
     Lease: _aio.UnaryUnaryMultiCallable[_replay_service_pb2.LeaseRequest, _replay_service_pb2.LeaseResponse]  # type: ignore[assignment]
     """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
-    and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+    and owed to nobody. The limits are those of `settings` from this lease on: what they forbid is dropped, and leases that
+    are open keep the limits that they were granted under. What would be too stale at `use_version` is expired. A use is charged durably before this
     answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
     leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
     chunks means that the wait ran out, and nothing was charged.
 
     Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-    closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+    closed lease, `use_version` is more than 16 ahead of the learner's, or `settings` are none. RESOURCE_EXHAUSTED: too many open leases, or
     too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
     """
     Read: _aio.UnaryStreamMultiCallable[_replay_service_pb2.ReadRequest, _replay_service_pb2.ReadResponse]  # type: ignore[assignment]
@@ -226,13 +228,14 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replay_service_pb2.LeaseResponse, _abc.Awaitable[_replay_service_pb2.LeaseResponse]]:
         """Leases whole chunks for one use, until their steps reach `steps`; what the last one has beyond that is leased with it
-        and owed to nobody. What would be too stale at `use_version` is expired. A use is charged durably before this
+        and owed to nobody. The limits are those of `settings` from this lease on: what they forbid is dropped, and leases that
+        are open keep the limits that they were granted under. What would be too stale at `use_version` is expired. A use is charged durably before this
         answers, so the sum of acked uses and open leases never exceeds `max_reuse`. Waits up to `wait` until enough may be
         leased, and a moment longer where a chunk that is being made would be too stale for the next lease; an answer without
         chunks means that the wait ran out, and nothing was charged.
 
         Idempotent by (epoch, lease): repeating a call returns the same chunks. INVALID_ARGUMENT: the number is that of a
-        closed lease, or `use_version` is more than 16 ahead of the learner's. RESOURCE_EXHAUSTED: too many open leases, or
+        closed lease, `use_version` is more than 16 ahead of the learner's, or `settings` are none. RESOURCE_EXHAUSTED: too many open leases, or
         too many calls that wait for one; google.rpc.RetryInfo says when to try again. ABORTED: a newer epoch has taken over.
         """
 

@@ -75,10 +75,15 @@ class Manifest(_message.Message):
     ARCHITECTURE_FINGERPRINT_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     architecture_fingerprint: _builtins.str
     """Fingerprint of the policy's architecture: ordered names, dtypes and shapes."""
     iteration: _builtins.int
     """Training iterations done when these weights were published."""
+    settings: _builtins.str
+    """Settings of the iteration that starts from these weights: JSON, the live keys whose values are not those of
+    `run.yaml`, sorted. Empty where there are none.
+    """
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorEntry]:
         """Tensors in the policy's order; names are unique."""
@@ -89,10 +94,11 @@ class Manifest(_message.Message):
         architecture_fingerprint: _builtins.str = ...,
         tensors: _abc.Iterable[Global___TensorEntry] | None = ...,
         iteration: _builtins.int = ...,
+        settings: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "iteration", b"iteration", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "iteration", b"iteration", "settings", b"settings", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -155,6 +161,7 @@ class VersionInfo(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     PUBLISH_TIME_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The policy version."""
     epoch: _builtins.int
@@ -171,6 +178,8 @@ class VersionInfo(_message.Message):
     """Bytes of its tensors; equal ones count once."""
     pinned: _builtins.bool
     """Kept whatever its age."""
+    settings: _builtins.str
+    """As in its manifest."""
     @_builtins.property
     def publish_time(self) -> _timestamp_pb2.Timestamp:
         """When it became visible, by the server's clock; for people."""
@@ -187,10 +196,11 @@ class VersionInfo(_message.Message):
         size_bytes: _builtins.int = ...,
         publish_time: _timestamp_pb2.Timestamp | None = ...,
         pinned: _builtins.bool = ...,
+        settings: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["publish_time", b"publish_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "epoch", b"epoch", "iteration", b"iteration", "pinned", b"pinned", "publish_time", b"publish_time", "run_id", b"run_id", "size_bytes", b"size_bytes", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "epoch", b"epoch", "iteration", b"iteration", "pinned", b"pinned", "publish_time", b"publish_time", "run_id", b"run_id", "settings", b"settings", "size_bytes", b"size_bytes", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

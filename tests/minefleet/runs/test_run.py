@@ -24,6 +24,24 @@ INFO = VersionInfo(
 )
 
 
+STALENESS = "rollout_config.replay_buffer_config.max_staleness"
+
+
+def test_settings_change_a_run_and_not_what_its_roles_compare(run: Run) -> None:
+    changed = run.with_settings(f'{{"{STALENESS}": 3}}')
+    assert changed.config.rollout_config.replay_buffer_config.max_staleness == 3
+    assert changed.contract() == run.contract()
+    other = changed.with_settings('{"train_config.ppo_clip": 0.1}')
+    assert other.config.rollout_config == run.config.rollout_config
+    assert other.with_settings("").config == run.config
+
+
+@pytest.mark.parametrize("settings", ["{", "[[1, 2]]", "[" * 10**5, f'{{"{STALENESS}": "3 days"}}', '{"seed": 3}'])
+def test_settings_that_are_none_are_refused(run: Run, settings: str) -> None:
+    with pytest.raises(ConfigError):
+        run.with_settings(settings)
+
+
 def refusal(directory: Path) -> str:
     with pytest.raises(ConfigError) as refused:
         read_run(directory)

@@ -67,7 +67,7 @@ def is_finite(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> bool:
 
 
 def describe(
-    weights: Weights, *, iteration: int = 0, rounded: Collection[str] = ()
+    weights: Weights, *, iteration: int = 0, rounded: Collection[str] = (), settings: str = ""
 ) -> tuple[weights_pb2.Manifest, dict[str, NDArray[np.uint8]]]:
     """Returns the manifest of some weights, and their bytes by digest.
 
@@ -75,11 +75,12 @@ def describe(
         weights: The policy's.
         iteration: Training iterations done.
         rounded: Names of float32 tensors that travel as bfloat16; one that has no finite bfloat16 stays as it is.
+        settings: Live settings of the iteration that starts from them, JSON; empty for none.
 
     Raises:
         RejectedError: If an array's dtype has no wire type.
     """
-    manifest = weights_pb2.Manifest(iteration=iteration)
+    manifest = weights_pb2.Manifest(iteration=iteration, settings=settings)
     parts: dict[str, NDArray[np.uint8]] = {}
     for name, array in weights.items():
         bits = to_bfloat16(array) if name in rounded else None
@@ -147,6 +148,7 @@ def info_of(version: weights_pb2.Version, *, pinned: bool = False) -> weights_pb
         size_bytes=unique_bytes(version.manifest),
         publish_time=version.publish_time,
         pinned=pinned,
+        settings=version.manifest.settings,
     )
 
 

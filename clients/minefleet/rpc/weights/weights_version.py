@@ -26,6 +26,8 @@ class VersionInfo:
     """When it became visible, by the server's clock."""
     pinned: bool
     """Kept whatever its age. From `fetch`: always False, for a fetch does not ask."""
+    settings: str = ""
+    """Live settings of the iteration that starts from it, JSON; empty where nothing differs from `run.yaml`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -44,6 +46,7 @@ def read_info(info: weights_pb2.VersionInfo) -> VersionInfo:
         size_bytes=info.size_bytes,
         publish_time=info.publish_time.ToDatetime(UTC),
         pinned=info.pinned,
+        settings=info.settings,
     )
 
 
