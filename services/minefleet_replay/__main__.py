@@ -37,7 +37,7 @@ def body(context: RoleContext) -> None:
         gc.freeze()
         gc.enable()
         stack.callback(replay.close)
-        show_limits(context.registry, limits)
+        show_limits(context.registry, lambda: replay.transactions.state.limits)
         context.registry.register(DiskCollector("minefleet_replay", shard.store))
         ticker = Maintenance(replay, metrics, context.status, context.stopping)
         stack.callback(ticker.close)

@@ -201,7 +201,11 @@ class ReplayServicer(replay_service_pb2_grpc.ReplayServiceServicer):
         if request.order not in _ORDERS or request.lease > MAX_NUMBER:
             raise RejectedError(f"unknown order {request.order}, or lease {request.lease} > {MAX_NUMBER}")
         return LeaseRequest(
-            number=request.lease, steps=request.steps, use_version=request.use_version, order=_ORDERS[request.order]
+            number=request.lease,
+            steps=request.steps,
+            use_version=request.use_version,
+            order=_ORDERS[request.order],
+            settings=request.settings,
         )
 
     def _read(self, leased: Sequence[Chunk]) -> Iterator[tuple[dict[str, Any], int]]:

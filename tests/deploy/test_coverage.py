@@ -48,7 +48,7 @@ def replay(registry: CollectorRegistry) -> None:
         max_staleness=1,
         grant_timeout_s=1.0,
     )
-    show_limits(registry, limits)
+    show_limits(registry, lambda: limits)
     registry.register(DiskCollector("minefleet_replay", Path.cwd()))
 
 

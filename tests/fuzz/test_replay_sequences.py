@@ -27,6 +27,8 @@ METHODS = {method.name: method for method in methods_of(REPLAY)}
 STREAMS = ("a", "b")
 PAYLOADS = (b"", b"payload", b"other", bytes(2**20), bytes(2**20 + 1))
 NUMBERS = st.integers(0, 9)
+STALENESS = "rollout_config.replay_buffer_config.max_staleness"
+SETTINGS = st.sampled_from(["", "", f'{{"{STALENESS}": 3}}', f'{{"{STALENESS}": "3"}}', "{", "[[1, 2]]", "[" * 10**5])
 
 
 class Sequences(RuleBasedStateMachine):
@@ -70,9 +72,10 @@ class Sequences(RuleBasedStateMachine):
         if answer is not None and answer.outcomes[0] != pb.APPEND_OUTCOME_EXPIRED:
             assert self.stored.setdefault((stream, sequence), payload) == payload
 
-    @rule(number=NUMBERS, steps=st.integers(1, 2), order=st.integers(0, 3))
-    def lease(self, number: int, steps: int, order: Any) -> None:
+    @rule(number=NUMBERS, steps=st.integers(1, 2), order=st.integers(0, 3), settings=SETTINGS)
+    def lease(self, number: int, steps: int, order: Any, settings: str) -> None:
         request = pb.LeaseRequest(learner=self.learner(), lease=number, steps=steps, use_version=1, order=order)
+        request.settings = settings
         answer = self.call("Lease", request)
         if answer is not None and answer.chunks:
             assert sum(chunk.fragments for chunk in answer.chunks) == steps or number in self.leases

@@ -1,8 +1,10 @@
 """Replay without a network, with a clock that is moved (`make_world`), and as a service (`make_server`)."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -75,7 +77,8 @@ class World:
             "grant_timeout_s": 60.0,
         }
         self.per_chunk = per_chunk
-        self.limits = Limits(**(defaults | limits))
+        base = Limits(**(defaults | limits))
+        self.limits = replace(base, follow=lambda settings: replace(self.limits, **json.loads(settings or "{}")))
         self.clock = Clock()
         self.learner = Position(epoch=1, version=1, resumed_version=0, first_version=1)
         self.runs: list[str] = []
@@ -101,8 +104,8 @@ class World:
         self.replay.close()
         self.replay = self.open()
 
-    def crash(self) -> None:
-        """Opens what the files hold now: what a process would find that was killed."""
+    def crash(self, look: Callable[[Path], None] = lambda _: None) -> None:
+        """Opens what the files hold now, after a look at them: what a process would find that was killed."""
         killed, before = self.replay, self.directory
         self.directory = next(self._directories)
         # Otherwise compaction changes the files while they are copied. The database cannot be closed in order then.
@@ -111,6 +114,7 @@ class World:
         with pytest.raises(Exception, match="Shutdown in progress"):
             killed.close()
         shutil.rmtree(before)
+        look(self.directory)
         self.replay = self.open()
 
     def close(self) -> None:
@@ -155,10 +159,23 @@ class World:
         self.replay.reserve(self.learner.version, [], [StreamState(stream, chunk, oldest, step_s, task)])
 
     def lease(
-        self, number: int, chunks: int, use_version: int | None = None, order: Any = "oldest", wait_s: float = 0.0
+        self,
+        number: int,
+        chunks: int,
+        use_version: int | None = None,
+        order: Any = "oldest",
+        wait_s: float = 0.0,
+        **settings: Any,
     ) -> list[Chunk]:
+        """Leases chunks; `settings` are limits by their names, as if those were the keys."""
         version = self.learner.version if use_version is None else use_version
-        wanted = LeaseRequest(number=number, steps=chunks * self.per_chunk, use_version=version, order=order)
+        wanted = LeaseRequest(
+            number=number,
+            steps=chunks * self.per_chunk,
+            use_version=version,
+            order=order,
+            settings=json.dumps(settings) if settings else "",
+        )
         return self.replay.lease(self.learner, wanted, wait_s)
 
     def ack(self, number: int) -> None:

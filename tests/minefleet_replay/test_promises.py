@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -12,10 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minefleet.core.errors import ConflictError, FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet_replay.state.deduplication import WINDOW
 from minefleet_replay.state.lease_table import MAX_OPEN
+from minefleet_replay.tools.fsck import fsck
 
 PER_CHUNK = 2
 MAX_REUSE = 2
 MAX_STALENESS = 1
+SETTINGS = st.sampled_from([{}, {}, {"max_reuse": 1}, {"max_reuse": 3}, {"max_staleness": 0}, {"max_staleness": 3}])
+"""Live keys of an iteration; none for those of the configuration."""
 MAX_CHUNKS = 5
 MAX_STEPS = MAX_CHUNKS * PER_CHUNK
 LONGEST = 3
@@ -50,6 +54,12 @@ class Promises(RuleBasedStateMachine):
         self.version = 1
         self.number = 0
         self.older: Any = None
+        self.max_reuse, self.max_staleness = MAX_REUSE, MAX_STALENESS
+        """In force: those of the last lease that was asked for."""
+        self.floor = 0
+        """Earlier versions were too stale under limits that were in force before."""
+        self.granted_reuse: dict[Any, int] = {}
+        """The limit under which each chunk was leased last."""
 
     @rule(
         stream=STREAMS,
@@ -91,14 +101,20 @@ class Promises(RuleBasedStateMachine):
         # Of an older name only the number is remembered: what comes under it again is taken for the same.
         assert outcome == "duplicate" and sequence not in newest, "other bytes were taken for a known name"
 
-    @rule(chunks=st.integers(1, 2), ahead=st.integers(0, 1), order=st.sampled_from(["least_used", "uniform", "oldest"]))
-    def lease(self, chunks: int, ahead: int, order: str) -> None:
+    @rule(
+        chunks=st.integers(1, 2),
+        ahead=st.integers(0, 1),
+        order=st.sampled_from(["least_used", "uniform", "oldest"]),
+        settings=SETTINGS,
+    )
+    def lease(self, chunks: int, ahead: int, order: str, settings: dict[str, int]) -> None:
         self.number += 1
         try:
-            lent = self.world.lease(self.number, chunks, self.version + ahead, order)
+            lent = self.world.lease(self.number, chunks, self.version + ahead, order, **settings)
         except OverloadedError:
             assert len(self.open) == MAX_OPEN
             return
+        self.come_into_force(**settings)
         names = [tuple(chunk.name) for chunk in lent]
         steps = [chunk.steps for chunk in lent]
         assert len(set(names)) == len(names)
@@ -107,8 +123,14 @@ class Promises(RuleBasedStateMachine):
             self.check_lent(chunk, self.version + ahead)
         if lent:
             self.open[self.number] = names
-            again = self.world.lease(self.number, chunks, self.version + ahead, order)
+            self.granted_reuse.update(dict.fromkeys(names, self.max_reuse))
+            again = self.world.lease(self.number, chunks, self.version + ahead, order, **settings)
             assert [tuple(chunk.name) for chunk in again] == names
+
+    def come_into_force(self, max_reuse: int = MAX_REUSE, max_staleness: int = MAX_STALENESS) -> None:
+        if max_staleness != self.max_staleness:
+            self.floor = max(self.floor, self.version - self.max_staleness)
+        self.max_reuse, self.max_staleness = max_reuse, max_staleness
 
     def check_lent(self, chunk: Any, use_version: int) -> None:
         sequences = [fragment.sequence for fragment in chunk.fragments]
@@ -116,7 +138,7 @@ class Promises(RuleBasedStateMachine):
         assert sequences == list(range(first, first + len(sequences))) and chunk.fragments[-1].closes_chunk
         for sequence, payload in zip(sequences, self.world.payloads([chunk]), strict=True):
             name = (chunk.name.stream, sequence)
-            assert use_version - self.versions[name] <= MAX_STALENESS
+            assert use_version - self.versions[name] <= self.max_staleness and self.versions[name] >= self.floor
             assert self.versions[name] not in self.abandoned
             assert payload == (None if name in self.rotten else self.payloads[name])
 
@@ -191,10 +213,14 @@ class Promises(RuleBasedStateMachine):
         if gently:
             self.world.restart()
         else:
-            self.world.crash()
+            self.world.crash(self.verify)
+
+    def verify(self, directory: Path) -> None:
+        faults = fsck(directory, self.world.limits)["faults"]
+        assert [fault for fault in faults if not fault.startswith("payload: ")] == []
 
     def is_fresh(self, version: int) -> bool:
-        return self.version - version <= MAX_STALENESS and version not in self.abandoned
+        return version >= max(self.version - self.max_staleness, self.floor) and version not in self.abandoned
 
     @invariant()
     def every_fragment_is_in_one_bucket(self) -> None:
@@ -214,13 +240,19 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def acked_uses_and_open_leases_stay_below_max_reuse(self) -> None:
         charged = self.uses + Counter(name for names in self.open.values() for name in names)
-        assert all(count <= MAX_REUSE for count in charged.values())
+        assert all(count <= self.granted_reuse[name] for name, count in charged.items())
         for chunk in self.world.replay.transactions.state.index:
             assert chunk.uses == self.uses[tuple(chunk.name)]
+            assert chunk.leases or (chunk.uses < self.max_reuse and self.is_fresh(chunk.oldest_version))
         leases = {
             number: len(lease.chunks) for number, lease in self.world.replay.transactions.state.leases.open.items()
         }
         assert leases == {number: len(names) for number, names in self.open.items()}
+
+    @invariant()
+    def the_limits_of_the_last_lease_are_in_force(self) -> None:
+        limits = self.world.replay.transactions.state.limits
+        assert (limits.max_reuse, limits.max_staleness) == (self.max_reuse, self.max_staleness)
 
     @invariant()
     def the_store_is_bounded(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from minefleet.core.errors import FencedError, NotFoundError, OverloadedError, RejectedError
+from minefleet.core.errors import ConfigError, FencedError, NotFoundError, OverloadedError, RejectedError
 from minefleet.rpc.replay_types import Order, Position
 from minefleet_replay.engine.memory_state import ReplayState
 from minefleet_replay.engine.transaction import Transaction, TransactionManager
@@ -31,6 +31,8 @@ class LeaseRequest:
     steps: int
     use_version: int
     order: Order = "least_used"
+    settings: str = ""
+    """Of the iteration that it is for, JSON; empty where nothing differs from the configuration."""
 
 
 class LeasePath:
@@ -40,6 +42,8 @@ class LeasePath:
         self._transactions = transactions
         self._clock = clock
         self._rng = rng
+        self._settings: str | None = None
+        """Of the last lease; None for those that the store remembers."""
 
     @property
     def _state(self) -> ReplayState:
@@ -71,7 +75,7 @@ class LeasePath:
         """Leases chunks, or returns what the lease holds already; None while there are not enough.
 
         Raises:
-            RejectedError: If a lease of that number was closed before.
+            RejectedError: If a lease of that number was closed before, or its settings are none.
             OverloadedError: If too many leases are open.
         """
         leases = self._state.leases
@@ -81,16 +85,17 @@ class LeasePath:
             raise RejectedError(f"lease {wanted.number} was {leases.closed[wanted.number]}; a lease needs a new number")
         if len(leases.open) >= MAX_OPEN:
             raise OverloadedError(f"{len(leases.open)} leases are open; ack or release one", BUSY_RETRY_S)
+        self._take_settings(wanted)
         use_version = self._look_ahead(wanted.use_version)
-        oldest_version = use_version - self._state.limits.max_staleness
-        chunks = self._state.index.choose(wanted.steps, wanted.order, oldest_version, self._rng)
+        chunks = self._state.index.choose(wanted.steps, wanted.order, self._state.oldest_version, self._rng)
         if not chunks:
             return None
         self._transactions.lease_clock.enough(self._clock())
         if self._waits_for_more(use_version):
             return None
         self._record_answer(use_version)
-        self._open(OpenLease(wanted.number, use_version, tuple((chunk.id, chunk.uses) for chunk in chunks)), chunks)
+        charged, max_reuse = tuple((chunk.id, chunk.uses) for chunk in chunks), self._state.limits.max_reuse
+        self._open(OpenLease(wanted.number, use_version, charged, max_reuse), chunks)
         return self.chunks_in_lease(wanted.number)
 
     @property
@@ -151,6 +156,19 @@ class LeasePath:
         change.move("leased" if chunk.leases else "live", "corrupt", Amount(1, fragment.steps))
         change.then(partial(self._state.index.mark_corrupt, chunk, fragment))
         self._transactions.commit(change)
+
+    def _take_settings(self, wanted: LeaseRequest) -> None:
+        """Works by the settings of a lease from it on."""
+        if wanted.settings == self._settings:
+            return
+        try:
+            limits = self._state.limits.following(wanted.settings)
+        except ConfigError as error:
+            raise RejectedError(f"replay cannot work by the settings of lease {wanted.number}: {error}") from error
+        if limits != self._state.limits:
+            self._transactions.set_limits(limits)
+            logger.info("from lease %d on, limits are %s", wanted.number, limits.live)
+        self._settings = wanted.settings
 
     def _record_answer(self, use_version: int) -> None:
         clock, streams, now = self._transactions.lease_clock, self._transactions.streams, self._clock()

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import error as StructError  # noqa: N812  # It is a class.
 
 from minefleet.core.errors import CorruptError
@@ -45,8 +45,8 @@ class ReplayState:
 
     @property
     def oldest_version(self) -> int:
-        """The oldest version that can be used again."""
-        return self.horizon - self.limits.max_staleness
+        """The oldest version that can be used again. It never falls."""
+        return max(self.horizon - self.limits.max_staleness, self.run_state.floor)
 
     def is_begun(self, name: ChunkName) -> bool:
         """Whether a fragment of the chunk has ever arrived."""
@@ -101,6 +101,7 @@ def read_state(store: Store, limits: Limits) -> ReplayState:
 def _read_state(store: Store, limits: Limits) -> ReplayState:
     run_state_row, ledger_row = store.get("system", RUN_STATE), store.get("system", LEDGER)
     run_state = RunState.from_row(run_state_row) if run_state_row else RunState()
+    limits = replace(limits, **run_state.live)
     leases = read_rows({number_of(key): row for key, row in store.scan("leases")})
     last_episode = store.last_key("episodes")
     return ReplayState(

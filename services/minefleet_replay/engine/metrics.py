@@ -1,6 +1,6 @@
 """Prometheus metrics of replay. Durations are in seconds, staleness in policy versions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import get_args
 
@@ -109,12 +109,12 @@ class ReplayMetrics:
             self.ledger.labels(bucket).set(stats[f"{bucket}_fragments"])
 
 
-def show_limits(registry: CollectorRegistry, limits: Limits) -> None:
+def show_limits(registry: CollectorRegistry, limits: Callable[[], Limits]) -> None:
     """Registers what replay allows, so that dashboards draw the bounds of the run that they show."""
     bounds = {
-        "max_staleness_versions": (limits.max_staleness, "Largest staleness at use."),
-        "max_reuse_uses": (limits.max_reuse, "Times that a chunk may be trained on."),
-        "max_bytes": (limits.max_bytes, "Bytes that the store may take."),
+        "max_staleness_versions": (lambda: limits().max_staleness, "Largest staleness at use."),
+        "max_reuse_uses": (lambda: limits().max_reuse, "Times that a chunk may be trained on."),
+        "max_bytes": (lambda: limits().max_bytes, "Bytes that the store may take."),
     }
     for name, (bound, text) in bounds.items():
-        Gauge(f"minefleet_replay_{name}", text, registry=registry).set(bound)
+        Gauge(f"minefleet_replay_{name}", text, registry=registry).set_function(bound)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -18,6 +19,7 @@ from minefleet_replay.state.disk_budget import row_weight
 from minefleet_replay.state.fair_share import Balance
 from minefleet_replay.state.lease_forecast import LeaseClock
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
+from minefleet_replay.state.limits import Limits
 from minefleet_replay.state.rate_limiter import RateLimiter
 from minefleet_replay.state.run_state import RunState
 from minefleet_replay.state.step_usage import PLAYED, TRAINED, StepCounter
@@ -83,10 +85,9 @@ class TransactionManager:
         """Payload bytes stored since it was opened."""
         self.stored_raw_bytes = 0
         """Size before packing."""
-        self.lease_clock = LeaseClock(state.limits.max_staleness)
         self.streams = Streams(state.limits)
         self.shares = StepCounter()
-        self.balance = None if state.limits.balance == "speed" else Balance(state.limits, self.streams)
+        self._work_by(state.limits)
         self.sampler: TaskSampler | None = None
         """Draws tasks, where the configuration names some."""
         self._wall_clock = wall_clock
@@ -130,6 +131,26 @@ class TransactionManager:
         """Changes where the run stands."""
         change.put("system", RUN_STATE, run_state.to_row())
         change.then(partial(setattr, self.state, "run_state", run_state))
+
+    def set_limits(self, limits: Limits) -> None:
+        """Works by other limits from now on; what they forbid, and no lease holds, is dropped with the same write.
+
+        Raises:
+            OverloadedError: If the disk is full or the store would stall.
+        """
+        state = self.state
+        while self.purge():  # No chunk that is still in the store may have more uses than the new limit.
+            pass
+        change, floor = self.change(), state.oldest_version
+        self.set_run_state(change, replace(state.run_state, live=limits.live, floor=floor))
+        oldest_version = max(state.horizon - limits.max_staleness, floor)
+        for chunk in state.index.unleased():
+            if chunk.uses >= limits.max_reuse:
+                self.drop(change, chunk, "trained", chunk.uses)
+            elif chunk.oldest_version < oldest_version:
+                self.drop(change, chunk, "stale", chunk.uses)
+        change.then(partial(self._work_by, limits))
+        self.commit(change)
 
     def end_chunk(self, name: ChunkName) -> None:
         """A chunk is whole, or gone."""
@@ -263,6 +284,14 @@ class TransactionManager:
         if held < needed and not self._warned:
             self._warned = True
             logger.warning("only %d steps fit, an iteration needs %d: raise max_bytes", held, needed)
+
+    def _work_by(self, limits: Limits) -> None:
+        """Begins what depends on limits. Forecasts begin anew, and levels: nothing is owed for other limits."""
+        self.state.limits = self.streams.limits = limits
+        self.state.index.limit_reuse(limits.max_reuse)
+        self.pacing.capacity_steps = limits.capacity_steps
+        self.lease_clock = LeaseClock(limits.max_staleness)
+        self.balance = None if limits.balance == "speed" else Balance(limits, self.streams)
 
     def _forget(self, chunk: Chunk) -> None:
         self.state.index.remove(chunk)

@@ -55,7 +55,7 @@ class Streams:
     """The streams that are played in."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._speeds: tuple[list[float], list[float]] | None = None
         self._known: dict[str, LastReport] = {}
         self._begun: dict[ChunkName, ChunkBegun] = {}
@@ -122,11 +122,11 @@ class Streams:
         steps_s, rates = self._rates
         if not steps_s:
             return math.inf
-        chunk_steps = self._limits.chunk_steps
+        chunk_steps = self.limits.chunk_steps
         window_s = closing.window_s if closing else 0.0
-        interval_s = closing.interval_s if closing else self._limits.steps_per_iteration / self.rate
+        interval_s = closing.interval_s if closing else self.limits.steps_per_iteration / self.rate
         for step_s, slower_s, rate in zip(steps_s, [*steps_s[1:], math.inf], rates[1:], strict=False):
-            others_s = min(window_s * self.rate / rate, max(window_s, self._limits.window_steps / rate))
+            others_s = min(window_s * self.rate / rate, max(window_s, self.limits.window_steps / rate))
             longest_s = max(chunk_steps * step_s / FASTER_RATIO, (others_s - interval_s - WAYS_S) / SLACK)
             if longest_s <= chunk_steps * slower_s / FASTER_RATIO:
                 return longest_s
@@ -134,7 +134,7 @@ class Streams:
 
     def unfit(self, closing: ForecastRow) -> int:
         """The number of streams that hardly have time for their shortest fragment."""
-        least_steps, longest_step_s = self._limits.least_steps, self.longest_chunk_s(closing) / self._limits.chunk_steps
+        least_steps, longest_step_s = self.limits.least_steps, self.longest_chunk_s(closing) / self.limits.chunk_steps
         return sum(
             needed_s(least_steps, step_s) > closing.window_s and step_s > longest_step_s
             for step_s, _, _ in self._known.values()

@@ -79,12 +79,17 @@ class Index:
             chunk.whole = self._is_whole(chunk)
             self._by_version.setdefault(chunk.oldest_version, {})[chunk.id] = chunk
         self._unleased.update(chunk.id for chunk in self if not chunk.leases)
+        self.limit_reuse(self._max_reuse)
+
+    def limit_reuse(self, max_reuse: int) -> None:
+        """Lets chunks be used so often from now on."""
+        self._max_reuse = max_reuse
         ready: dict[int, list[Age]] = {}
         for chunk in self:
             if self._is_ready(chunk):
                 ready.setdefault(chunk.charge, []).append(chunk.age)
-                self._ready_steps += chunk.steps
-        self._ready.update({charge: SortedList(ages) for charge, ages in ready.items()})
+        self._ready = SortedDict({charge: SortedList(ages) for charge, ages in ready.items()})
+        self._ready_steps = sum(self._chunks[chunk_id].steps for ages in ready.values() for _, chunk_id in ages)
 
     def add(self, name: ChunkName, fragment: FragmentEntry) -> Chunk:
         """Adds a fragment to its chunk."""

@@ -21,10 +21,13 @@ class OpenLease:
     use_version: int
     chunks: tuple[tuple[int, int], ...]
     """(chunk id, uses acked before)"""
+    max_reuse: int = 0
+    """The limit that it was granted under, where that is known: it keeps it."""
 
     def to_row(self) -> bytes:
         """Packs it."""
-        return json.dumps({"use_version": self.use_version, "chunks": self.chunks}).encode()
+        row = {"use_version": self.use_version, "chunks": self.chunks, "max_reuse": self.max_reuse}
+        return json.dumps(row).encode()
 
 
 @dataclass(slots=True)
@@ -77,5 +80,5 @@ def read_rows(rows: dict[int, bytes]) -> LeaseTable:
             leases.closed[number] = data["ending"]
         else:
             chunks = tuple((chunk_id, uses) for chunk_id, uses in data["chunks"])
-            leases.grant(OpenLease(number, data["use_version"], chunks))
+            leases.grant(OpenLease(number, data["use_version"], chunks, data.get("max_reuse", 0)))
     return leases

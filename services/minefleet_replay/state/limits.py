@@ -1,13 +1,15 @@
 """Replay's limits: the part of the configuration that it works by."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from minefleet.config.shards import fragments_per_iteration, share
 from minefleet.runs.run import Run
 from minefleet_replay.state.deduplication import MAX_STREAMS
 from minefleet_replay.state.disk_budget import MAX_RECORDS, DiskBudget
+
+LIVE_LIMITS = ("max_reuse", "max_staleness", "balance", "task_weights", "balance_limit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,21 @@ class Limits:
     shards: int = 1
     streams_kept: int = MAX_STREAMS
     """Streams whose names are remembered: those that reported last."""
+    follow: Callable[[str], "Limits"] | None = field(default=None, compare=False)
+    """The limits under live settings; None where there are none."""
+
+    def following(self, settings: str) -> "Limits":
+        """The limits under live settings, whatever those of these are.
+
+        Raises:
+            ConfigError: If they are no settings of the run.
+        """
+        return self if self.follow is None else self.follow(settings)
+
+    @property
+    def live(self) -> dict[str, Any]:
+        """Those that settings may change."""
+        return {name: getattr(self, name) for name in LIVE_LIMITS}
 
     @property
     def budget(self) -> DiskBudget:
@@ -103,4 +120,5 @@ def limits_of(run: Run, shard: int = 0) -> Limits:
         episodes_kept=records_kept,
         drops_kept=records_kept,
         streams_kept=min(records_kept, MAX_STREAMS),
+        follow=lambda settings: limits_of(run.with_settings(settings), shard),
     )

@@ -61,7 +61,7 @@ class RateLimiter:
     """Grants that no fragment has arrived for yet, and chunks that wait for more fragments."""
 
     def __init__(self, *, capacity_steps: int, grant_timeout_s: float, enabled: bool) -> None:
-        self._capacity_steps = capacity_steps
+        self.capacity_steps = capacity_steps
         self._grant_timeout_s = grant_timeout_s
         self._enabled = enabled
         self._grants = LastSeen()
@@ -79,7 +79,7 @@ class RateLimiter:
 
     def free_steps(self, held_steps: int, fresh_steps: int | None = None) -> int:
         """Room that is left; arguments as for `reserve`."""
-        capacity_steps = self._capacity_steps if fresh_steps is None else min(self._capacity_steps, fresh_steps)
+        capacity_steps = self.capacity_steps if fresh_steps is None else min(self.capacity_steps, fresh_steps)
         return max(0, capacity_steps - held_steps - self.coming_steps) if self._enabled else capacity_steps
 
     def has_granted(self, name: ChunkName) -> bool:

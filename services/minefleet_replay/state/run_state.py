@@ -1,7 +1,9 @@
 """State of the run: the learner that may call, and the versions that can still be used."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from minefleet.core.errors import CorruptError
 
@@ -24,6 +26,10 @@ class RunState:
     """Epoch, version that it resumed from, first version that it published: what `abandoned` has taken in."""
     abandoned: tuple[Span, ...] = ()
     """Open intervals: the versions strictly between belong to learners that crashed."""
+    live: Mapping[str, Any] = field(default_factory=dict)
+    """Limits by name that the last settings have made others."""
+    floor: int = 0
+    """Earlier versions were too stale once; a larger `max_staleness` does not bring them back."""
 
     def with_epoch(self, epoch: int) -> "RunState":
         """A newer epoch began."""

@@ -101,6 +101,11 @@ class StoreContents:
         """Open leases of each chunk."""
         return Counter(chunk_id for lease in self.leases.open.values() for chunk_id, _ in lease.chunks)
 
+    def granted_reuse(self, chunk_id: int) -> int:
+        """The largest `max_reuse` under which an open lease got a chunk."""
+        held = (lease.max_reuse for lease in self.leases.open.values() if chunk_id in dict(lease.chunks))
+        return max(held, default=0)
+
 
 def read_contents(store: Store, payloads: PayloadLog) -> StoreContents:
     """Reads and parses every row, and checks every payload."""

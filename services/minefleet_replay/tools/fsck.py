@@ -1,7 +1,7 @@
 """Verifies a store: every row, every payload, what rows say of each other, and the ledger against all of them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ def known_identity(directory: Path, limits: Limits, faults: Faults) -> ShardIden
 
 def check(contents: StoreContents, identity: ShardIdentity, limits: Limits) -> None:
     """Adds the faults between rows to those of the rows themselves."""
-    faults = contents.faults
+    faults, run_state = contents.faults, contents.run_state
+    limits = replace(limits, **run_state.live) if run_state is not None else limits
     for chunk in contents.chunks.values():
         for text in (*chunk_faults(contents, chunk, limits), *name_faults(contents, chunk)):
             faults.add("chunk", f"{chunk.name.stream}/{chunk.name.number}, id {chunk.id}: {text}")
@@ -106,7 +107,7 @@ def check(contents: StoreContents, identity: ShardIdentity, limits: Limits) -> N
 def chunk_faults(contents: StoreContents, chunk: Chunk, limits: Limits) -> Iterator[str]:
     """Faults that make a chunk unusable, other than its bytes."""
     charge = contents.uses.get(chunk.id, 0) + contents.leased[chunk.id]
-    if charge > limits.max_reuse:
+    if charge > limits.max_reuse and charge > contents.granted_reuse(chunk.id):
         yield f"it is charged with {charge} uses, max_reuse is {limits.max_reuse}"
     sequences = [fragment.sequence for fragment in chunk.fragments]
     if len(set(sequences)) < len(sequences):

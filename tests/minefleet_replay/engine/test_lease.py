@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from minefleet.core.errors import (
+    ConfigError,
     FencedError,
     NotFoundError,
     OverloadedError,
@@ -48,6 +49,90 @@ def test_acked_uses_and_open_leases_never_exceed_max_reuse(make_world: Worlds) -
     world.ack(3)
     assert world.figure("trained_fragments") == 1
     assert world.figure("held_chunks") == 0
+
+
+def test_a_lower_max_reuse_drops_what_was_used_as_often_and_leaves_open_leases_alone(make_world: Worlds) -> None:
+    world = make_world(max_reuse=3)
+    for sequence in range(3):
+        world.append("s", sequence)
+    world.lease(1, 3)
+    world.ack(1)
+    world.lease(2, 1)
+    world.lease(3, 3)
+    assert world.lease(4, 1, max_reuse=1) == []
+    assert world.figure("trained_fragments") == 0
+    world.ack(3)
+    world.release(2)
+    assert (world.figure("trained_fragments"), world.figure("held_chunks"), world.faults()) == (3, 0, [])
+
+
+def test_a_lower_max_reuse_drops_unleased_chunks_at_once(make_world: Worlds) -> None:
+    world = make_world(max_reuse=3)
+    world.append("s", 0)
+    world.lease(1, 1)
+    world.ack(1)
+    assert world.lease(2, 1, max_reuse=1) == []
+    assert (world.figure("trained_fragments"), world.figure("held_chunks"), world.faults()) == (1, 0, [])
+
+
+def test_a_higher_max_reuse_lets_held_chunks_be_leased_again(make_world: Worlds) -> None:
+    world = make_world(max_reuse=2)
+    world.append("s", 0)
+    assert world.lease(1, 1) and world.lease(2, 1)
+    assert world.lease(3, 1) == []
+    assert world.names(world.lease(3, 1, max_reuse=3)) == [("s", 0)]
+
+
+def test_a_lower_max_staleness_drops_what_is_too_stale_for_it(make_world: Worlds) -> None:
+    world = make_world(max_staleness=3)
+    world.hear(3)
+    world.append("old", 0, 2)
+    world.append("new", 0, 3)
+    assert world.names(world.lease(1, 1, 3, max_staleness=0)) == [("new", 0)]
+    assert (world.figure("expired_fragments"), world.figure("held_chunks"), world.faults()) == (1, 1, [])
+
+
+def test_a_higher_max_staleness_does_not_bring_back_what_was_too_stale(make_world: Worlds) -> None:
+    world = make_world(max_staleness=1)
+    world.hear(5)
+    world.lease(1, 1, max_staleness=4)
+    assert [world.append("s", version, version) for version in (3, 4)] == ["expired", "stored"]
+    world.crash()
+    assert world.append("t", 0, 3) == "expired"
+
+
+def test_limits_of_the_last_lease_survive_a_crash_and_go_with_the_next_lease(make_world: Worlds) -> None:
+    world = make_world(max_reuse=1)
+    world.append("s", 0)
+    world.lease(1, 1, max_reuse=2)
+    world.crash()
+    world.ack(1)
+    assert world.figure("held_chunks") == 1
+    assert world.lease(2, 1) == []
+    assert world.figure("held_chunks") == 0
+
+
+def test_an_open_lease_is_answered_again_whatever_limits_are_asked_for(make_world: Worlds) -> None:
+    world = make_world(max_reuse=2)
+    world.append("s", 0)
+    lent = world.names(world.lease(1, 1))
+    assert world.names(world.lease(1, 1, max_reuse=1)) == lent
+    world.ack(1)
+    assert world.figure("held_chunks") == 1
+
+
+def test_settings_that_are_none_are_refused_and_change_nothing(make_world: Worlds) -> None:
+    world = make_world(max_reuse=2)
+
+    def refuse(settings: str) -> Any:
+        raise ConfigError(settings)
+
+    world.append("s", 0)
+    world.replay.transactions.state.limits = replace(world.limits, follow=refuse)
+    with pytest.raises(RejectedError, match="settings of lease 1"):
+        world.lease(1, 1, max_reuse=0)
+    assert world.replay.transactions.state.limits.max_reuse == 2
+    assert world.figure("open_leases") == 0
 
 
 def test_a_released_lease_refunds_its_use(world: Any) -> None:

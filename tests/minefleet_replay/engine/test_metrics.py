@@ -22,7 +22,8 @@ def test_counters_with_labels_start_at_zero() -> None:
 
 def test_replay_metrics_show_the_limits_of_the_run(make_world: Any) -> None:
     registry = CollectorRegistry()
-    show_limits(registry, make_world(max_reuse=3, max_staleness=2, max_bytes=2**26).limits)
+    limits = make_world(max_reuse=3, max_staleness=2, max_bytes=2**26).limits
+    show_limits(registry, lambda: limits)
     names = ("max_reuse_uses", "max_staleness_versions", "max_bytes")
     assert [registry.get_sample_value(f"minefleet_replay_{name}") for name in names] == [3, 2, 2**26]
 

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -27,6 +28,15 @@ def test_shard_limits_add_up_to_those_of_the_configuration(shards: int) -> None:
     assert sum(one.max_bytes for one in limits) <= run.config.rollout_config.replay_buffer_config.max_bytes
     assert all(one.capacity_steps >= one.steps_per_iteration >= length for one in limits)
     assert [(one.shard, one.shards) for one in limits] == [(shard, shards) for shard in range(shards)]
+
+
+def test_limits_follow_settings_and_go_back_without_them() -> None:
+    limits, prefix = limits_of(run_of(1)), "rollout_config.replay_buffer_config."
+    settings = {"max_reuse": 3, "max_staleness": 2, "balance": "task", "task_weights": {"a": 2.0}, "balance_limit": 2.0}
+    changed = limits.following(json.dumps({prefix + key: value for key, value in settings.items()}))
+    assert changed == replace(limits, **settings)
+    assert changed.live == settings
+    assert changed.following("") == limits
 
 
 def test_shard_limits_that_are_no_sums_are_the_same_on_every_shard() -> None:

@@ -130,8 +130,33 @@ def lease_a_chunk_that_is_not_there(stopped: Any) -> None:
     stopped.change(lambda batch: batch.put("leases", number_key(7), OpenLease(7, 4, ((99, 0),)).to_row()))
 
 
-def use_a_chunk_too_often(stopped: Any) -> None:
-    chunk = sorted(stopped.rows("meta"))[-2]
+def lease_under_another_limit(world: Any) -> None:
+    world.append("s", 0)
+    world.lease(1, 1)
+    world.ack(1)
+    world.lease(2, 1)
+    world.lease(3, 1, max_reuse=1)
+
+
+def test_a_charge_under_the_limit_of_its_lease_is_no_fault(kill: Any) -> None:
+    assert kill(lease_under_another_limit, max_reuse=2).fsck() == []
+
+
+def lease_under_a_lower_limit(world: Any) -> None:
+    world.append("s", 0)
+    world.lease(1, 1, max_reuse=2)
+    world.ack(1)
+
+
+def test_uses_above_the_limit_that_was_set_are_a_fault(kill: Any) -> None:
+    stopped = kill(lease_under_a_lower_limit, max_reuse=3)
+    assert stopped.fsck() == []
+    use_a_chunk_too_often(stopped, place=0)
+    assert stopped.fsck() == ["chunk: s/0, id 0: it is charged with 3 uses, max_reuse is 2"]
+
+
+def use_a_chunk_too_often(stopped: Any, place: int = -2) -> None:
+    chunk = sorted(stopped.rows("meta"))[place]
     stopped.change(lambda batch: batch.put("uses", chunk, uses_row(3)))
 
 
