@@ -33,7 +33,7 @@ class Backlog(Generic[Item, Result]):
             give_up: Called by the thread when an item raises.
         """
         self._work = work
-        self._room = room
+        self.room = room
         self._give_up = give_up
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog") if background else None
         self._pending: deque[Future[Result]] = deque()
@@ -48,7 +48,7 @@ class Backlog(Generic[Item, Result]):
 
     def make_room(self) -> None:
         """Waits until one more item may be put; raises what one raised."""
-        while len(self._pending) >= self._room:
+        while len(self._pending) >= self.room:
             self._pop()
 
     def put(self, item: Item) -> None:

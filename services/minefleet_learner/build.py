@@ -68,7 +68,7 @@ def build_learner(
             updater=updater,
             probe=ParityProbe(
                 updater.policy,
-                versions=run.config.rollout_config.replay_buffer_config.max_staleness + 2,
+                max_staleness=run.config.rollout_config.replay_buffer_config.max_staleness,
                 context_length=run.config.train_config.context_length,
                 rounded=rounded,
                 bound=bound,

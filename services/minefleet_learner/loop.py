@@ -77,8 +77,7 @@ class Learner:
         self._publisher = Publisher(parts.services)
         self._backlog: Backlog[IterationResult, CheckpointState] = Backlog(
             self._publisher.finish,
-            room=min(parts.services.run.config.rollout_config.replay_buffer_config.max_staleness, MAX_ITERATIONS_AHEAD)
-            + 2,
+            room=room_for(parts.services.run.config.rollout_config.replay_buffer_config.max_staleness),
             background=parts.background,
             give_up=parts.stopping.set,
         )
@@ -137,7 +136,8 @@ class Learner:
         if settings is not None:
             self._configure()
         self._time.waits()
-        lease, batch = self._parts.services.prefetcher.take(self._version)
+        now, ahead = self._live.current.text, self._live.at(self._iteration + 2).text
+        lease, batch = self._parts.services.prefetcher.take(self._version, now, ahead)
         self._time.trains()
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
@@ -159,6 +159,9 @@ class Learner:
         self.updater.configure(config.train_config)
         self._parts.services.writer.configure(config.train_config)
         self._deadline.set(config.stop.minutes)
+        self._time.max_staleness = config.rollout_config.replay_buffer_config.max_staleness
+        self._parts.probe.remember_enough(self._time.max_staleness)
+        self._backlog.room = room_for(self._time.max_staleness)
 
     def finish_iteration(self, taken: IterationInput, report: UpdateReport, *, new_version: bool = True) -> None:
         """Finishes an iteration: copies the weights and leaves the rest to the backlog.
@@ -268,6 +271,11 @@ class Learner:
         if self._is_published:
             self._parts.probe.remember(self._version, weights)
         return time.monotonic() - began
+
+
+def room_for(max_staleness: int) -> int:
+    """Iterations that the backlog holds at most."""
+    return min(max_staleness, MAX_ITERATIONS_AHEAD) + 2
 
 
 def run(learner: Learner, stopping: threading.Event, train: Callable[[], None]) -> None:

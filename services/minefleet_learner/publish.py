@@ -94,7 +94,7 @@ class Publisher:
         self._restarted_s = launch_age_s()
         self._shares = StepShares(services.run.config)
         self._state = CheckpointState(run_id="")
-        self._config = services.run.config
+        self._config, self._settings = services.run.config, ""
         self._episodes = EpisodeStatistics()
         self._position = NO_POSITION
         self._loggers = MetricsLogger(services.run)
@@ -104,7 +104,7 @@ class Publisher:
 
     def take_up(self, state: CheckpointState, following: IterationConfig) -> None:
         """Goes on from a checkpoint, with the configuration of the iteration after it."""
-        self._state, self._config = state, following.config
+        self._state, self._config, self._settings = state, following.config, following.text
         self.run_text = (self._services.run.directory / RUN_FILE).read_text()
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
@@ -124,7 +124,7 @@ class Publisher:
 
     def finish(self, trained: IterationResult) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
-        self._config = trained.following.config
+        self._config, self._settings = trained.following.config, trained.following.text
         if trained.is_published:
             self._publish(trained.weights.result(), trained.iteration, trained.version)
             self._services.loop_time.published()
@@ -175,7 +175,7 @@ class Publisher:
         """Publishes weights as a version; replay learns of it with the next call."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
-        published = self._services.parameters.publish(weights, iteration=iteration)
+        published = self._services.parameters.publish(weights, iteration=iteration, settings=self._settings)
         if published != version:
             raise FencedError(f"iteration {iteration} was to be version {version}; parameters made it {published}")
         self._state = replace(self._state, version=version)

@@ -34,9 +34,11 @@ class LeadingShards:
         self._shards = shards
         self._ranks = ranks
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+    def lease(
+        self, number: int, *, use_version: int, wait_s: float, order: Order, settings: str = ""
+    ) -> list[LeasedChunk] | None:
         """Leases for all ranks and sends the others their parts. Returns that of rank 0."""
-        chunks = self._shards.lease(number, use_version=use_version, wait_s=wait_s, order=order)
+        chunks = self._shards.lease(number, use_version=use_version, wait_s=wait_s, order=order, settings=settings)
         if chunks is None:
             return None
         parts = split(chunks, self._ranks.size)

@@ -46,7 +46,9 @@ class FollowingShards:
         """Reads a part that rank 0 has announced."""
         self._parts.put(part)
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+    def lease(
+        self, number: int, *, use_version: int, wait_s: float, order: Order, settings: str = ""
+    ) -> list[LeasedChunk] | None:
         """Returns this rank's part of the next lease; None when the wait ran out."""
         try:
             part = self._parts.get(timeout=wait_s)

@@ -54,7 +54,9 @@ Leased = tuple[LeaseInfo, Batch | None]
 class LeaseSource(Protocol):
     """The source of chunks: `Shards`, or one rank's part of what they lease."""
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+    def lease(
+        self, number: int, *, use_version: int, wait_s: float, order: Order, settings: str = ""
+    ) -> list[LeasedChunk] | None:
         """Leases chunks; None when the wait ran out."""
 
     def read(self, number: int, chunks: Sequence[LeasedChunk]) -> Iterator[Packed]:
@@ -115,16 +117,21 @@ class Prefetcher:
         self._numbers = 0
         self._open: set[int] = set()
 
-    def take(self, version: int) -> Leased:
+    def take(self, version: int, settings: str = "", next_settings: str = "") -> Leased:
         """Returns fragments to use at `version`, and starts to fetch those for the version after it.
+
+        Args:
+            version: In use.
+            settings: Of this iteration, for replay: JSON. Where it was fetched ahead, it had these then.
+            next_settings: Of the one after it.
 
         Raises:
             StoppedError: If asked to stop while waiting.
         """
         if self._thread is None:
-            return self._fetch(version, self._report)
-        leased = self._wait(self._next or self._thread.submit(self._fetch, version))
-        self._next = self._thread.submit(self._fetch, version + 1)
+            return self._fetch(version, settings, self._report)
+        leased = self._wait(self._next or self._thread.submit(self._fetch, version, settings))
+        self._next = self._thread.submit(self._fetch, version + 1, next_settings)
         return leased
 
     def ack(self, lease: LeaseInfo) -> int:
@@ -168,10 +175,10 @@ class Prefetcher:
                     self._report(None)
                 return leased
 
-    def _fetch(self, use_version: int, report: Callable[[str | None], None] = lambda _: None) -> Leased:
+    def _fetch(self, use_version: int, settings: str, report: Callable[[str | None], None] = lambda _: None) -> Leased:
         """Leases until something could be read."""
         while True:
-            number, chunks = self._lease(use_version, report)
+            number, chunks = self._lease(use_version, settings, report)
             with self._reading():
                 fragments = list(self._read(number, chunks))
                 if fragments or self._may_be_empty:
@@ -180,12 +187,16 @@ class Prefetcher:
             self._replay.ack(number)
             self._open.discard(number)
 
-    def _lease(self, use_version: int, report: Callable[[str | None], None]) -> tuple[int, list[LeasedChunk]]:
+    def _lease(
+        self, use_version: int, settings: str, report: Callable[[str | None], None]
+    ) -> tuple[int, list[LeasedChunk]]:
         self._numbers += 1
         self._open.add(self._numbers)
         waiting = False
         while not self._stopping.is_set() and not self._ended.is_set():
-            chunks = self._replay.lease(self._numbers, use_version=use_version, wait_s=LEASE_WAIT_S, order=self._order)
+            chunks = self._replay.lease(
+                self._numbers, use_version=use_version, wait_s=LEASE_WAIT_S, order=self._order, settings=settings
+            )
             if chunks is not None:
                 if waiting:
                     report(None)

@@ -63,11 +63,15 @@ class Shards:
         for part in self._parts:
             part.replay.position = position
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk] | None:
+    def lease(
+        self, number: int, *, use_version: int, wait_s: float, order: Order, settings: str = ""
+    ) -> list[LeasedChunk] | None:
         """Leases the chunks of one iteration; None when the wait ran out. Asking again adds what is missing."""
 
         def call_all(part: ShardPart) -> Lease:
-            return part.replay.lease(number, steps=part.steps, use_version=use_version, wait_s=wait_s, order=order)
+            return part.replay.lease(
+                number, steps=part.steps, use_version=use_version, wait_s=wait_s, order=order, settings=settings
+            )
 
         leases = list(map(call_all, self._parts) if self._threads is None else self._threads.map(call_all, self._parts))
         self.latest = leases

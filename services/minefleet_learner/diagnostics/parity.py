@@ -71,21 +71,24 @@ class ParityProbe:
     """The last published weights, and a policy to evaluate them with."""
 
     def __init__(
-        self, policy: Policy, *, versions: int, context_length: int, rounded: Collection[str], bound: float
+        self, policy: Policy, *, max_staleness: int, context_length: int, rounded: Collection[str], bound: float
     ) -> None:
         self._policy = twin(policy).eval()
-        self.versions = min(versions, MAX_VERSIONS)
-        """Number of remembered versions, at most."""
+        self.remember_enough(max_staleness)
         self._context_length = context_length
         self._rounded = rounded
         self._bound = bound
         self._published: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
         self._unprobed = 0
 
+    def remember_enough(self, max_staleness: int) -> None:
+        """Remembers the versions that may have acted what is used, as far as memory allows."""
+        self.versions = min(max_staleness + 2, MAX_VERSIONS)
+
     def remember(self, version: int, weights: Mapping[str, NDArray[Any]]) -> None:
         """Keeps published weights, and forgets the oldest."""
         self._published[version] = weights
-        if len(self._published) > self.versions:
+        while len(self._published) > self.versions:
             self._published.popitem(last=False)
 
     @torch.no_grad()

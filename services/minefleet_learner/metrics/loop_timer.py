@@ -30,7 +30,7 @@ class LoopTimer(Collector):
     """Seconds by what they went to, from the end of the first wait on, which is for roles to start. Thread-safe."""
 
     def __init__(self, max_staleness: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_staleness = max_staleness
+        self.max_staleness = max_staleness
         self._clock = clock
         self._lock = threading.Lock()
         self._seconds = dict.fromkeys(LOOP_STAGES, 0.0)
@@ -125,4 +125,4 @@ class LoopTimer(Collector):
             return "blocked"
         if self._is_reading:
             return "replay"
-        return "weights" if self._unpublished > self._max_staleness else "fragments"
+        return "weights" if self._unpublished > self.max_staleness else "fragments"

@@ -89,7 +89,7 @@ def fleet(
     cpu = torch.device("cpu")
     inference = make(build(policy, schema), schema, SLOTS, device=cpu, seed=2, greedy=False, options=options)
     rounded = rounded_tensors(learning, wire)
-    probe = ParityProbe(learning, versions=3, context_length=7, rounded=rounded, bound=bound)
+    probe = ParityProbe(learning, max_staleness=1, context_length=7, rounded=rounded, bound=bound)
     updater = Updater(learning, build_optimizer(learning, TRAIN), TRAIN, None)
     with closing(Player(env, schema, inference, slots=SLOTS, length=LENGTH, seed=3)) as player:
         made = Fleet(player, updater, probe, rounded)
