@@ -90,6 +90,8 @@ class FreshnessCuts:
         self._resets = deque[float](maxlen=MAX_RESETS)
         self._is_open = np.zeros(slots, np.bool_)
         self._deadline = np.full(slots, np.inf)
+        self._earliest = math.inf
+        """No deadline is before it: a number to compare with, where each turn would compare arrays."""
         self._longest_s = np.full(slots, np.inf)
         self._began_at = np.zeros(slots)
         self._steps_before = np.zeros(slots, np.intp)
@@ -163,11 +165,10 @@ class FreshnessCuts:
 
     def due(self, slots: Slots, recorder: Recorder) -> NDArray[np.bool_]:
         """[n] bool: the open fragments of which slots are to end before the next step."""
-        self._update()
+        if not self._may_be_due(STEP_TIME_SLACK * float(self._step_s.max())):
+            return np.zeros(len(slots), np.bool_)
         after = self._clock() + STEP_TIME_SLACK * self._step_s[slots] + MARGIN_S
         is_due: NDArray[np.bool_] = after > self._deadline[slots]
-        if not is_due.any():
-            return is_due
         is_due &= self._takes_too_long(recorder)[slots]
         for at in np.flatnonzero(is_due):
             is_due[at] = self._may_be_cut(int(slots[at]), recorder)
@@ -179,11 +180,10 @@ class FreshnessCuts:
 
     def overdue(self, working: NDArray[np.bool_], recorder: Recorder) -> list[int]:
         """The slots, among those that are `working` [S], whose open fragment cannot wait for their environment."""
-        self._update()
+        if not self._may_be_due(0.0):
+            return []
         now = self._clock()
         is_due = working & (now + MARGIN_S > self._deadline)
-        if not is_due.any():
-            return []
         is_late = now - self._commanded_at > MAX_OUTLIER_RATIO * np.maximum(self._step_s, MARGIN_S)
         is_due &= is_late | self._takes_too_long(recorder)
         return [slot for slot in np.flatnonzero(is_due).tolist() if self._may_be_cut(slot, recorder)]
@@ -205,6 +205,14 @@ class FreshnessCuts:
         may_start = bool(now >= self._waits_until[slot] or version > self._waits_with[slot])
         self.lacks[slot] = 0 if may_start else PACE
         return may_start
+
+    def _may_be_due(self, step_s: float) -> bool:
+        """Whether some deadline is over after a step that takes so long. Reads new forecasts."""
+        self._update()
+        after = self._clock() + step_s + MARGIN_S
+        if after > self._earliest:
+            self._earliest = float(self._deadline.min())
+        return after > self._earliest
 
     def _takes_too_long(self, recorder: Recorder) -> NDArray[np.bool_]:
         """[S] bool: the slots whose chunk will have taken longer than it may when it is full."""
@@ -230,6 +238,7 @@ class FreshnessCuts:
     def _update_deadline(self, slot: int) -> None:
         deadline, longest_s, whole = self._router.forecast(slot)
         self._deadline[slot] = deadline if deadline < math.inf else self._began_at[slot] + longest_s
+        self._earliest = min(self._earliest, float(self._deadline[slot]))
         self._longest_s[slot], self._steps_before[slot] = longest_s, whole * self._fragment_length
 
 
