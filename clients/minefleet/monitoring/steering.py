@@ -23,9 +23,9 @@ from typing import Any
 from minefleet.config import FleetConfig
 from minefleet.config.live_settings import with_settings
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.journal import Line, append
+from minefleet.monitoring.journal import Line, append, read_whole_journal
 from minefleet.monitoring.jsonl_tail import last_row
-from minefleet.runs.run import METRICS_FILE
+from minefleet.runs.run import METRICS_FILE, Run
 
 REQUEST, SET, ROLLBACK, REFUSED = "request", "set", "rollback", "refused"
 ANSWERS = (SET, ROLLBACK, REFUSED)
@@ -101,6 +101,11 @@ def settings_to_come(config: FleetConfig, lines: Iterable[Line]) -> dict[str, An
             with_settings(config, more)
             settings = more
     return settings
+
+
+def config_to_come(run: Run) -> FleetConfig:
+    """A run's configuration once all is set that has been asked for."""
+    return with_settings(run.config, settings_to_come(run.config, read_whole_journal(run.directory)))
 
 
 def newest_learner(lines: Iterable[Line]) -> str | None:

@@ -15,11 +15,9 @@ from rich.text import Text
 
 from minefleet.cli.output.units import duration, from_here
 from minefleet.config import FleetConfig
-from minefleet.config.live_settings import with_settings
-from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.monitoring.steering import settings_to_come
+from minefleet.monitoring.steering import config_to_come
 from minefleet.runs.run import Run
 
 LINE_INTERVAL_S = 5.0
@@ -57,7 +55,7 @@ class Progress:
         """
         self._is_shared = is_shared
         self._run = run
-        self._configure()
+        self._config = config_to_come(run)
         self._console = console
         self._clock = clock
         self._began_s = clock()
@@ -95,7 +93,7 @@ class Progress:
         rows = self._tail.read()
         is_first = bool(rows) and not self._rows
         if any("changed_keys" in row for row in rows):
-            self._configure()
+            self._config = config_to_come(self._run)
         self._record_returns(rows)
         for row in rows:
             self._rows.append(row)
@@ -110,11 +108,6 @@ class Progress:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
             self.say(self.line(roles))
         return bool(rows)
-
-    def _configure(self) -> None:
-        """Takes the bounds of the run as they were set meanwhile."""
-        settings = settings_to_come(self._run.config, read_whole_journal(self._run.directory))
-        self._config = with_settings(self._run.config, settings)
 
     def _record_returns(self, rows: Sequence[Row]) -> None:
         means = {row["iteration"]: row["episode_return_mean"] for row in rows}

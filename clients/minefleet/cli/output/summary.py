@@ -12,6 +12,7 @@ from minefleet.launch.prepare import RESULT_FILE
 from minefleet.launch.role_supervisor import LaunchEnd
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.plot import CURVE_FILE
+from minefleet.monitoring.steering import config_to_come
 from minefleet.runs.checkpoint import newest
 from minefleet.runs.run import Run
 
@@ -67,7 +68,7 @@ def describe_end(run: Run, summary: dict[str, Any]) -> str:
         lines.append(f"failures      {failures:,} episodes; {from_here(run.logs / 'actor-*.log')} says why")
     files = {"checkpoint": checkpoint, "curve": run.directory / CURVE_FILE, "metrics": run.metrics, "logs": run.logs}
     lines += [f"{name:13} {from_here(path)}" for name, path in files.items() if path is not None and path.exists()]
-    further = [BOUNDS[stopped_by].format(2 * bounds(run.config)[stopped_by])] if stopped_by in BOUNDS else []
+    further = [BOUNDS[stopped_by].format(2 * bounds(config_to_come(run))[stopped_by])] if stopped_by in BOUNDS else []
     further += ["stop.episode_return=null"] if stopped_by == "episode_return" else []
     commands = [["eval", str(directory)]] if checkpoint is not None else []
     commands.append(["train", "--resume", str(directory), *further])
