@@ -11,17 +11,18 @@ if TYPE_CHECKING:
 
 WORKERS = 16
 """Threads that handle calls, besides one for each host."""
+MAX_HOSTS = 1024
 
 
 def body(context: RoleContext) -> None:
-    """Acts until asked to stop.
+    """Acts until asked to stop; a version whose settings take another number of environments begins with another actor.
 
     Shutdown: stop deciding; close every open fragment with its complete steps; end the environments; send what is
     queued, at most for `drain_s`.
     """
     from minefleet.v1.slots_service_pb2_grpc import add_SlotsServiceServicer_to_server
     from minefleet.v1.worlds_service_pb2_grpc import add_WorldsServiceServicer_to_server
-    from minefleet_actor.role import act, prepare
+    from minefleet_actor.role import act, lifetime, prepare
     from minefleet_actor.slots_service import SlotsServicer
     from minefleet_actor.worlds_service import WorldsServicer
     from minefleet_runtime.serve import serving
@@ -33,11 +34,13 @@ def body(context: RoleContext) -> None:
         add_SlotsServiceServicer_to_server(slots, server)
         add_WorldsServiceServicer_to_server(worlds, server)
 
-    hosts = worker.num_envs if worker.hosted else 0
+    hosts = MAX_HOSTS if worker.hosted else 0
     with serving(context, context.run.config.services.actor.address, register, max_workers=WORKERS + hosts):
-        parts = prepare(context)
-        slots.view, worlds.pool = parts.view, parts.pool
-        act(context, parts)
+        while not context.stopping.is_set():
+            with lifetime(context) as own:
+                parts = prepare(own)
+                slots.view, worlds.pool = parts.view, parts.pool
+                act(own, parts)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -19,6 +19,7 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
+from minefleet_actor.actor_settings import ActorSettings
 from minefleet_actor.incarnation import choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
@@ -62,14 +63,15 @@ class ActorParts:
 
 
 def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
-    """Waits for the first weights and builds an actor; `inline` plays the environments in this process."""
-    run, rollout, abandoned = context.run, context.run.config.rollout_config, threading.Event()
-    policy = make_policy(run)
-    films = not inline and is_to_film(run)
+    """Waits for the first weights and builds an actor by their settings; `inline` plays in this process."""
+    policy, abandoned = make_policy(context.run), threading.Event()
+    films = not inline and is_to_film(context.run)
     watcher = f"{context.name}-{uuid.uuid4().hex[:12]}"
     parameters = parameters_client(context, watcher, architecture(policy), can_film=films)
     follower = WeightsFollower(parameters)
-    first_version = follower.first()
+    first = follower.first()
+    first_version, run = first.version, context.run.with_settings(first.settings)
+    context, rollout = replace(context, run=run), run.config.rollout_config
     seed = choose_seed(run.config.seed, first_version, deterministic=rollout.worker_config.deterministic)
     name = choose_name(context, first_version, inline=inline)
     pool = make_pool(run, seed, context.index, inline=inline)
@@ -109,6 +111,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         rollout=rollout,
         cuts=cuts,
         camera=camera,
+        follow=ActorSettings(run, first.settings, pool=pool, router=router, cuts=cuts, camera=camera).follow,
         first_task=partial(
             draw_task, run.config.env.tasks, Random(episode_seed(seed, context.index, pool.num_slots, 1))
         ),

@@ -106,6 +106,7 @@ class Actor:
         rollout: RolloutConfig,
         cuts: FreshnessCuts,
         camera: Camera | None = None,
+        follow: Callable[[str], bool] = lambda _: True,
         on_failure: Callable[[int], None] = lambda _: None,
         first_task: Callable[[], str] = lambda: "",
         batch_size: int = 1,
@@ -121,6 +122,10 @@ class Actor:
         self._metrics = metrics
         self._worker = rollout.worker_config
         self._camera = camera
+        self._follow = follow
+        """Works by a version's settings; says whether this actor can."""
+        self.is_outdated = False
+        """Whether a version has come whose settings take another actor: this one is to drain."""
         self._on_failure = on_failure
         self._first_task = first_task
         """Draws the task of an episode that begins before any grant has named one."""
@@ -318,8 +323,10 @@ class Actor:
     def _apply_weights(self) -> None:
         """Passes newer weights on, and says so once they are in use."""
         staged = None if self._worker.deterministic and self._recorder.is_within_fragments() else self._follower.take()
-        if staged is not None:
+        if staged is not None and self._follow(staged.info.settings):
             self._batcher.swap(staged.weights, staged.info.version)
+        elif staged is not None:
+            self.is_outdated = True
         if self._inference.version != self._version:
             self._version = self._inference.version
             self._follower.runs(self._version)

@@ -1,9 +1,16 @@
 """The life of an actor process: prepare, act, drain."""
 
 import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from minefleet.core.repro_command import reproduction
 from minefleet.v1 import status_service_pb2
@@ -21,6 +28,19 @@ REPORT_S = 0.25
 """Time between two reports, seconds."""
 
 
+@contextmanager
+def lifetime(context: RoleContext) -> Iterator[RoleContext]:
+    """The context of one of the actors that this process is, one after another: its threads and metrics end with it."""
+    own, metrics = threading.Event(), CollectorRegistry()
+    threading.Thread(target=lambda: context.stopping.wait() and own.set(), daemon=True).start()
+    context.registry.register(cast(Collector, metrics))
+    try:
+        yield replace(context, stopping=own, registry=metrics)
+    finally:
+        own.set()
+        context.registry.unregister(cast(Collector, metrics))
+
+
 def prepare(context: RoleContext) -> ActorParts:
     """Builds the actor and starts its environments."""
     context.status.set_state(status_service_pb2.STATE_WAITING, "waiting for the first weights")
@@ -35,7 +55,7 @@ def prepare(context: RoleContext) -> ActorParts:
 
 
 def act(context: RoleContext, parts: ActorParts) -> None:
-    """Acts until asked to stop, then drains."""
+    """Acts until asked to stop or until another actor must go on, then drains."""
     switch_threads_often()
     parts.threads.start("weights", partial(parts.follower.run, parts.pool.wake))
     parts.threads.start("inference", parts.batcher.run)
@@ -47,14 +67,15 @@ def act(context: RoleContext, parts: ActorParts) -> None:
     try:
         parts.actor.start()
         due_s = time.monotonic()
-        while not context.stopping.is_set():
+        while not (context.stopping.is_set() or parts.actor.is_outdated):
             parts.threads.check()
             parts.actor.turn()
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + REPORT_S
                 report(context, parts)
                 parts.view.rest()
-        context.status.set_state(status_service_pb2.STATE_DRAINING)
+        if context.stopping.is_set():
+            context.status.set_state(status_service_pb2.STATE_DRAINING)
         parts.actor.drain()
         ship_the_rest(context, parts)
     finally:
@@ -83,7 +104,7 @@ def hosts_text(hosts: Mapping[str, int], slots: int) -> str:
 
 
 def ship_the_rest(context: RoleContext, parts: ActorParts) -> None:
-    """Sends what is queued, at most for `drain_s`."""
+    """Sends what is queued; once asked to stop, at most for `drain_s`."""
     until = time.monotonic() + context.run.config.services.drain_s
     if parts.camera is not None:
         parts.camera.close()
@@ -92,9 +113,10 @@ def ship_the_rest(context: RoleContext, parts: ActorParts) -> None:
     for shard in parts.router:
         shard.permits.close()
         shard.uploader.close()
-    if not all(
-        parts.threads.join(f"{shard.name}-uploader", max(0.0, until - time.monotonic())) for shard in parts.router
-    ):
+    uploaders = [f"{shard.name}-uploader" for shard in parts.router]
+    while not (context.stopping.is_set() or all(parts.threads.join(name, REPORT_S) for name in uploaders)):
+        until = time.monotonic() + context.run.config.services.drain_s
+    if not all(parts.threads.join(name, max(0.0, until - time.monotonic())) for name in uploaders):
         parts.abandoned.set()
         logger.warning("replay did not take everything within drain_s; what was not acknowledged is given up")
     parts.threads.check()

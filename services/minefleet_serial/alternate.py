@@ -37,14 +37,27 @@ def run_in_order(context: RoleContext) -> None:
 
 def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
     """The actor's turns, one before each of the learner's; from the second on, it fetches weights first."""
+    parts = begin(context, stack)
+    while True:
+        act_until_held(parts, context.stopping)
+        if parts.actor.is_outdated:
+            parts.actor.drain()
+            for shard in parts.router:
+                shard.uploader.flush()
+            parts.pool.close()
+            parts = begin(replace(context, registry=CollectorRegistry()), stack)
+            continue
+        yield
+        parts.follower.fetch()
+
+
+def begin(context: RoleContext, stack: ExitStack) -> ActorParts:
+    """Starts an actor, by the settings of the newest version."""
     parts = assemble(context, inline=True)
     stack.callback(parts.pool.close)
     parts.pool.start()
     parts.actor.start()
-    while True:
-        act_until_held(parts, context.stopping)
-        yield
-        parts.follower.fetch()
+    return parts
 
 
 def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
@@ -52,7 +65,7 @@ def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
     (shard,) = parts.router
     parts.actor.turn(wait_s=0.0)
     is_refused = False
-    while not (is_refused and parts.actor.is_blocked()):
+    while not (parts.actor.is_outdated or (is_refused and parts.actor.is_blocked())):
         if stopping.is_set():
             raise StoppedError("stopped while acting")
         is_refused = shard.permits.reserve() is not None

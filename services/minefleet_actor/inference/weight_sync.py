@@ -50,8 +50,8 @@ class WeightsFollower:
         """Sets the version that is used from now on."""
         self._parameters.runs(version)
 
-    def first(self) -> int:
-        """Waits until a version is published, stages it and returns its number.
+    def first(self) -> VersionInfo:
+        """Waits until a version is published, stages it and returns it.
 
         Raises:
             GaveUpError: If it is of another architecture than this actor's policy.
@@ -59,8 +59,8 @@ class WeightsFollower:
         next(announced(self._parameters))
         return self.fetch()
 
-    def fetch(self) -> int:
-        """Fetches the newest version, stages it and returns its number.
+    def fetch(self) -> VersionInfo:
+        """Fetches the newest version, stages it and returns it.
 
         Raises:
             RunMismatchError: If parameters turned to another run.
@@ -72,7 +72,7 @@ class WeightsFollower:
             self.run_id = info.run_id
             self._staged = Staged(info, weights)
         self._fetched = info.version
-        return info.version
+        return info
 
     def run(self, staged: Callable[[], None]) -> None:
         """Follows until this process is asked to stop; calls `staged` whenever weights wait to be taken."""

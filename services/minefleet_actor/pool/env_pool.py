@@ -110,6 +110,16 @@ class EnvPool(Pool):
         super().reset(slots, seed, task)
         self._asked.update((slots // self._config.envs_per_process).tolist())
 
+    def recycle(self, config: WorkerConfig) -> None:
+        """Makes environments anew as another configuration says from now on."""
+        if (config.restart_interval, config.max_rss_bytes) != (
+            self._config.restart_interval,
+            self._config.max_rss_bytes,
+        ):
+            self._config = config
+            self._wear = RecycleSchedule(self.num_slots, config.restart_interval, time.monotonic())
+            self._supervisor.limit_memory(config.max_rss_bytes)
+
     def wait(self, timeout_s: float) -> Ready:
         """Passes on what was asked for, then waits until a slot has news, `wake` is called or the time is over.
 
@@ -187,6 +197,8 @@ class EnvPool(Pool):
     def _lighten(self, heavy: OverMemory) -> None:
         index, rss_bytes = heavy
         limit = self._config.max_rss_bytes
+        if not limit:  # It was lifted meanwhile.
+            return
         if rss_bytes > KILL_SHARE * limit:
             text = f"it takes {rss_bytes} bytes with what it has started, and may take {limit}"
             self._supervisor.kill(index, Failure("memory", text))

@@ -84,7 +84,7 @@ class FreshnessCuts:
         self._fragment_length = fragment_length
         self._chunk_steps = chunk_steps
         self._enabled = enabled
-        self._balanced = balanced
+        self.balanced = balanced
         self._clock = clock
         self._report_at = -math.inf
         self._resets = deque[float](maxlen=MAX_RESETS)
@@ -127,7 +127,7 @@ class FreshnessCuts:
 
     def report(self, working: NDArray[np.bool_], recorder: Recorder) -> None:
         """Reports to replay every few seconds which slots play; `working` [S]: those whose environment is at work."""
-        if not self._balanced or (now := self._clock()) < self._report_at:
+        if not self.balanced or (now := self._clock()) < self._report_at:
             return
         self._report_at = now + REPORT_INTERVAL_S
         longest_s = STUCK_RATIO * np.maximum(self._step_s, np.median(self._resets) if self._resets else 0.0)

@@ -69,7 +69,7 @@ class Camera:
         report: Takes the records of filmed episodes.
         directory: Of the files.
         fps: Frames per second of the videos; one frame is one step.
-        interval: `record_video_interval`, versions.
+        interval: `record_video_interval`, versions; 0 films none.
         metrics: Where to count.
     """
 
@@ -93,7 +93,7 @@ class Camera:
         self._report = report
         self._directory = directory
         self._fps = fps
-        self._interval = interval
+        self.interval = interval
         self._metrics = metrics
         self._slot = -1
         """The slot that is filmed; -1 while none is."""
@@ -113,7 +113,8 @@ class Camera:
 
     def begin(self, slot: int, version: int) -> None:
         """A slot is about to be reset, by an actor that acts with `version`: its episode is filmed if one is due."""
-        passed, is_busy = version // self._interval, self._slot >= 0 or self._waiting is not None
+        passed = version // self.interval if self.interval else self._filmed
+        is_busy = self._slot >= 0 or self._waiting is not None
         if is_busy or self._stopped or passed == self._filmed or not self._is_named():
             return
         self._slot, self._passed = slot, passed
