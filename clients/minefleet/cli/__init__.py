@@ -33,6 +33,8 @@ COMMANDS = {
     "replay": "look into replay: stats, why-dropped, fsck, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "certs": "make certificates by which the roles of a fleet know each other: init, issue",
+    "snapshot": "copy what a run goes on from to another place, such as s3://BUCKET/RUN, also while it runs",
+    "restore": "make the run directory of a snapshot, for `minefleet train --resume`",
     "vpt": "convert files of OpenAI's or MineStudio's VPT into ones from which no code can run",
     "config": "show a configuration, resolve it as a run would, or explain its keys",
     "doctor": "look what is missing on this machine, for a fleet and for Minecraft",

@@ -62,6 +62,8 @@ def serve(parser: CommandParser) -> None:
     where = "the run's directory (default: runs/CONFIG); without CONFIG, somebody else prepares the run in there"
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help=where)
     parser.add_argument("--index", type=read_index, default="0", help=HELP)
+    what = "of the learner: wait, and do not end again, where the run is over; for what starts anew whatever ends"
+    parser.add_argument("--stay", action="store_true", help=what)
 
 
 def host(parser: CommandParser) -> None:
@@ -169,6 +171,20 @@ def parameters(parser: CommandParser) -> None:
         if name != "list":
             which = "the version (default: the newest)"
             action.add_argument("--version", type=positive, default=0, metavar="N", help=which)
+
+
+def snapshot(parser: CommandParser) -> None:
+    """Of `minefleet snapshot`."""
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run")
+    parser.add_argument("target", metavar="TARGET", help="where to, as s3://BUCKET/RUN; its older snapshot is replaced")
+
+
+def restore(parser: CommandParser) -> None:
+    """Of `minefleet restore`."""
+    parser.add_argument("source", metavar="SOURCE", help="the place of a snapshot, as s3://BUCKET/RUN")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run directory to make")
+    what = "leave RUN_DIR alone where it holds a run, or SOURCE no snapshot: for each start of a machine"
+    parser.add_argument("--if-needed", action="store_true", help=what)
 
 
 def certs(parser: CommandParser) -> None:
