@@ -21,6 +21,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run
 from minefleet_learner.checkpoints.host_copy import Copier
+from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import LeaseSource, Prefetcher
@@ -128,6 +129,7 @@ def build_services(
             background=background,
             saved=metrics.saved,
         ),
+        snapshots=SnapshotUploader(run),
         metrics=metrics,
         status=context.status,
         loop_time=loop_time,

@@ -10,6 +10,7 @@ has acked it, so that it never holds one that nobody published.
 """
 
 import json
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
+from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
@@ -49,6 +51,7 @@ STATUS_KEYS = (
     "episode_failures",
     "sps",
     "learner_wait_ratio",
+    "snapshot_lag",
 )
 """Numbers of a row that the status shows."""
 
@@ -80,6 +83,7 @@ class LearnerServices:
     replay: Shards
     parameters: ParametersClient
     writer: CheckpointWriter
+    snapshots: SnapshotUploader
     metrics: LearnerMetrics
     status: StatusTracker
     loop_time: LoopTimer
@@ -156,8 +160,11 @@ class Publisher:
         write_whole(self._services.run.directory / RESULT_FILE, json.dumps(finite(result)) + "\n")
 
     def close(self) -> None:
-        """Closes the loggers, for which trackers get a bounded time; the second time does nothing."""
+        """Closes the loggers, and makes the last snapshot; all get `services.drain_s`. The second time does nothing."""
+        until = time.monotonic() + self._services.run.config.services.drain_s
+        self._services.snapshots.end()
         self._loggers.close()
+        self._services.snapshots.join(until - time.monotonic())
 
     def _publish_first(self, weights: Weights) -> CheckpointState:
         resumed = self._state
@@ -233,10 +240,10 @@ class Publisher:
             sps=self._speed.pass_by(self._state.env_steps),
             loop_share=self._services.loop_time.shares(),
             shares=self._shares.summary(self._services.replay.latest),
-        )
+        ) | self._services.snapshots.ask(self._state.iteration)
         self._loggers.write(row)
         self._services.metrics.observe(row, skipped_steps=stats.report.skipped_steps)
-        self._services.status.set_stats({name: row[name] for name in STATUS_KEYS if row[name] is not None})
+        self._services.status.set_stats({name: row[name] for name in STATUS_KEYS if row.get(name) is not None})
 
     @property
     def _wall_s(self) -> float:

@@ -1,7 +1,7 @@
 """The configuration tree: frozen dataclasses. OmegaConf stays in `minefleet.config.load`."""
 
 from minefleet.config.env import EnvConfig, WrappersConfig
-from minefleet.config.fleet import EndpointConfig, FleetConfig, LoggerConfig, ServicesConfig, StopConfig
+from minefleet.config.fleet import EndpointConfig, FleetConfig, LoggerConfig, ServicesConfig, StopConfig, UploadConfig
 from minefleet.config.policy import PolicyConfig
 from minefleet.config.rollout import (
     DatabaseConfig,
@@ -25,6 +25,7 @@ __all__ = [
     "ServicesConfig",
     "StopConfig",
     "TrainConfig",
+    "UploadConfig",
     "WorkerConfig",
     "WrappersConfig",
 ]

@@ -126,6 +126,23 @@ class LoggerConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UploadConfig:
+    """Snapshots of the run elsewhere, from which it goes on when its machine is lost: `minefleet restore`."""
+
+    target: str = ""
+    """Place of this run's snapshots, as fsspec names it: `s3://BUCKET/RUN`, `file:///DIR`; empty for none. Credentials
+    are in the environment of the learner."""
+    min_interval_s: float = 60.0
+    """Least time between two snapshots, seconds, >= 0: what the loss of a machine may abandon."""
+
+    def __post_init__(self) -> None:
+        """Rejects impossible values."""
+        at_least("upload_config.min_interval_s", self.min_interval_s, 0)
+        if self.target and "://" not in self.target:
+            raise ConfigError(f"upload_config.target must be a URL such as s3://BUCKET/RUN, got {self.target!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FleetConfig:
     """Everything that can be set."""
 
@@ -152,6 +169,7 @@ class FleetConfig:
     train_config: TrainConfig = field(default_factory=TrainConfig)
     logger_config: LoggerConfig = field(default_factory=LoggerConfig)
     stop: StopConfig = field(default_factory=StopConfig)
+    upload_config: UploadConfig = field(default_factory=UploadConfig)
     services: ServicesConfig = field(default_factory=ServicesConfig)
 
     @property

@@ -51,6 +51,7 @@ MAX_NAMED = 5
 LOCAL_KEYS = (
     "services",
     "logger_config",
+    "upload_config",
     "stop",
     "eval_interval",
     "eval_episodes",

@@ -44,6 +44,7 @@ GAUGES = {
     "publish_blocked_seconds": "Time that the loop stood still in the last iteration for a publish.",
     "parity_logp": "Largest difference between a recorded and a recomputed log-probability.",
     "parity_value": "Largest difference between a recorded and a recomputed value, in normalised units.",
+    "snapshot_lag": "Iterations since the newest snapshot in upload_config.target.",
     "parity_unprobed": "Iterations in a row in which nothing could be compared.",
 }
 

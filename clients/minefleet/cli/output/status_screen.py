@@ -28,6 +28,7 @@ STATS = {
     "episode_return_mean": "return",
     "eval_return_mean": "evaluation",
     "learner_wait_ratio": "waits for data",
+    "snapshot_lag": "iterations without a snapshot",
     "episode_failures": "failed episodes",
     "env_failures": "failed environments",
     "resetting_slots": "resetting",
@@ -94,7 +95,8 @@ def _cells(role: RoleStatus) -> list[Text]:
     if role.detail:
         state.append(f": {role.detail}", style="dim")
     up = age(role.uptime_s) if role.uptime_s else ""
-    return [Text(role.name), state, *(Text(text) for text in (up, str(role.pid), role.address, role.metrics_address))]
+    shown = (up, str(role.pid or ""), role.address, role.metrics_address)
+    return [Text(role.name), state, *map(Text, shown)]
 
 
 def _summary(metrics: Mapping[str, Any]) -> Iterator[str]:
