@@ -1,6 +1,12 @@
 """The learner role: `python -m minefleet_learner --run-dir DIR`, alone or as one of the ranks that torchrun starts."""
 
+import argparse
+from dataclasses import replace
+
 from minefleet.launch.torchrun_variables import local_rank_here, rank_here
+from minefleet.monitoring.journal import differing_keys
+from minefleet.runs.checkpoint import newest, read_state
+from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext
@@ -23,7 +29,6 @@ def body(context: RoleContext) -> None:
 def follow(context: RoleContext) -> None:
     """Trains with rank 0 until that says that it is over, or is gone."""
     from contextlib import closing
-    from dataclasses import replace
 
     from minefleet_learner.build import build_follower
     from minefleet_runtime.serve import serving
@@ -33,12 +38,41 @@ def follow(context: RoleContext) -> None:
         follower.follow()
 
 
+def ending_of(run: Run) -> str:
+    """The condition that ended a run whose keys have not changed since; "" where there is more to train."""
+    checkpoint = newest(run.checkpoints)
+    if checkpoint is None or differing_keys(read_run(checkpoint, RUN_FILE), run):
+        return ""
+    stopped_by = read_state(checkpoint).stopped_by
+    return "" if stopped_by == "signal" else stopped_by
+
+
+def train_or_stay(context: RoleContext) -> None:
+    """Trains. With `--stay` a run that is over is left as it is, until a signal."""
+    from minefleet_runtime.serve import serving
+
+    rank, ending = rank_here(), ending_of(context.run) if context.arguments.stay else ""
+    if not ending:
+        return follow(context) if rank else body(context)
+    address = "127.0.0.1:0" if rank else context.run.config.services.learner.address
+    with serving(replace(context, listen="" if rank else context.listen), address):
+        context.status.set_state(status_service_pb2.STATE_PAUSED, f"the run is over: {ending}")
+        context.stopping.wait()
+    return None
+
+
 def main() -> None:
     """Becomes the rank that the environment says."""
     rank = rank_here()
     name = f"learner-{rank}" if rank else None
     has_free_ports = rank > 0 and local_rank_here() > 0
-    run_role(status_service_pb2.ROLE_LEARNER, follow if rank else body, name=name, has_free_ports=has_free_ports)
+
+    def add_stay(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--stay", action="store_true", help="wait where the run is over")
+
+    run_role(
+        status_service_pb2.ROLE_LEARNER, train_or_stay, name=name, has_free_ports=has_free_ports, add_arguments=add_stay
+    )
 
 
 if __name__ == "__main__":

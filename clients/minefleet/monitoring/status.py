@@ -1,7 +1,7 @@
 """Queries every role of a run, and names the stage that limits it with the key to turn."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -13,15 +13,16 @@ from minefleet.core.errors import DeadlineError, FleetError, UnavailableError
 from minefleet.monitoring.bottleneck import Bottleneck, find_in
 from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.rpc.channel import connect
-from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
+from minefleet.rpc.credentials import KEY_FILE, OPERATOR, ROLES, Credentials, read_credentials
 from minefleet.rpc.durations import in_seconds
 from minefleet.rpc.enum_names import role_word, state_word
 from minefleet.rpc.rpc_errors import translated
-from minefleet.runs.run import METRICS_FILE, read_run
+from minefleet.runs.run import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 ROLES_DIRECTORY = "roles"
 CARD_KEYS = {"name": str, "role": str, "pid": int, "address": str, "metrics_address": str}
+NO_PROCESS = {"pid": 0, "metrics_address": ""}
 TIMEOUT_S = 2.0
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Only there does a card's pid mean a process of this machine."""
@@ -70,14 +71,17 @@ def read_status(directory: Path, credentials: Credentials | None = None) -> RunS
 
     Args:
         directory: Of the run.
-        credentials: The operator's; None reads the run for them, which takes a tenth of a second.
+        credentials: The operator's; None reads the run for them, which takes a tenth of a second, and asks services of
+            other machines, too.
 
     Raises:
         ConfigError: If there is no run in the directory, or the operator's certificate or token cannot be read.
     """
-    if credentials is None:
-        credentials = read_credentials(read_run(directory).config.services.security, OPERATOR)
     cards = read_cards(directory)
+    if credentials is None:
+        run = read_run(directory)
+        credentials = read_credentials(run.config.services.security, _caller(run.config.services.security.certificates))
+        cards += _cards_elsewhere(run, {card["name"] for card in cards})
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(partial(ask, credentials=credentials), cards))
     return RunStatus(
@@ -137,6 +141,24 @@ def is_answering(card: Mapping[str, Any], credentials: Credentials) -> bool:
 def is_of_this_machine(address: str) -> bool:
     """Whether the pid on a card with this address is of a process here."""
     return address.rpartition(":")[0] in LOOPBACK_HOSTS
+
+
+def _caller(certificates: str) -> str:
+    """The operator, or the one role whose certificate is here, as in a pod: every role may ask for a status."""
+    here = [role for role in ROLES if (Path(certificates) / role / KEY_FILE).exists()]
+    return here[0] if len(here) == 1 else OPERATOR
+
+
+def _cards_elsewhere(run: Run, known: Container[str]) -> list[dict[str, Any]]:
+    """Cards as services of other machines would leave them, by their addresses in the configuration."""
+    services = {name: getattr(run.config.services, name) for name in ("parameters", "learner")}
+    services |= {shard.name: shard.endpoint for shard in run.shards}
+    addresses = {name: each.address for name, each in services.items() if not is_of_this_machine(each.address)}
+    return [
+        {"name": name, "role": f"ROLE_{name.partition('-')[0].upper()}", "address": address} | NO_PROCESS
+        for name, address in addresses.items()
+        if name not in known
+    ]
 
 
 def _absent(known: RoleStatus, state: str, detail: str = "") -> RoleStatus:

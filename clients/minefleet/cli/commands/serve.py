@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"without a CONFIG the run in {arguments.run_dir} is as it is; drop {' '.join(overrides)}")
     else:
         joined = _prepared(arguments.run_dir)
-    command = role_command(arguments.role, joined.directory, arguments.index)
+    command = [*role_command(arguments.role, joined.directory, arguments.index), *["--stay"] * arguments.stay]
     sys.stdout.flush()
     os.execve(command[0], command, {**ONE_THREAD_EACH, **os.environ})
 
