@@ -110,6 +110,7 @@ class Cluster:
         overrides = [*self._fleet.generated("overrides")["overrides"].splitlines(), *self._overrides]
         for pod in self.pods:
             pod.folder.mkdir()
+            shutil.copytree(self._place / "certs" / pod.role, pod.folder / "certs" / pod.role)
             if pod.role == HOST:
                 (pod.folder / "overrides").write_text("\n".join(overrides) + "\n")
                 continue
@@ -178,7 +179,7 @@ class Cluster:
     def _folders(self, pod: Process) -> dict[str, Path]:
         """This machine's folders for a pod's mounts; the longest paths first."""
         own = {place: pod.folder / name for place, name in mounts(self._fleet.container(pod.role)) if name == RUNS}
-        return {"/runs/shared": self._place / "shared", "/certs": self._place / "certs", "/config": pod.folder, **own}
+        return {"/runs/shared": self._place / "shared", "/certs": pod.folder / "certs", "/config": pod.folder, **own}
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 it."""
 
 import json
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,25 @@ def test_pods_that_share_no_disk_but_that_of_the_ranks_train_and_go_on(overlay: 
         for pod in others:
             pod.ask_to_stop()
         assert {pod.name: pod.wait() for pod in others} == dict.fromkeys((pod.name for pod in others), 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_finished_learner_stays_finished_and_status_in_its_pod_asks_the_others(tmp_path: Path) -> None:
+    with cluster(built("local"), tmp_path, "cartpole", *SMALL, "stop.env_steps=1500") as pods:
+        pods.start(*pods.pods)
+        (learner,) = pods.of("learner")
+        assert learner.wait() == 0
+        result, done = learner.folder / "runs" / "default" / "result.json", iterations(pods)
+        written = result.read_text()
+        pods.start(learner)  # As Kubernetes does with whatever ends.
+        wait_for(learner.is_ready)
+        with urllib.request.urlopen(f"http://{learner.address}:{learner.metrics_port}/readyz") as answer:
+            assert answer.read() == b"paused: the run is over: env_steps\n"
+        command = [sys.executable, "-m", "minefleet", "status", "--json", str(learner.folder / "runs" / "default")]
+        asked = subprocess.run(command, capture_output=True, text=True, check=True)
+        states = {role["name"]: role["state"] for role in json.loads(asked.stdout)["roles"]}
+        assert states == {"learner": "paused", "replay": "running", "parameters": "running"}
+        learner.ask_to_stop()
+        assert learner.wait() == 0
+        assert (result.read_text(), iterations(pods)) == (written, done)

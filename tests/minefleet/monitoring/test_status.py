@@ -1,15 +1,19 @@
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from minefleet.cli.output.status_screen import render
+from minefleet.config import EndpointConfig
 from minefleet.config.security import SecurityConfig
 from minefleet.core.errors import ConfigError
+from minefleet.launch.ports import free_port
 from minefleet.monitoring.status import ask, read_cards, read_status
 from minefleet.rpc import certificates
 from minefleet.rpc.credentials import NOTHING, Credentials, read_credentials
@@ -99,6 +103,26 @@ def test_status_of_a_role_that_tls_refuses_says_why(run: Run, tmp_path: Path) ->
         with replay_up(run, served):
             (role,) = (ask(card, operator) for card in read_cards(run.directory))
         assert (reason in role.detail) and (role.state == "unreachable") is bool(reason)
+
+
+def test_status_asks_services_of_other_machines_with_the_certificate_that_is_here(run: Run, tmp_path: Path) -> None:
+    certificates.init(tmp_path / "all")
+    shutil.copytree(tmp_path / "all" / "learner", tmp_path / "pod" / "learner")
+    security, address = SecurityConfig(certificates=str(tmp_path / "pod")), f"127.7.7.7:{free_port('127.7.7.7')}"
+    services = replace(run.config.services, replay=[EndpointConfig(address=address)], security=security)
+    run = replace(run, config=replace(run.config, services=services))
+    run.write()
+    replay = read_credentials(SecurityConfig(certificates=str(tmp_path / "all")), "replay")
+    elsewhere = replace(run, directory=tmp_path / "elsewhere")
+    elsewhere.directory.mkdir()
+    context = RoleContext(run=elsewhere, role=status_service_pb2.ROLE_REPLAY, name="replay", credentials=replay)
+    with serving(context, address):
+        (role,) = read_status(run.directory).roles
+        assert (role.name, role.state, role.address) == ("replay", "starting", address)
+    assert read_status(run.directory).roles[0].state == "unreachable"
+    shutil.copytree(tmp_path / "all" / "actor", tmp_path / "pod" / "actor")
+    with pytest.raises(ConfigError, match=r"cannot read .*operator"):
+        read_status(run.directory)
 
 
 def test_status_shows_numbers_in_one_order_and_in_units_that_people_read(run: Run) -> None:
