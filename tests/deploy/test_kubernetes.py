@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -110,6 +111,28 @@ def test_kubernetes_check_fails_at_a_fault_of_any_overlay(tmp_path: Path, capsys
         "hosts: valid",
         "local: valid",
     ]
+
+
+def test_component_of_snapshots_restores_before_a_run_is_prepared(tmp_path: Path) -> None:
+    shutil.copytree(DIRECTORY, tmp_path / "kubernetes")
+    copied = tmp_path / "kubernetes" / "overlays" / "spot"
+    copied.mkdir()
+    lines = ["kind: Kustomization", "resources: [../local]", "components: [../../components/snapshots]"]
+    (copied / "kustomization.yaml").write_text("\n".join(lines))
+    assert list(validate.faults_of(copied)) == []
+    fleet = Fleet(resources=validate.build(copied))
+    restoring, preparing = fleet.pod("learner")["initContainers"]
+    assert (restoring["name"], preparing["name"]) == ("restore", "prepare")
+    assert preparing == built("local").preparation("learner")
+    assert restoring["envFrom"] == fleet.container("learner")["envFrom"]
+    assert restoring["securityContext"] == preparing["securityContext"]
+    (tmp_path / "overrides").write_text("seed=3\nupload_config.target=s3://bucket/a\n")
+    (script,) = (each.replace("/config", str(tmp_path)) for each in restoring["args"])
+    run = {"RUN": "default", "PATH": os.environ["PATH"]}
+    told = subprocess.run(
+        ["bash", "-c", f"minefleet() {{ echo $@; }}; {script}"], check=True, env=run, capture_output=True, text=True
+    )
+    assert told.stdout == "restore s3://bucket/a /runs/default --if-needed\n"
 
 
 def test_pods_have_no_privileges_that_they_do_not_need(fleet: Fleet) -> None:
