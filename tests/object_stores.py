@@ -35,7 +35,7 @@ class StoreServer:
 
     @property
     def target(self) -> str:
-        """Where a run's snapshots go."""
+        """The place of a run's snapshots."""
         names = {"s3": f"s3://{BUCKET}/run", "ftp": f"ftp://{self.address}/run", "file": f"file://{self.place}/run"}
         return names[self.kind]
 

@@ -62,8 +62,7 @@ def serve(parser: CommandParser) -> None:
     where = "the run's directory (default: runs/CONFIG); without CONFIG, somebody else prepares the run in there"
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help=where)
     parser.add_argument("--index", type=read_index, default="0", help=HELP)
-    what = "of the learner: wait, and do not end again, where the run is over; for what starts anew whatever ends"
-    parser.add_argument("--stay", action="store_true", help=what)
+    parser.add_argument("--stay", action="store_true", help="of the learner: wait where its run is over")
 
 
 def host(parser: CommandParser) -> None:
@@ -111,12 +110,8 @@ def watch(parser: CommandParser) -> None:
 
 def evaluate(parser: CommandParser) -> None:
     """Of `minefleet eval`."""
-    parser.add_argument(
-        "checkpoint",
-        nargs="?",
-        type=Path,
-        help="a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)",
-    )
+    what = "a checkpoint, an exported version, or a run for its last checkpoint (default: the newest run)"
+    parser.add_argument("checkpoint", nargs="?", type=Path, help=what)
     parser.add_argument("--episodes", type=positive, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=seed, help="seed of environments and sampling")
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the likeliest")
@@ -183,8 +178,7 @@ def restore(parser: CommandParser) -> None:
     """Of `minefleet restore`."""
     parser.add_argument("source", metavar="SOURCE", help="the place of a snapshot, as s3://BUCKET/RUN")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run directory to make")
-    what = "leave RUN_DIR alone where it holds a run, or SOURCE no snapshot: for each start of a machine"
-    parser.add_argument("--if-needed", action="store_true", help=what)
+    parser.add_argument("--if-needed", action="store_true", help="only if RUN_DIR has no run, and SOURCE a snapshot")
 
 
 def certs(parser: CommandParser) -> None:
