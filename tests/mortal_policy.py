@@ -1,51 +1,111 @@
-"""A policy with which rank 0 of a learner dies where it is told to.
+"""A policy with which rank 0 of a learner writes down what it trains on, and dies where it is told to.
 
 A file in the folder that `MINEFLEET_TEST_DEATHS` names is a death to come, called by one of `MOMENTS`; it is taken away
-at that moment, so that the next learner lives.
+at that moment, so that the next learner lives. One that says `fleet` is the death of the launcher, too, and so of all
+roles. `run_history.py` reads what is written down.
 """
 
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from minefleet.config import PolicyConfig
 from minefleet.core.schema import Schema
+from minefleet.monitoring import rollbacks
 from minefleet.policies import Policy, build
-from minefleet_learner import live_config
+from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.runs import retention
+from minefleet_learner import live_config, loop
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
+from minefleet_learner.data.sharded_replay import Shards
+from minefleet_learner.publish import Publisher
 from minefleet_learner.training.updater import Updater
 
+WITNESS = "witness.jsonl"
+"""In the run directory."""
 MOMENTS: dict[str, tuple[Any, str]] = {
     "between publish and ack": (Prefetcher, "ack"),
     "between ack and checkpoint": (CheckpointWriter, "submit"),
     "before an answer": (live_config, "append"),
     "after an answer": (live_config, "append"),
     "before the iteration of an answer": (Updater, "configure"),
+    "rollback, before its line": (live_config, "answer_rollback"),
+    "rollback, after its line": (loop.Learner, "send_ranks_home"),
+    "rollback, before anything is set aside": (rollbacks, "go_back"),
+    "rollback, between two that are set aside": (retention, "free_name"),
+    "rollback, before its epoch": (ParametersClient, "open_epoch"),
+    "rollback, before replay knows": (Shards, "send_position"),
 }
+"""Each is just before a function is called, or after it, where it says so."""
 
 
 def policy_generator(schema: Schema) -> Policy:
     """The default policy; where rank 0 of a learner makes it, that may be killed at each of the moments."""
-    if "minefleet_learner" in sys.argv[0] and os.environ.get("RANK", "0") == "0":
+    if (
+        any(role in sys.argv[0] for role in ("minefleet_learner", "minefleet_serial"))
+        and os.environ.get("RANK", "0") == "0"
+    ):
         for name, (owner, method) in MOMENTS.items():
-            death = Path(os.environ["MINEFLEET_TEST_DEATHS"], name)
-            setattr(owner, method, mortal(getattr(owner, method), death))
+            setattr(owner, method, mortal(getattr(owner, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))
+        Publisher.publish_first = witness_start(Publisher.publish_first)  # type: ignore[method-assign]
+        Prefetcher.take = witness_take(Prefetcher.take)  # type: ignore[method-assign]
     return build(PolicyConfig(), schema)
 
 
 def mortal(method: Callable[..., Any], death: Path) -> Callable[..., Any]:
     """The method, or the death in its place, or after it, while that is to come."""
 
-    def call(*arguments: Any, **options: Any) -> Any:
+    @wraps(method)
+    def call(*arguments: Any, **more: Any) -> Any:
         if death.exists():
+            whose = death.read_text()
             death.unlink()
             if death.name.startswith("after"):
-                method(*arguments, **options)
+                method(*arguments, **more)
+            if whose == "fleet":
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
-        return method(*arguments, **options)
+        return method(*arguments, **more)
+
+    return call
+
+
+def run_directory() -> Path:
+    """Of this learner."""
+    return Path(sys.argv[sys.argv.index("--run-dir") + 1])
+
+
+def note(**row: Any) -> None:
+    """Writes a line down."""
+    with (run_directory() / WITNESS).open("a") as file:
+        file.write(json.dumps({"time_s": time.time(), **row}) + "\n")
+
+
+def witness_start(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Writes down which versions a start abandons."""
+
+    def call(publisher: Publisher, *arguments: Any) -> Any:
+        state = method(publisher, *arguments)
+        position = publisher._position
+        note(resumed=position.resumed_version, first=position.first_version, epoch=position.epoch)
+        return state
+
+    return call
+
+
+def witness_take(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Writes down which versions acted what is trained on."""
+
+    def call(*arguments: Any) -> Any:
+        lease, batch = method(*arguments)
+        note(acted=sorted(set(batch.policy_version[batch.mask].tolist())))
+        return lease, batch
 
     return call

@@ -19,7 +19,7 @@ import numpy as np
 
 from minefleet.config import FleetConfig
 from minefleet.config.checks import host_port
-from minefleet.core.errors import EXIT_FAILED, ConfigError, DeadlineError, FleetError, UnavailableError
+from minefleet.core.errors import ConfigError, DeadlineError, FleetError, UnavailableError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Schema
 from minefleet.core.tree import Tree, flatten, unflatten
@@ -31,7 +31,6 @@ from minefleet.v1 import status_service_pb2, worlds_service_pb2
 from minefleet_actor.actor_stream import ActorStream
 from minefleet_actor.metrics.host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
-from minefleet_runtime.main import EXIT_CODES
 from minefleet_runtime.metrics import StateCollector
 from minefleet_runtime.probes import probing
 from minefleet_runtime.process import is_loopback, set_up_logging, stop_on_signal, switch_threads_often
@@ -264,7 +263,7 @@ def main() -> int:
             WorldHost(config, arguments.actor, stopping, status, metrics).run()
     except FleetError as error:
         logger.error("%s", error)
-        return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)
+        return error.exit_code
     logger.info("host ends")
     return 0
 

@@ -12,10 +12,12 @@ from dataclasses import asdict
 from typing import Any
 
 from minefleet.config.live_settings import value_of, with_settings
-from minefleet.core.errors import ConfigError
+from minefleet.core.errors import ConfigError, RolledBackError
 from minefleet.monitoring.journal import JOURNAL_FILE, Line, append, read_whole_journal, record_start
+from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
 from minefleet.monitoring.steering import (
     REFUSED,
+    ROLLBACK,
     SET,
     newest_learner,
     set_lines,
@@ -68,12 +70,17 @@ class LiveConfig:
 
         Nothing changes where the answer cannot be written: then the next look tries again. Nothing is written once
         another learner has started.
+
+        Raises:
+            RolledBackError: If the run goes back to an older checkpoint.
         """
         journal = self._run.directory / JOURNAL_FILE
         try:
             while (size := journal.stat().st_size) != self._size:
                 lines = read_whole_journal(self._run.directory)
                 requests, self._held = unanswered(lines), set_lines(lines)
+                if undone := open_rollback(lines):
+                    raise RolledBackError(f"the run goes back to iteration {undone['iteration']}")
                 if requests and not self._is_recorded:
                     self._is_recorded = record_start(self._run, state, self._name)
                     if not self._is_recorded:
@@ -105,6 +112,9 @@ class LiveConfig:
         return {key: value for key, value in now.items() if before.get(key, value_of(self._run.config, key)) != value}
 
     def _answer(self, request: Line, state: CheckpointState, iteration: int) -> None:
+        if ROLLBACK in request:
+            answer_rollback(self._run, request, state, self._name)
+            return
         answer = {"id": request["id"], "why": request.get("why", ""), "learner": self._name}
         try:
             keys = self._changes(request.get("set"), iteration)

@@ -24,8 +24,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from minefleet.core.errors import RolledBackError
+from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
@@ -112,6 +114,7 @@ class Learner:
         """
         run, updater, services = self._parts.services.run, self._parts.updater, self._parts.services
         (run.directory / RESULT_FILE).unlink(missing_ok=True)
+        settle_rollbacks(run)
         state = restore(run, updater)
         self._live.start(state)
         self._publisher.take_up(state, self._live.at(state.iteration + 1))
@@ -131,8 +134,9 @@ class Learner:
 
         Raises:
             StoppedError: If asked to stop while waiting.
+            RolledBackError: If the run goes back to an older checkpoint.
         """
-        settings = self._live.enter(self._known(), self._iteration + 1)
+        settings = self._live.enter(replace(self._known(), version=self._version), self._iteration + 1)
         if settings is not None:
             self._configure()
         self._time.waits()
@@ -213,6 +217,10 @@ class Learner:
             logger.info("what was under way is abandoned; the last checkpoint stands")
         self.close()
 
+    def send_ranks_home(self) -> None:
+        """Ends the other ranks in good order."""
+        end(self._parts.ranks)
+
     def _conclude(self, reason: str) -> None:
         services, state = self._parts.services, self._publisher.conclude(reason)
         place = services.writer.write(take_snapshot(self._parts.updater, state, self._publisher.run_text))
@@ -292,6 +300,9 @@ def run(learner: Learner, stopping: threading.Event, train: Callable[[], None]) 
             train()
         except StoppedError as error:
             logger.info("%s", error)
+        except RolledBackError:
+            learner.send_ranks_home()
+            raise
         learner.finish("signal" if stopping.is_set() else "trainer")
     finally:
         learner.close()

@@ -20,6 +20,8 @@ import numpy as np
 from minefleet.core.errors import ContractError, FencedError, GaveUpError
 from minefleet.core.files import write_whole
 from minefleet.launch.torchrun_variables import launch_age_s
+from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.rollbacks import undone_versions
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
@@ -105,6 +107,7 @@ class Publisher:
         self.run_text = ""
         """Text of the `run.yaml` that is trained by; the file may be rewritten meanwhile, for the next start."""
         self._earlier_s = 0.0
+        self._undone: list[range] = []
 
     def take_up(self, state: CheckpointState, following: IterationConfig) -> None:
         """Goes on from a checkpoint, with the configuration of the iteration after it."""
@@ -113,6 +116,7 @@ class Publisher:
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
+        self._undone = undone_versions(read_whole_journal(self._services.run.directory))
         self._loggers.open(state)
 
     def publish_first(self, weights: Weights) -> CheckpointState:
@@ -175,6 +179,8 @@ class Publisher:
         )
         self._state = replace(resumed, epoch=epoch.epoch)
         self._publish(weights, resumed.iteration, version)
+        # What abandoned versions acted takes up room: an actor that waits for its turn would wait for ever.
+        self._services.replay.send_position()
         self._judge()
         return self._state
 
@@ -203,11 +209,14 @@ class Publisher:
         )
 
     def _read_episodes(self) -> None:
-        """Reads the episodes that finished since the last time."""
+        """Reads the episodes that finished since the last time, but for those of versions that are undone."""
         answers = self._services.replay.read_episodes(self._state.episode_cursors)
-        for record in answers.records:
+        records = [
+            record for record in answers.records if not any(record.policy_version in each for each in self._undone)
+        ]
+        for record in records:
             self._episodes.add(record)
-        self._loggers.write_episodes(answers.records, self._state)
+        self._loggers.write_episodes(records, self._state)
         self._state = replace(self._state, episode_cursors=answers.cursors, episodes=self._episodes.to_dict())
 
     def _judge(self) -> None:

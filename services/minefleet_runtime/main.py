@@ -10,7 +10,7 @@ from pathlib import Path
 import prometheus_client
 
 from minefleet.config import EndpointConfig
-from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, GaveUpError
+from minefleet.core.errors import EXIT_FAILED, EXIT_GAVE_UP, ConfigError, FleetError, RolledBackError
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.role_index import HELP, label_of, number_of, read_index
 from minefleet.core.subprocess_call import exit_at_once
@@ -28,7 +28,6 @@ from minefleet_runtime.role_context import RoleContext, StatusTracker, section_o
 
 logger = logging.getLogger(__name__)
 
-EXIT_CODES: dict[type[FleetError], int] = {ConfigError: EXIT_CONFIG, GaveUpError: EXIT_GAVE_UP}
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -47,9 +46,9 @@ def run_role(
 ) -> None:
     """Runs a role as this process, and exits.
 
-    Exit code 0 when the body returns or was stopped; 2 for a `ConfigError`, 3 for a `GaveUpError` and 1 for any other
-    `FleetError`, each with one line on stderr. Any other exception is a bug and keeps its traceback, below which stands
-    the user's own line, if it came through one; before the run's first iteration that ends with 3.
+    Exit code 0 when the body returns or was stopped, and that of a `FleetError`, with one line on stderr. Any other
+    exception is a bug and keeps its traceback, below which stands the user's own line, if it came through one; before
+    the run's first iteration that ends with 3.
 
     Args:
         role: What the process does in the fleet.
@@ -101,8 +100,8 @@ def _exit_code(work: Callable[[], None], title: str, run_directory: Path) -> int
     except StoppedError as error:
         logger.info("%s", error)
     except FleetError as error:
-        logger.error("%s", error)
-        return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)
+        (logger.info if isinstance(error, RolledBackError) else logger.error)("%s", error)
+        return error.exit_code
     except Exception as error:
         line = user_line(error)
         if not line:

@@ -21,10 +21,11 @@ from tests.role_process import free_address
 
 from minefleet.config import FleetConfig, PolicyConfig, ReplayBufferConfig, RolloutConfig, ServicesConfig, TrainConfig
 from minefleet.config.fleet import EndpointConfig, StopConfig
-from minefleet.core.errors import ConfigError, FencedError, GaveUpError
+from minefleet.core.errors import ConfigError, FencedError, GaveUpError, RolledBackError
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.torchrun_variables import LAUNCHED
+from minefleet.monitoring.steering import ask
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
@@ -156,7 +157,9 @@ class Fleet:
                 sequence=0,
                 schema_fingerprint=self.run.schema.fingerprint,
             )
-            episode = EpisodeRecord(stream=f"actor.{number}", episode_return=number, length=LENGTH)
+            episode = EpisodeRecord(
+                stream=f"actor.{number}", episode_return=number, length=LENGTH, policy_version=version
+            )
             self.actors[number % len(self.actors)].append(
                 [packed],
                 episodes=[episode],
@@ -663,3 +666,37 @@ def test_a_policy_without_memory_trains_on_the_steps_of_the_burn_in(fleet: Calla
     learner.finish("signal")
     assert made.rows()[0]["burn_in_steps"] == 0  # This policy has no memory to warm up.
     assert made.result()["trained_steps"] == FRAGMENTS * LENGTH
+
+
+def test_learner_that_is_rolled_back_goes_on_from_the_older_checkpoint_without_what_later_versions_did(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(num_iterations=6, save_interval=2, keep_interval=2)
+    learner, _ = made.learner()
+    with contextlib.closing(learner):
+        learner.start()
+        for version in (1, 2, 3, 4):
+            made.act(version)
+            iterate(learner)
+        made.act(5)
+        ask(made.run.directory, rollback="3")
+        with pytest.raises(RolledBackError, match="goes back to iteration 2"):
+            iterate(learner)
+    assert not (made.run.directory / "result.json").exists()
+
+    again, context = made.learner()
+    with contextlib.closing(again):
+        again.start()
+        assert read_state(newest(made.run.checkpoints) or made.run.directory).iteration == 2
+        pending = ThreadPoolExecutor(1).submit(iterate, again)
+        made.wait_until(lambda: context.status.snapshot().detail == WAITING_FOR_FRAGMENTS)
+        made.act(6)
+        pending.result()
+        made.act(7)
+        iterate(again)
+    rows = made.rows()
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["policy_version"] for row in rows] == [2, 3, 7, 8]
+    assert [row["episodes"] for row in rows] == [4, 8, 16, 20]  # Version 3, which is the checkpoint's, had four more.
+    assert [row["staleness_max"] for row in rows] == [0, 0, 0, 0]
+    assert {path.name for path in (made.run.checkpoints / "set-aside").iterdir()} == {"00000004"}

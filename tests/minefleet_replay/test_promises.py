@@ -168,9 +168,9 @@ class Promises(RuleBasedStateMachine):
         self.version += 1
         self.world.hear(self.version)
 
-    @rule(lost=st.integers(0, 2))
+    @rule(lost=st.sampled_from([0, 1, 2, 3, 20]))
     def take_over(self, lost: int) -> None:
-        """The learner crashed and resumes from a checkpoint that lacks its last versions."""
+        """The learner crashed or was rolled back, and resumes from a checkpoint that lacks its last versions."""
         self.older, resumed = self.world.learner, max(0, self.version - lost)
         self.abandoned |= set(range(resumed + 1, self.version + 1))
         self.version += 1

@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "show how all roles of a run fare",
     "monitor": "start a Prometheus that scrapes the roles of a run, and a Grafana that shows them",
     "watch": "serve a page that shows runs, their environments and pictures while they train",
+    "rollback": "go back to an older checkpoint of a run, while it trains or for its next start",
     "eval": "play whole episodes with a checkpoint",
     "env": "play an environment alone with random actions, and report its speed and failures",
     "replay": "look into replay: stats, why-dropped, fsck, export",

@@ -89,6 +89,14 @@ def status(parser: CommandParser) -> None:
     how.add_argument("--watch", action="store_true", help="show it anew every second, until Ctrl-C")
 
 
+def rollback(parser: CommandParser) -> None:
+    """Of `minefleet rollback`."""
+    _add_run(parser)
+    what = "a checkpoint's version, or its iteration, or best (default: the last one but the newest)"
+    parser.add_argument("--to", default="previous", metavar="VERSION", help=what)
+    parser.add_argument("--why", default="", metavar="TEXT", help="the reason, for the journal")
+
+
 def monitor(parser: CommandParser) -> None:
     """Of `minefleet monitor`."""
     _add_run(parser)

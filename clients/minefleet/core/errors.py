@@ -4,6 +4,7 @@ FleetError
 ├── ConfigError            the configuration cannot work; exit code 2
 │   └── EnvFailedError     the environment fails before it has ever worked
 ├── GaveUpError            going on is pointless, and so is a restart; exit code 3
+├── RolledBackError        the run goes back to an older checkpoint: the learner starts again; exit code 4
 ├── ContractError          wire version, schema, architecture or a key differs between two roles
 │   └── RunMismatchError   a store holds another run
 ├── FencedError            a newer epoch has taken over, or another version was published first
@@ -22,15 +23,21 @@ FleetError
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_GAVE_UP = 3
+EXIT_AGAIN = 4
 EXIT_SIGNAL = 130
 
 
 class FleetError(Exception):
     """Anything that minefleet raises on purpose."""
 
+    exit_code = EXIT_FAILED
+    """Of a role that it ends."""
+
 
 class ConfigError(FleetError):
     """The configuration cannot work. Says what, where, and the nearest valid value."""
+
+    exit_code = EXIT_CONFIG
 
 
 class EnvFailedError(ConfigError):
@@ -39,6 +46,14 @@ class EnvFailedError(ConfigError):
 
 class GaveUpError(FleetError):
     """Going on is pointless, and so is starting again. Says why and what to look at."""
+
+    exit_code = EXIT_GAVE_UP
+
+
+class RolledBackError(FleetError):
+    """The run goes back to an older checkpoint. This learner ends, and another start goes on from there."""
+
+    exit_code = EXIT_AGAIN
 
 
 class ContractError(FleetError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from minefleet.core.errors import EXIT_AGAIN
 from minefleet.core.parent_death import tied
 from minefleet.core.subprocess_call import PYTHON, Process, Start, start_fresh
 from minefleet.launch.placement import ONE_THREAD_EACH, ProcessPlacement
@@ -42,6 +43,13 @@ class ExitInfo:
     def how(self) -> str:
         """In words."""
         return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
+
+    @property
+    def story(self) -> str:
+        """The same, as what the role has done."""
+        if self.code == EXIT_AGAIN:
+            return "goes back to an older checkpoint"
+        return f"died ({self.how}) after {self.lived_s:.0f} s"
 
 
 class RoleProcess:
@@ -109,7 +117,7 @@ class RoleProcess:
         os.close(self._pidfd)
         self._process, self._pidfd = None, -1
         lived_s = self._clock() - self._began_s
-        self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_DEATH_S else 0
+        self.fast_deaths = self.fast_deaths + 1 if lived_s < FAST_DEATH_S and code != EXIT_AGAIN else 0
         lines = lines_since(self.log, self._log_start)
         words = lines[-LAST_LINES:]
         return ExitInfo(

@@ -8,7 +8,7 @@ Nothing else is waited for, and there is no thread. Each role is a process in a 
 the supervisor; if the supervisor is killed, the kernel kills its roles.
 
 Where the learner has several ranks, each is a process, and they live and die together: when one dies, the others are
-killed and all start again. A rank other than rank 0 that exits with 0 has learned from rank 0 that the run is over.
+killed and all start again. A rank other than rank 0 exits with 0 when rank 0 ends: the run is over, or is rolled back.
 
 The run is over when the learner, its rank 0, exits with 0. A role that exits with 2 has a configuration that cannot
 work, and one that dies fast several times in a row will not do better: both end the run with the reason. While the disk
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from minefleet.core.errors import EXIT_CONFIG, EXIT_GAVE_UP
+from minefleet.core.errors import EXIT_AGAIN, EXIT_CONFIG, EXIT_GAVE_UP
 from minefleet.core.stop_signals import stop_signals
 from minefleet.core.subprocess_call import ONE_REQUEST_S, Start, start_fresh
 from minefleet.launch.machine import this_machine
@@ -123,7 +123,7 @@ class RoleSupervisor:
         """Puts a dead child off, or says why the run ends."""
         if death.code == 0 and is_rank(child.name):
             return LaunchEnd(stopped_by="learner") if child.name == LEARNER else None
-        obituary = f"{child.name} died ({death.how}) after {death.lived_s:.0f} s"
+        obituary, last_words = f"{child.name} {death.story}", quoted(death.last_words)
         if death.code == EXIT_CONFIG:
             reason = f"{child.name} cannot work with this configuration:{quoted(death.last_record)}"
             return LaunchEnd(stopped_by="failure", reason=reason, is_config_error=True)
@@ -133,13 +133,11 @@ class RoleSupervisor:
             reason = f"{child.name} gave up; see {child.log}:{quoted(death.last_record)}"
             return LaunchEnd(stopped_by="failure", reason=reason)
         if child.fast_deaths >= FAST_DEATHS:
-            reason = (
-                f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{quoted(death.last_words)}"
-            )
+            reason = f"{obituary}, fast for {child.fast_deaths} times in a row; see {child.log}:{last_words}"
             return LaunchEnd(stopped_by="failure", reason=reason)
-        last_words = quoted(death.last_words)
         self._end_with(child)
-        self.on_restart(child.name, death.how)
+        if death.code != EXIT_AGAIN:
+            self.on_restart(child.name, death.how)
         self.report(f"{obituary}; it starts again in {child.put_off():.1f} s. Its last words:{last_words}")
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from minefleet.core.parent_death import die_with_launcher
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import read_rows
-from minefleet.monitoring.steering import set_lines
+from minefleet.monitoring.steering import ROLLBACK, set_lines
 from minefleet.runs.run import Run, read_run
 
 CURVE_FILE = "curve.png"
@@ -46,10 +46,12 @@ def make_figure(run: Run, rows: list[dict[str, Any]]) -> Any:
     axes.plot(*zip(*shown, strict=True), color="#2a6f97", linewidth=1.8, label=label)
     if evaluations := evaluations_in(rows):
         axes.plot(*zip(*evaluations, strict=True), color="#d1495b", marker="o", markersize=3, label="evaluation")
-    changes = [line.get("env_steps") for line in set_lines(read_whole_journal(run.directory))]
-    for number, steps in enumerate(steps for steps in changes if isinstance(steps, int)):
-        label = "" if number else "keys were changed"
-        axes.axvline(steps, color="#888888", linewidth=0.8, linestyle=":", label=label)
+    lines = read_whole_journal(run.directory)
+    rollbacks = [line for line in lines if line.get("event") == ROLLBACK]
+    for name, style, marked in (("keys were changed", ":", set_lines(lines)), ("rolled back", "--", rollbacks)):
+        places = [line.get("env_steps") for line in marked]
+        for number, steps in enumerate(steps for steps in places if isinstance(steps, int)):
+            axes.axvline(steps, color="#888888", linewidth=0.8, linestyle=style, label="" if number else name)
     axes.set(title=run.directory.name, xlabel="environment steps", ylabel="return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#dddddd", linewidth=0.6)

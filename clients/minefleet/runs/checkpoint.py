@@ -10,6 +10,7 @@ CHECKPOINTS/
 │   ├── rng.safetensors         the generators of Python, NumPy and torch
 │   ├── run.yaml                the configuration that made it
 │   └── state.json              counters, and size and checksum of every other file
+├── set-aside/              those that a rollback has undone
 ├── best -> 00000080        the one with the best mean return, likewise
 └── latest -> 00000120      swapped in one step
 
@@ -116,11 +117,11 @@ def write(directory: Path, checkpoint: Checkpoint) -> Path:
     write_durably(aside / STATE_FILE, _state_text(aside, checkpoint.state, checksums).encode())
     sync(aside)
     _refuse_fenced(directory, checkpoint.state.epoch)
-    place = _free_name(directory, checkpoint.state.iteration)
+    place = free_name(directory, checkpoint.state.iteration)
     aside.rename(place)
     if checkpoint.state.best_return is not None and checkpoint.state.best_iteration == checkpoint.state.iteration:
-        _point(directory, BEST, place.name)
-    _point(directory, LATEST, place.name)
+        point(directory, BEST, place.name)
+    point(directory, LATEST, place.name)
     return place
 
 
@@ -253,7 +254,8 @@ def _checksum(data: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(data)
 
 
-def _free_name(directory: Path, iteration: int) -> Path:
+def free_name(directory: Path, iteration: int) -> Path:
+    """A place in a directory for one more checkpoint of an iteration."""
     place, suffix = directory / f"{iteration:08d}", 0
     while place.exists():
         suffix += 1
@@ -261,7 +263,7 @@ def _free_name(directory: Path, iteration: int) -> Path:
     return place
 
 
-def _point(directory: Path, link: str, name: str) -> None:
+def point(directory: Path, link: str, name: str) -> None:
     """Points a link at a checkpoint, in one step."""
     sync(directory)
     aside = directory / f".{link}-{os.getpid()}"

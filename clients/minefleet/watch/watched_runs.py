@@ -21,6 +21,7 @@ from minefleet.monitoring.jsonl_tail import AXES, last_row
 from minefleet.monitoring.plot import evaluations_in
 from minefleet.monitoring.slots import SlotStatus, StreamSteps, count_steps, get_frame, list_slots
 from minefleet.monitoring.status import is_of_this_machine, read_cards, read_status
+from minefleet.monitoring.steering import ROLLBACK
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.episode_table import read_last_episodes
@@ -162,6 +163,8 @@ def _restarts(lines: Sequence[Line]) -> Iterator[Row]:
         if line.get("event") == "resume":
             yield _place(line) | {"what": f"{LEARNER} started again{death}"}
             death = ""
+        elif line.get("event") == ROLLBACK:
+            death = f" (rolled back{f': {why}' if (why := line.get('why')) else ''})"
         elif line.get("event") == "restart" and is_rank(str(name)):
             death = how
         elif line.get("event") == "restart":

@@ -6,6 +6,7 @@ It lives the n-th life when it is started for the n-th time, and the last one fr
     stubborn    ignores SIGTERM
     die         says so and exits with 1
     config      says so and exits with 2
+    again       says so and exits with 4
     kill        kills itself with SIGKILL
     finish:N    exits with 0 when N other lives have begun
 
@@ -43,9 +44,9 @@ def live(directory: Path, name: str, life: str) -> None:
         signal.sigwait({signal.SIGUSR1})
     if life == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if life in ("die", "config"):
+    if life in ("die", "config", "again"):
         sys.stderr.write(f"first words\nlast words of {name}\n")
-        sys.exit({"die": 1, "config": 2}[life])
+        sys.exit({"die": 1, "config": 2, "again": 4}[life])
 
 
 def note(directory: Path, event: str) -> str:

@@ -132,6 +132,19 @@ def test_a_role_that_keeps_dying_fast_ends_the_run_with_the_reason(fleet: MakeFl
     assert ring.count("actor starts") == 5
 
 
+def test_learner_that_goes_back_is_started_again_with_its_ranks_however_often_and_has_not_died(
+    fleet: MakeFleet,
+) -> None:
+    again = 2 * role_supervisor.FAST_DEATHS
+    plan = {"learner": ",".join(["again"] * again + ["finish:1"]), "learner-1": "serve", "actor": "serve"}
+    ring, restarts = fleet(**plan), list[str]()
+    ring.supervisor.on_restart = lambda name, _: restarts.append(name)
+    assert ring.run() == LaunchEnd(stopped_by="learner")
+    assert ring.count("learner starts") == again + 1 and ring.count("actor starts") == 1
+    assert not restarts and not any("died" in said for said in ring.said)
+    assert sum("learner goes back to an older checkpoint" in said for said in ring.said) == again
+
+
 def test_roles_that_die_of_a_full_disk_start_again_until_there_is_room_and_the_disk_is_named_once(
     fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from minefleet.config.load import load
 from minefleet.core.subprocess_call import PYTHON
+from minefleet.monitoring.journal import append
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.plot import draw, make_figure
 from minefleet.runs.run import Run
@@ -45,8 +46,10 @@ def test_figure_of_rows_that_repeat_evaluations_marks_each_once_and_names_the_wi
 ) -> None:
     config = load("cartpole", [f"rollout_config.episode_statistics_config.window={window}"])
     write_rows(run, 50)
+    append(run.directory, "rollback", {"env_steps": 700})
     (axes,) = make_figure(replace(run, config=config), read_rows(run.metrics)).axes
-    training, evaluations = axes.lines
+    training, evaluations, rollback = axes.lines
+    assert (rollback.get_label(), rollback.get_xdata()) == ("rolled back", [700, 700])
     assert training.get_label() == f"training, mean of {label}"
     assert evaluations.get_xydata().tolist() == [[1000, 19.5], [2000, 39.5], [4000, 49.5]]
 

@@ -67,6 +67,8 @@ def test_restarts_and_changes_stand_where_the_journal_says_and_its_garbage_nowhe
         {"event": "resume", "keys": [change, 7, None], **place_of(2)},
         *({"event": "resume", "keys": 5} | place for place in ({}, place_of(1) | {"env_steps": "x"})),
         {"event": "set", "keys": [change], "why": "later", **place_of(3)},
+        {"event": "rollback", "why": HOSTILE, **place_of(1)},
+        {"event": "resume", "keys": [], **place_of(1)},
         {"event": [], "name": [], "keys": {}, **place_of(3)},
     ]
     torn = json.dumps(lines[1])[:-9].encode()
@@ -79,6 +81,7 @@ def test_restarts_and_changes_stand_where_the_journal_says_and_its_garbage_nowhe
         {"what": "actor-0 started again (exit code 1)", **place_of(2)},
         {"what": "learner started again (killed by SIGKILL)", **place_of(1)},
         {"what": "learner started again", **place_of(2)},
+        {"what": f"learner started again (rolled back: {HOSTILE})", **place_of(1)},
     ]
     assert marks["config_changes"] == [{"keys": [change], **place_of(number)} for number in (2, 3)]
 

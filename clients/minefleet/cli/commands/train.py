@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +32,7 @@ from minefleet.config.load import Settings, merge, name_of, read_settings
 from minefleet.config.overrides import read_overrides
 from minefleet.config.shards import NUM_SHARDS
 from minefleet.config.train import AUTO
-from minefleet.core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL, ConfigError
+from minefleet.core.errors import EXIT_AGAIN, EXIT_CONFIG, EXIT_FAILED, EXIT_SIGNAL, ConfigError
 from minefleet.core.parent_death import die_with_launcher, tied
 from minefleet.core.repro_command import reproducible
 from minefleet.core.subprocess_call import Start, start_fresh
@@ -42,6 +43,7 @@ from minefleet.launch.role_supervisor import TICK_S, LaunchEnd, RoleSupervisor, 
 from minefleet.launch.run_lock import holding
 from minefleet.launch.torchrun_variables import is_rank
 from minefleet.monitoring.journal import append, read_whole_journal
+from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.monitoring.steering import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
@@ -170,7 +172,7 @@ def train_fleet(run: Run, start: Start, console: Console | None = None) -> Outco
     return Outcome(ending=ending, wall_s=time.monotonic() - began_s)
 
 
-def train_serially(run: Run, _: Start) -> Outcome:
+def train_serially(run: Run, started_by: Start) -> Outcome:
     """Runs all roles in one process and shows how it goes; that process has stdin and stdout, for a debugger."""
     began_s, log, command = time.monotonic(), run.logs / f"{SERIAL}.log", role_command(SERIAL, run.directory)
     progress = Progress(run, Console(stderr=True), is_shared=True)
@@ -187,6 +189,8 @@ def train_serially(run: Run, _: Start) -> Outcome:
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(TICK_S)
     curve.finish()
+    if child.returncode == EXIT_AGAIN:
+        return replace(train_serially(run, started_by), wall_s=time.monotonic() - began_s)
     ending = LaunchEnd(stopped_by="learner")
     if (code := child.returncode) != 0:
         words = "\n".join(last_record(lines_since(log, start)))
@@ -252,6 +256,7 @@ def _go_on(
     with holding(directory):
         previous = read_run(directory)
         config = config_of(previous)
+        settle_rollbacks(previous)
         settings = settings_to_come(config, read_whole_journal(directory))
         anew = {
             key: value

@@ -1,0 +1,25 @@
+"""`minefleet rollback`: a run goes back to an older checkpoint. A learner that trains does so after its iteration."""
+
+import argparse
+
+from minefleet.cli.learner_answer import wait_for_answer
+from minefleet.cli.settings import newest_run
+from minefleet.core.errors import ConfigError
+from minefleet.monitoring.steering import REFUSED, ask
+from minefleet.runs.retention import choose
+from minefleet.runs.run import read_run
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Asks the learner, and says where the run goes on."""
+    trained = read_run(arguments.run_dir or newest_run())
+    directory, place = trained.directory, choose(trained.checkpoints, arguments.to)
+    answer = wait_for_answer(directory, trained.config, lambda: ask(directory, arguments.why, rollback=arguments.to))
+    if answer is None:
+        print(f"goes back to {place} at the next start; no learner runs now")
+    elif answer["event"] == REFUSED:
+        raise ConfigError(answer["reason"])
+    else:
+        version, iteration, left = answer["version"], answer["iteration"], answer["left"][0]
+        print(f"goes back to version {version}, iteration {iteration}; what came until iteration {left} is undone")
+    return 0
