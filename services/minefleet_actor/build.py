@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from minefleet.core.errors import ConfigError
 from minefleet.core.tree import flatten
@@ -20,7 +22,7 @@ from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 from minefleet_actor.actor_settings import ActorSettings
-from minefleet_actor.incarnation import choose_name, choose_seed, draw_task
+from minefleet_actor.incarnation import canary_slots, choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner
@@ -68,15 +70,17 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     films = not inline and is_to_film(context.run)
     watcher = f"{context.name}-{uuid.uuid4().hex[:12]}"
     parameters = parameters_client(context, watcher, architecture(policy), can_film=films)
-    follower = WeightsFollower(parameters)
+    canary = canary_slots(context.run.config.rollout_config, context.index)
+    follower = WeightsFollower(parameters, {*canary.tolist()})
     first = follower.first()
     first_version, run = first.version, context.run.with_settings(first.settings)
     context, rollout = replace(context, run=run), run.config.rollout_config
+    canary = canary_slots(rollout, context.index)
     seed = choose_seed(run.config.seed, first_version, deterministic=rollout.worker_config.deterministic)
     name = choose_name(context, first_version, inline=inline)
     pool = make_pool(run, seed, context.index, inline=inline)
     metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
-    inference = make_inference(run, policy, pool.num_slots, episode_seed(seed, context.index, pool.num_slots, 0))
+    inference = make_inference(run, policy, canary, episode_seed(seed, context.index, pool.num_slots, 0))
     connect_to = partial(
         connect,
         context,
@@ -93,7 +97,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         fragments_per_chunk=rollout.replay_buffer_config.fragments_per_chunk,
         actor_index=context.index,
     )
-    episodes = RunningEpisodes(pool.num_slots, run.config.train_config.discount)
+    episodes = RunningEpisodes(pool.num_slots, run.config.train_config.discount, canary=canary)
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     recorder = Recorder(run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers))
@@ -203,13 +207,14 @@ def make_policy(run: Run) -> Policy:
     return policy
 
 
-def make_inference(run: Run, policy: Policy, slots: int, seed: int) -> PolicyRunner:
+def make_inference(run: Run, policy: Policy, canary: NDArray[np.bool_], seed: int) -> PolicyRunner:
     """Runs a policy on the device that the configuration names."""
     worker = run.config.rollout_config.worker_config
     return PolicyRunner(
         policy,
         run.schema,
-        slots,
+        len(canary),
+        canary=canary,
         largest=worker.largest_batch,
         device=choose_device(worker.device, "rollout_config.worker_config.device"),
         seed=seed,

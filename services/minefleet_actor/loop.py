@@ -131,7 +131,7 @@ class Actor:
         """Draws the task of an episode that begins before any grant has named one."""
         self._clock = clock
         slots = pool.num_slots
-        self._version = inference.version
+        self._versions = inference.versions
         self._cuts = cuts
         self.phase = np.full(slots, Phase.WORKING, np.int8)
         """[S] int8, each a `Phase`."""
@@ -229,9 +229,9 @@ class Actor:
         unseen = np.flatnonzero(self._wants_decision() & self._recorder.pending)
         for start in range(0, len(unseen), self._inference.largest):
             slots = unseen[start : start + self._inference.largest]
-            self._record_next_values(
-                self._inference.decide(slots, self._pool.obs, keeps=np.zeros(len(slots), np.bool_))
-            )
+            nothing = np.zeros(len(slots), np.bool_)
+            for decision in self._inference.decide_by_version(slots, self._pool.obs, nothing, nothing):
+                self._record_next_values(decision)
         for slot in range(self._pool.num_slots):
             working = self.phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._stored_obs(slot)
@@ -272,7 +272,7 @@ class Actor:
         record = self._episodes.end(
             slot,
             self._router.stream(slot),
-            version=self._inference.version,
+            version=self._inference.version_of(slot),
             terminated=terminated,
             truncated=not terminated,
             metrics=ending.metrics if ending else None,
@@ -292,7 +292,7 @@ class Actor:
         self.failures[slot] = SlotFailures(before + 1, failure, self._clock())
         self._acted_at[slot], self._is_unrecorded[slot] = np.nan, False
         record = self._episodes.end(
-            slot, self._router.stream(slot), version=self._inference.version, task=task, failure=failure.kind
+            slot, self._router.stream(slot), version=self._inference.version_of(slot), task=task, failure=failure.kind
         )
         self._report(slot, record)
         in_flight = self.phase[slot] == Phase.WORKING
@@ -315,22 +315,22 @@ class Actor:
         self._inference.reset(alone)
         self.phase[slot] = Phase.WORKING
         if self._camera is not None:
-            self._camera.begin(slot, self._inference.version)
+            self._camera.begin(slot, self._inference.version_of(slot))
         self._cuts.commands_sent(alone)
         self._commands += 1
         self._pool.reset(alone, task=self._router.task(slot) or self._first_task())
 
     def _apply_weights(self) -> None:
         """Passes newer weights on, and says so once they are in use."""
-        staged = None if self._worker.deterministic and self._recorder.is_within_fragments() else self._follower.take()
-        if staged is not None and self._follow(staged.info.settings):
-            self._batcher.swap(staged.weights, staged.info.version)
-        elif staged is not None:
+        staged = () if self._worker.deterministic and self._recorder.is_within_fragments() else self._follower.take()
+        if staged and self._follow(self._follower.settings):
+            self._batcher.swap(*staged)
+        elif staged:
             self.is_outdated = True
-        if self._inference.version != self._version:
-            self._version = self._inference.version
-            self._follower.runs(self._version)
-            self._metrics.version.set(self._version)
+        if self._inference.versions != self._versions:
+            self._versions = self._inference.versions
+            self._follower.runs(self._versions[0])
+            self._metrics.version.set(self._versions[0])
             self._router.notify()
 
     def _unblock_slots(self) -> None:
@@ -470,7 +470,7 @@ class Actor:
         after_another = bool(self._recorder.length[slot])
         closes_chunk = after_another and self._closes_chunk(slot)
         may_start = self._router.may_start(slot, after_another=after_another, closes_chunk=closes_chunk)
-        return self._cuts.may_start(slot, self._inference.version, is_granted=may_start)
+        return self._cuts.may_start(slot, self._inference.version_of(slot), is_granted=may_start)
 
     def _stored_obs(self, slot: int) -> Tree:
         """The stored form of the slot's observation, which has been decided for."""

@@ -29,7 +29,8 @@ from minefleet_learner.data.sharded_replay import ShardPart, Shards
 from minefleet_learner.diagnostics.nonfinite_dumps import BadStepDumps
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
 from minefleet_learner.distributed.ranks import SINGLE_RANK, Ranks, join, own_device
-from minefleet_learner.loop import Learner, LearnerParts
+from minefleet_learner.learner_parts import LearnerParts
+from minefleet_learner.loop import Learner
 from minefleet_learner.metrics.loop_timer import LoopTimer
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.publish import LearnerServices
@@ -73,6 +74,7 @@ def build_learner(
                 context_length=run.config.train_config.context_length,
                 rounded=rounded,
                 bound=bound,
+                raises=not run.config.rollout_config.canary_share,
             ),
             services=build_services(context, updater, ranks, metrics, rounded, background=background),
             stopping=context.stopping,

@@ -36,7 +36,7 @@ class LiveConfig:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._name = uuid.uuid4().hex
+        self.name = uuid.uuid4().hex
         self._is_recorded = False
         self._size = 0
         self._held: list[Line] = []
@@ -49,7 +49,7 @@ class LiveConfig:
         Raises:
             ConfigError: As `at` does.
         """
-        self._is_recorded = record_start(self._run, state, self._name)
+        self._is_recorded = record_start(self._run, state, self.name)
         self.look(state, state.iteration + 1)
 
     def enter(self, state: CheckpointState, iteration: int) -> Mapping[str, Any] | None:
@@ -82,10 +82,10 @@ class LiveConfig:
                 if undone := open_rollback(lines):
                     raise RolledBackError(f"the run goes back to iteration {undone['iteration']}")
                 if requests and not self._is_recorded:
-                    self._is_recorded = record_start(self._run, state, self._name)
+                    self._is_recorded = record_start(self._run, state, self.name)
                     if not self._is_recorded:
                         return
-                elif requests and newest_learner(lines) == self._name:
+                elif requests and newest_learner(lines) == self.name:
                     self._answer(requests[0], state, iteration)
                 else:
                     self._size = size
@@ -113,9 +113,9 @@ class LiveConfig:
 
     def _answer(self, request: Line, state: CheckpointState, iteration: int) -> None:
         if ROLLBACK in request:
-            answer_rollback(self._run, request, state, self._name)
+            answer_rollback(self._run, request, state, self.name)
             return
-        answer = {"id": request["id"], "why": request.get("why", ""), "learner": self._name}
+        answer = {"id": request["id"], "why": request.get("why", ""), "learner": self.name}
         try:
             keys = self._changes(request.get("set"), iteration)
         except (ConfigError, RecursionError) as error:

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minefleet.core.errors import RolledBackError
 from minefleet.monitoring.rollbacks import settle_rollbacks
@@ -35,13 +35,14 @@ from minefleet.v1 import status_service_pb2
 from minefleet_learner.backlog import Backlog
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
-from minefleet_learner.diagnostics.parity import Parity, ParityProbe
-from minefleet_learner.distributed.ranks import Ranks
+from minefleet_learner.diagnostics.parity import Parity
 from minefleet_learner.iteration import IterationInput
+from minefleet_learner.learner_parts import LearnerParts
 from minefleet_learner.live_config import LiveConfig
 from minefleet_learner.metrics.metrics_row import IterationStats, Stopwatch
 from minefleet_learner.metrics.stop_rule import Deadline
-from minefleet_learner.publish import RESULT_FILE, IterationResult, LearnerServices, Publisher
+from minefleet_learner.pause import Pause
+from minefleet_learner.publish import RESULT_FILE, IterationResult, Publisher
 from minefleet_learner.rank_coordination import begin, end, have_update, whole_lease
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.schedules import Rates, progress, rates
@@ -55,28 +56,15 @@ SPARE_COPIES = 2
 """Copies of the weights beside those that the probe remembers: one that is written, one that is made."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LearnerParts:
-    """The parts of a learner."""
-
-    updater: Updater
-    probe: ParityProbe
-    services: LearnerServices
-    stopping: threading.Event
-    """Set when the learner shall stop, by others or by itself."""
-    copier: Copier
-    """Of the weights."""
-    ranks: Ranks
-    background: bool
-    """Whether iterations are finished beside the training; otherwise on the caller's thread."""
-
-
 class Learner:
     """One learner on one run: `start`; `take`, train and `finish_iteration` until `is_over`; `finish`."""
 
     def __init__(self, parts: LearnerParts) -> None:
         self._parts = parts
-        self._publisher = Publisher(parts.services)
+        self._live = LiveConfig(parts.services.run)
+        services = parts.services
+        self._pause = Pause(services.run.directory, self._live.name, services.prefetcher, services.status)
+        self._publisher = Publisher(services, self._pause)
         self._backlog: Backlog[IterationResult, CheckpointState] = Backlog(
             self._publisher.finish,
             room=room_for(parts.services.run.config.rollout_config.replay_buffer_config.max_staleness),
@@ -93,7 +81,6 @@ class Learner:
         """Of the policy here, which may be ahead of what is published."""
         self._is_published = True
         """Whether the policy here is, or will be, that version."""
-        self._live = LiveConfig(parts.services.run)
         self._deadline = Deadline(parts.services.prefetcher.end)
 
     @property
@@ -127,6 +114,7 @@ class Learner:
         self._started = self._publisher.publish_first(self._copying.result())
         self._iteration, self._version = self._started.iteration, self._started.version
         services.status.set_state(status_service_pb2.STATE_RUNNING)
+        self._pause.take_up()
         self._deadline.set(self._live.at(self._iteration + 1).config.stop.minutes)
 
     def take(self) -> IterationInput:
@@ -136,12 +124,13 @@ class Learner:
             StoppedError: If asked to stop while waiting.
             RolledBackError: If the run goes back to an older checkpoint.
         """
+        self._wait_while_paused()
         settings = self._live.enter(replace(self._known(), version=self._version), self._iteration + 1)
         if settings is not None:
             self._configure()
         self._time.waits()
         now, ahead = self._live.current.text, self._live.at(self._iteration + 2).text
-        lease, batch = self._parts.services.prefetcher.take(self._version, now, ahead)
+        lease, batch = self._parts.services.prefetcher.take(self._version, now, ahead, self._wait_while_paused)
         self._time.trains()
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
@@ -157,6 +146,9 @@ class Learner:
         )
         have_update(self._parts.ranks, taken.rates, settings, iteration=self._iteration, version=self._version)
         return taken
+
+    def _wait_while_paused(self) -> None:
+        self._pause.wait(lambda: self._live.look(self._known(), self._iteration + 2))
 
     def _configure(self) -> None:
         config = self._live.current.config

@@ -4,6 +4,9 @@
        │        │        │            │            │
   parameters  replay   replay   writer's thread   loggers
 
+With canary slots, an iteration is judged first. One whose policy has collapsed, or whose lease was acted by such a one,
+waits; so versions that canary slots act by, and were not promoted by then, are not.
+
 Publish comes before ack, so that a crash between them repeats work and loses none; ack before checkpoint, so that no
 checkpoint holds steps that replay would hand out again. Replay learns of a version with the first call after parameters
 has acked it, so that it never holds one that nobody published.
@@ -17,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from minefleet.core.errors import ContractError, FencedError, GaveUpError
+from minefleet.config.rollout import CANARY_VERSIONS
+from minefleet.core.errors import ContractError, FencedError, GaveUpError, NotFoundError
 from minefleet.core.files import write_whole
 from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.monitoring.journal import read_whole_journal
@@ -25,6 +29,7 @@ from minefleet.monitoring.rollbacks import undone_versions
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
+from minefleet.rpc.weights.weights_version import VersionInfo
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.runs.run import RUN_FILE, Run
 from minefleet_learner.checkpoints.snapshot_uploader import SnapshotUploader
@@ -39,6 +44,7 @@ from minefleet_learner.metrics.metrics_row import IterationStats, Speedometer, m
 from minefleet_learner.metrics.prometheus import LearnerMetrics
 from minefleet_learner.metrics.stop_rule import stop_reason, with_best
 from minefleet_learner.metrics.task_shares import StepShares
+from minefleet_learner.pause import Pause
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_learner.training.train_state import TrainState, checkpoint_of
 from minefleet_runtime.role_context import StatusTracker
@@ -94,8 +100,10 @@ class LearnerServices:
 class Publisher:
     """Finishes iterations, one thread at a time: `take_up`, `publish_first`, `finish`, `write_result`."""
 
-    def __init__(self, services: LearnerServices) -> None:
+    def __init__(self, services: LearnerServices, pause: Pause) -> None:
         self._services = services
+        self._pause = pause
+        self._has_canaries = bool(services.run.config.rollout_config.canary_share)
         self._speed = Speedometer()
         self._restarted_s = launch_age_s()
         self._shares = StepShares(services.run.config)
@@ -132,6 +140,8 @@ class Publisher:
 
     def finish(self, trained: IterationResult) -> CheckpointState:
         """Makes an iteration known and says where training stands; `stopped_by` names what ends the run, if any."""
+        if self._has_canaries:
+            self._judge_policy(trained.stats)
         self._config, self._settings = trained.following.config, trained.following.text
         if trained.is_published:
             self._publish(trained.weights.result(), trained.iteration, trained.version)
@@ -173,22 +183,50 @@ class Publisher:
     def _publish_first(self, weights: Weights) -> CheckpointState:
         resumed = self._state
         epoch = self._services.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
-        version = epoch.newest_version + 1
+        older, version = self._promoted_before(resumed), epoch.newest_version + 1
+        # The newest of those that were left may never have been published.
+        self._undone = [range(each.start, min(each.stop, version)) for each in self._undone]
         self._position = Position(
             run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
         )
         self._state = replace(resumed, epoch=epoch.epoch)
+        if older is not None:
+            self._publish(older[1], older[0].iteration, version)
+            version += 1
         self._publish(weights, resumed.iteration, version)
         # What abandoned versions acted takes up room: an actor that waits for its turn would wait for ever.
         self._services.replay.send_position()
         self._judge()
         return self._state
 
+    def _promoted_before(self, resumed: CheckpointState) -> tuple[VersionInfo, Weights] | None:
+        """The promoted version, where that is older than the checkpoint, which is still a canary then.
+
+        Its weights are published again, so that they are as fresh as before.
+        """
+        if not self._has_canaries or not resumed.version:
+            return None
+        try:
+            promoted = self._services.parameters.fetch()
+        except NotFoundError:
+            return None
+        return promoted if promoted[0].iteration < resumed.iteration else None
+
+    def _judge_policy(self, stats: IterationStats) -> None:
+        """Waits where the policy has collapsed, until somebody says how to go on."""
+        if sign := self._episodes.collapse.judge(stats.report, stats.parity):
+            self._pause.begin(sign, self._state)
+            self._pause.wait()
+            self._episodes.collapse.forget()
+
     def _publish(self, weights: Weights, iteration: int, version: int) -> None:
         """Publishes weights as a version; replay learns of it with the next call."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise NonFiniteError(f"the weights after iteration {iteration} are not finite; they are not published")
-        published = self._services.parameters.publish(weights, iteration=iteration, settings=self._settings)
+        promoted = max(self._position.first_version, version - CANARY_VERSIONS * self._has_canaries)
+        published = self._services.parameters.publish(
+            weights, iteration=iteration, promoted=promoted if promoted < version else 0, settings=self._settings
+        )
         if published != version:
             raise FencedError(f"iteration {iteration} was to be version {version}; parameters made it {published}")
         self._state = replace(self._state, version=version)
@@ -250,6 +288,7 @@ class Publisher:
             loop_share=self._services.loop_time.shares(),
             shares=self._shares.summary(self._services.replay.latest),
         ) | self._services.snapshots.ask(self._state.iteration)
+        row |= self._episodes.collapse.summary() if self._has_canaries else {}
         self._loggers.write(row)
         self._services.metrics.observe(row, skipped_steps=stats.report.skipped_steps)
         self._services.status.set_stats({name: row[name] for name in STATUS_KEYS if row.get(name) is not None})

@@ -41,6 +41,7 @@ from minefleet.core.errors import (
     FencedError,
     NotFoundError,
     OverloadedError,
+    RejectedError,
     RunMismatchError,
 )
 from minefleet.core.files import remove_partial_files, write_whole
@@ -278,6 +279,10 @@ class ParameterStore:
     def _newest(self) -> int:
         return max((self.identity.newest_version, *self._versions))
 
+    @property
+    def _promoted(self) -> int:
+        return self.info().promoted if self._versions else 0
+
     def _version_path(self, number: int) -> Path:
         return self._versions_path / f"{number}.json"
 
@@ -305,6 +310,11 @@ class ParameterStore:
             raise FencedError(f"version {self._newest} is the newest, the publish expected {header.expected_version}")
         if self._versions:
             check_architecture(self.version().manifest.tensors, header.manifest.tensors)
+        promoted, before = header.manifest.promoted, self._promoted
+        if promoted and (promoted < before or promoted not in self._versions):
+            raise RejectedError(
+                f"version {promoted} cannot be promoted: {before} is, and the versions {self.kept} are kept"
+            )
         return None
 
     def _install(self, header: parameters_service_pb2.PublishHeader, whole: Mapping[str, Whole]) -> None:
@@ -326,6 +336,6 @@ class ParameterStore:
         self._expire()
 
     def _expire(self) -> None:
-        keep = {*self.kept[-self._keep :], *self.identity.pinned}
+        keep = {*self.kept[-self._keep :], *self.identity.pinned, self._promoted}
         self._versions = {number: version for number, version in self._versions.items() if number in keep}
         self.tensors.keep(self._entries())

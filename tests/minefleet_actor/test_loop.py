@@ -3,7 +3,6 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +20,6 @@ from minefleet.policies.frozen_encoder_outputs import KEY, FrozenEncoder
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weight_arrays import Weights, to_numpy
-from minefleet.rpc.weights.weights_version import VersionInfo
 from minefleet.v1 import episode_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyRunner
@@ -47,6 +45,8 @@ STEPS = 600
 PER_CHUNK = 2
 MAX_TURNS = 10_000
 LEAST_STEPS = 3
+AHEAD = 1000
+"""Versions by which canary slots are ahead."""
 
 
 class NumberedPool:
@@ -160,19 +160,12 @@ def weights_of(version: int) -> Weights:
     return to_numpy(NumberPolicy()) | {"favourite": (1000 * np.eye(ACTIONS, dtype=np.float32))[version % ACTIONS]}
 
 
-def staged(version: int) -> Staged:
-    info = VersionInfo(
-        version=version,
-        epoch=1,
-        run_id="",
-        iteration=version,
-        architecture="",
-        tensors=1,
-        size_bytes=1,
-        publish_time=datetime.now(tz=UTC),
-        pinned=False,
-    )
-    return Staged(info, weights_of(version))
+def slot_of(stream: str) -> int:
+    return int(stream.removeprefix("actor-"))
+
+
+def staged(*versions: int) -> Staged:
+    return [(weights_of(version), version) for version in versions]
 
 
 class BatchedPool(NumberedPool):
@@ -207,6 +200,7 @@ class Post:
     interval_s = 1.0
     longest_chunk_s = 0.0
     forecasts = 0
+    ahead: tuple[int, ...] = (0,)
 
     def __init__(self, seed: int, due: float = 0.0) -> None:
         self.due = due
@@ -259,12 +253,12 @@ class Post:
 
     def notify(self) -> None: ...
 
-    def take(self) -> Staged | None:
+    def take(self) -> Staged:
         """New weights, now and then."""
         if self._rng.random() > 0.1:
-            return None
+            return ()
         self.version += 1
-        return staged(self.version)
+        return staged(*(self.version + ahead for ahead in self.ahead))
 
     def runs(self, version: int) -> None:
         self.used.append(version)
@@ -304,9 +298,11 @@ def played(
     least: int = 0,
     due: float = 0.0,
     policy: NumberPolicy | None = None,
+    canary: NDArray[np.bool_] | None = None,
 ) -> tuple[NumberedPool, Post]:
     post = Post(seed, due)
-    return play(seed, clock, [post], threaded=threaded, least=least, policy=policy)[0], post
+    post.ahead = (0,) if canary is None else (0, AHEAD)
+    return play(seed, clock, [post], threaded=threaded, least=least, policy=policy, canary=canary)[0], post
 
 
 def play(
@@ -321,6 +317,7 @@ def play(
     policy: NumberPolicy | None = None,
     kind: type[NumberedPool] = NumberedPool,
     until_blocked: bool = False,
+    canary: NDArray[np.bool_] | None = None,
 ) -> tuple[NumberedPool, ActorMetrics]:
     """Acts with one lane per post until so many steps are taken, or nothing can happen, and drains."""
     policy = policy or NumberPolicy()
@@ -331,8 +328,11 @@ def play(
         ShardConnection(name="", permits=post, uploader=post)  # type: ignore[arg-type]  # A stand-in with the methods that are called.
         for post in posts
     ]
-    inference = PolicyRunner(policy, SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False)
-    inference.swap(weights_of(1), 1)
+    inference = PolicyRunner(
+        policy, SCHEMA, SLOTS, largest=3, device=torch.device("cpu"), seed=seed, greedy=False, canary=canary
+    )
+    for is_canary in (False, True):
+        inference.swap(weights_of(1), 1, canary=is_canary)
     timeout_s = 0.001 if least else 0.0
     batcher = InferenceBatcher(inference, lambda: pool.obs, least=least, timeout_s=timeout_s, threaded=threaded)
     lanes_ = StreamRouter("actor", SLOTS, lanes, fragments_per_chunk=PER_CHUNK)
@@ -341,7 +341,7 @@ def play(
         inference=inference,
         batcher=batcher,
         recorder=Recorder(schema, SLOTS, 6),
-        episodes=RunningEpisodes(SLOTS, 0.9),
+        episodes=RunningEpisodes(SLOTS, 0.9, canary=canary),
         router=lanes_,
         cuts=FreshnessCuts(lanes_, SLOTS, least_steps=LEAST_STEPS, fragment_length=6, chunk_steps=12, clock=clock),
         follower=posts[0],  # type: ignore[arg-type]
@@ -392,6 +392,22 @@ def test_every_good_step_is_stored_once_in_order_with_its_own_next_value_and_ver
     assert sum(len(queued.fragment) for queued in post.fragments) == pool.steps
     for queued, following in audited_pairs(post):
         audit_border(queued, following)
+
+
+@pytest.mark.parametrize(
+    ("threaded", "least"), [(False, 0), (False, 2), (True, 0)], ids=["in order", "batch by batch", "batches in flight"]
+)
+def test_canary_slots_act_by_the_newest_version_and_the_others_by_the_promoted_one(threaded: bool, least: int) -> None:
+    canary = np.arange(SLOTS) % 2 == 0
+    _, post = played(0, ticking(), threaded=threaded, least=least, canary=canary)
+    for queued, following in audited_pairs(post):
+        audit_border(queued, following)
+    for queued in post.fragments:
+        newer = queued.fragment.policy_version[queued.fragment.policy_version > 1]  # All begin with the first.
+        assert np.all((newer > AHEAD) == canary[slot_of(queued.stream)])
+    assert len(post.used) > 10
+    assert {bool(record.canary) for record in post.episodes} == {False, True}
+    assert all(record.canary == canary[slot_of(record.stream)] for record in post.episodes)
 
 
 @pytest.mark.parametrize("kind", [BatchedPool, ResettingPool])

@@ -25,7 +25,8 @@ from minefleet.core.errors import ConfigError, FencedError, GaveUpError, RolledB
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.torchrun_variables import LAUNCHED
-from minefleet.monitoring.steering import ask
+from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.steering import PAUSE, answers_in, ask
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_client import ReplayClient
@@ -42,6 +43,7 @@ from minefleet_learner.data.prefetcher import WAITING_FOR_FRAGMENTS
 from minefleet_learner.diagnostics.parity import ParityError
 from minefleet_learner.loop import Learner
 from minefleet_learner.loop import run as run_learner
+from minefleet_learner.metrics.collapse import LEAST
 from minefleet_learner.targets.update_report import UpdateReport
 from minefleet_learner.training.optimizer_step import NonFiniteError
 from minefleet_parameters.__main__ import body as serve_parameters
@@ -59,13 +61,17 @@ LENGTH = 6
 FRAGMENTS = 4
 
 
-def make_config(*, max_staleness: int = 1, shards: int = 1, minutes: float = 0.0, **train: Any) -> FleetConfig:
+def make_config(
+    *, max_staleness: int = 1, shards: int = 1, minutes: float = 0.0, canary_share: float = 0.0, **train: Any
+) -> FleetConfig:
     return FleetConfig(
         seed=3,
         stop=StopConfig(minutes=minutes),
         policy=PolicyConfig(hidden_size=8, hidden_layers=1),
         rollout_config=RolloutConfig(
-            fragment_length=LENGTH, replay_buffer_config=ReplayBufferConfig(max_staleness=max_staleness)
+            fragment_length=LENGTH,
+            canary_share=canary_share,
+            replay_buffer_config=ReplayBufferConfig(max_staleness=max_staleness),
         ),
         train_config=TrainConfig(
             batch_size_per_gpu=2, batches_per_iteration=FRAGMENTS // 2, **({"parity_bound": math.inf} | train)
@@ -700,3 +706,104 @@ def test_learner_that_is_rolled_back_goes_on_from_the_older_checkpoint_without_w
     assert [row["episodes"] for row in rows] == [4, 8, 16, 20]  # Version 3, which is the checkpoint's, had four more.
     assert [row["staleness_max"] for row in rows] == [0, 0, 0, 0]
     assert {path.name for path in (made.run.checkpoints / "set-aside").iterdir()} == {"00000004"}
+
+
+def promotions(made: Fleet) -> dict[int, int]:
+    """The version that each version promoted which is still kept."""
+    with contextlib.closing(ParametersClient(made.run.config.services.parameters.address)) as client:
+        return {info.version: info.promoted for info in client.versions()}
+
+
+def canaries(fleet: Callable[..., Fleet], **changes: Any) -> Fleet:
+    return fleet(canary_share=0.25, max_staleness=3, **changes)
+
+
+def test_a_version_is_promoted_when_two_more_are_published(fleet: Callable[..., Fleet]) -> None:
+    made = canaries(fleet, num_iterations=5)
+    learner, _ = made.learner()
+    learner.start()
+    for version in range(1, 6):
+        made.act(version)
+        iterate(learner)
+    assert promotions(made) == {1: 1, 2: 1, 3: 1, 4: 2, 5: 3, 6: 4}
+    learner.finish("signal")
+
+
+def test_a_restart_promotes_no_canary_and_leaves_the_promoted_weights_as_fresh_as_before(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = canaries(fleet)
+    learner, _ = made.learner()
+    learner.start()
+    for version in range(1, 5):
+        made.act(version)
+        iterate(learner)
+    learner.finish("signal")
+    with contextlib.closing(ParametersClient(made.run.config.services.parameters.address)) as client:
+        before, promoted = client.fetch()
+        resumed, _ = made.learner()
+        resumed.start()
+        after, again = client.fetch()
+        newest, canary = client.fetch(canary=True)
+    assert promotions(made) == {1: 1, 2: 1, 3: 1, 4: 2, 5: 3, 6: 6, 7: 6}
+    assert (before.version, before.iteration) == (3, 2)
+    assert (after.version, after.iteration, newest.version, newest.iteration) == (6, 2, 7, 4)
+    assert all(np.array_equal(promoted[name], again[name]) for name in promoted)
+    assert not all(np.array_equal(promoted[name], canary[name]) for name in promoted)
+    for version in (6, 7):
+        made.act(version)
+        iterate(resumed)
+    assert promotions(made)[9] == 7
+    resumed.finish("signal")
+
+
+@contextlib.contextmanager
+def training(made: Fleet) -> Iterator[tuple[RoleContext, Callable[[Callable[[], bool]], None]]]:
+    """A learner in a thread, and what makes the fragments that it needs until something is so."""
+    learner, context = made.learner(background=True)
+    fed = 0
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(train, learner, context.stopping)
+
+        def feed(until: Callable[[], bool]) -> None:
+            nonlocal fed
+            while not until():
+                assert not ended.done()
+                version = max(promotions(made), default=0) if newest(made.run.checkpoints) else 0
+                if version > fed:
+                    made.act(fed := version)
+
+        yield context, feed
+        context.stopping.set()
+    ended.result()
+
+
+def test_a_collapse_is_not_published_and_pauses_every_learner_until_a_request_is_granted(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = canaries(fleet, learning_rate=1e-4)
+
+    def pauses() -> list[str]:
+        return [line["reason"] for line in read_whole_journal(made.run.directory) if line["event"] == PAUSE]
+
+    with training(made) as (context, feed):
+        feed(lambda: context.status.snapshot().stats.get("iteration", 0) > LEAST)
+        ask(made.run.directory, set={"train_config.learning_rate": 100.0})
+        feed(lambda: context.status.snapshot().state == status_service_pb2.STATE_PAUSED)
+        (reason,), version = pauses(), max(promotions(made))
+        assert reason in context.status.snapshot().detail
+        assert made.rows()[-1]["learning_rate"] < 1
+        refused = ask(made.run.directory, set={"train_config.discount": 0.5})  # It may wait for fragments meanwhile.
+        made.wait_until(lambda: refused in answers_in(read_whole_journal(made.run.directory)))
+    assert (version, max(promotions(made))) == (made.rows()[-1]["policy_version"],) * 2
+    with training(made) as (context, feed):
+        made.wait_until(lambda: context.status.snapshot().state == status_service_pb2.STATE_PAUSED)
+        assert pauses() == [reason] and reason in context.status.snapshot().detail
+        requests: list[str] = []
+
+        def has_gone_on() -> bool:
+            if len(pauses()) > len(requests):  # The iteration that has collapsed may be trained once more, as it was.
+                requests.append(ask(made.run.directory, set={"train_config.learning_rate": 1e-4}))
+            return int(made.rows()[-1]["policy_version"]) > version + 4
+
+        feed(has_gone_on)

@@ -6,7 +6,7 @@ trains for a while, publishes, and acks. What is trained on is counted by task a
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,26 +143,37 @@ class Nobody:
     """Decides at once, and nothing."""
 
     def __init__(self, slots: int) -> None:
-        self.version, self.largest = 1, slots
+        self.versions, self.largest = (1,), slots
         self._first = np.ones(slots, np.bool_)
 
     def reset(self, slots: Slots) -> None:
         """The next observations are the first of an episode."""
         self._first[slots] = True
 
-    def swap(self, weights: Any, version: int) -> None:
+    @property
+    def version(self) -> int:
+        """The version in use."""
+        return self.versions[0]
+
+    def version_of(self, slot: int) -> int:
+        """The same for every slot."""
+        return self.version
+
+    def swap(self, weights: Any, version: int, *, canary: bool) -> None:
         """Newer weights."""
-        self.version = version
+        self.versions = (version,)
 
     def stored(self, obs: Tree) -> Tree:
         """The stored form of it: the same."""
         return obs
 
-    def decide(self, slots: Slots, obs: Tree, *, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]) -> PolicyStep:
+    def decide_by_version(
+        self, slots: Slots, obs: Tree, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]
+    ) -> Iterator[PolicyStep]:
         """Zeros."""
         zeros, first = np.zeros(len(slots), np.float32), self._first[slots]
         self._first[slots[keeps]] = False
-        return PolicyStep(
+        yield PolicyStep(
             slots=slots,
             keeps=keeps,
             action=np.zeros(len(slots), np.int64),
@@ -226,7 +237,7 @@ class Post:
 
     def take(self) -> Any:
         """Newer weights, if there are any."""
-        return self._world.staged
+        return self._world.staged or ()
 
     def runs(self, version: int) -> None:
         """The actor has them."""

@@ -4,12 +4,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from minefleet.config.checks import above, at_least, whole_or_share
+from minefleet.config.checks import above, at_least, whole_or_share, within
 from minefleet.config.live import live
 from minefleet.core.errors import ConfigError
 
 MIN_QUEUE = 8
 """Minimum of finished fragments that an actor buffers by default."""
+CANARY_VERSIONS = 2
+"""With `canary_share`, most slots act by the version that is so many versions behind the newest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +200,11 @@ class RolloutConfig:
     min_fragment_length: int = 8
     """Steps that a fragment has at least when it is cut because its first step would become too stale, >= 1: in shorter
     ones, estimates of long returns collapse into those of one step. The rest of an episode may be shorter."""
+    canary_share: float = 0.0
+    """Share of the fleet's environments that act by a new version first, in [0, 1]. The others follow when two more
+    versions have been published and the policy has not collapsed meanwhile; a collapse pauses the learner. They act by
+    weights that are two versions old, so `max_staleness` must be 2 at least, and is best 2 larger than without. 0: all
+    act by the newest."""
     state_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format in which a policy's recurrent state before the first step of a fragment travels and is stored; the
     others halve it. Actors act on from the state as it is stored, so that the learner starts from what was acted on."""
@@ -216,6 +223,24 @@ class RolloutConfig:
         at_least("rollout_config.fragment_length", self.fragment_length, 1)
         at_least("rollout_config.min_fragment_length", self.min_fragment_length, 1)
         at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 0)
+        within("rollout_config.canary_share", self.canary_share, 0, 1)
+        if self.canary_share:
+            self._check_canary()
+
+    def _check_canary(self) -> None:
+        asked, staleness = f"rollout_config.canary_share={self.canary_share:g}", self.replay_buffer_config.max_staleness
+        if staleness < CANARY_VERSIONS:
+            raise ConfigError(
+                f"{asked} needs rollout_config.replay_buffer_config.max_staleness >= {CANARY_VERSIONS}, got "
+                f"{staleness}, since most environments act by weights that are {CANARY_VERSIONS} versions old; "
+                f"max_staleness={staleness + CANARY_VERSIONS} leaves as much time as without it"
+            )
+        slots = self.num_rollout_workers * self.worker_config.num_envs
+        if slots and math.ceil(self.canary_share * slots) == slots:
+            raise ConfigError(
+                f"{asked} must leave an environment that is no canary, got {slots} in all (num_rollout_workers * "
+                "worker_config.num_envs)"
+            )
 
     @property
     def queue_size(self) -> int:

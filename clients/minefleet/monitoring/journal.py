@@ -7,6 +7,7 @@
 | `restart` | the launcher | the role `name` has died and will start again; `how` it ended |
 | `request` | a command | somebody wants the learner to do something: `minefleet.monitoring.steering` |
 | `set`, `rollback`, `refused` | the learner | it answers a request, and does from there on as it says |
+| `pause` | the learner | the policy has collapsed, says `reason`; it waits for a request |
 
 Each line has `time_s` (Unix time) and a place in the training: `iteration`, `env_steps`, `wall_s`. `keys` is a list of
 objects with `key`, `old` and `new`. A line is appended by one write, so that any process of the run may do it.

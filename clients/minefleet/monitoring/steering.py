@@ -8,6 +8,7 @@ answer is the moment from which it holds, and nothing changes before it is on di
 - `set`: `keys` have other values from `iteration` on, counted as in `metrics.jsonl`.
 - `rollback`: what was set for iterations after `iteration` is forgotten, if it was set before.
 - `refused`: nothing changes; `reason`.
+- `pause` answers nobody: the learner waits since the policy has collapsed, `reason`, until a later request is granted.
 
 A learner writes a name of its own, `learner`, into its start and into its answers. One that was frozen while another
 took over may still answer: such a line counts for nothing, since a newer start stands before it.
@@ -15,7 +16,7 @@ took over may still answer: such a line counts for nothing, since a newer start 
 
 import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from minefleet.monitoring.journal import Line, append, read_whole_journal
 from minefleet.monitoring.jsonl_tail import last_row
 from minefleet.runs.run import METRICS_FILE, Run
 
-REQUEST, SET, ROLLBACK, REFUSED = "request", "set", "rollback", "refused"
-ANSWERS = (SET, ROLLBACK, REFUSED)
+REQUEST, SET, ROLLBACK, REFUSED, PAUSE = "request", "set", "rollback", "refused", "pause"
+ANSWERS = (SET, ROLLBACK, REFUSED, PAUSE)
 STARTS = ("start", "resume")
 
 
@@ -111,6 +112,18 @@ def config_to_come(run: Run) -> FleetConfig:
 def newest_learner(lines: Iterable[Line]) -> str | None:
     """The name of the learner that has started last; None before the first."""
     return next((line.get("learner") for line in reversed([*lines]) if line.get("event") in STARTS), None)
+
+
+def last_pause(lines: Sequence[Line]) -> Line | None:
+    """The last pause, or the answer to a later request that has ended it; None before the first."""
+    last, answers = None, answers_in(lines)
+    for line in lines:
+        answer = answers.get(str(line.get("id")), {})
+        if answer is line and line["event"] == PAUSE:
+            last = line
+        elif last is not None and line.get("event") == REQUEST and answer.get("event") in (SET, ROLLBACK):
+            last = answer
+    return last
 
 
 def _changes(line: Line) -> Iterable[tuple[str, Any]]:

@@ -94,17 +94,21 @@ class ParametersClient(ServiceClient):
         self._held = self._digests_of_newest()
         return Epoch(opened.epoch, opened.newest_version)
 
-    def publish(self, weights: Weights, *, iteration: int, settings: str = "") -> int:
+    def publish(self, weights: Weights, *, iteration: int, promoted: int = 0, settings: str = "") -> int:
         """Publishes weights as the next version and returns it. Sends only tensors that changed.
 
-        The arrays must stay as they are until this returns. `settings` are of the iteration that starts from them.
+        The arrays must stay as they are until this returns. `promoted`: the newest version that all slots may act by
+        from then on, where the next one is for canary slots alone. `settings` are of the iteration that starts from
+        them.
 
         Raises:
             FencedError: If a newer epoch was opened, or this one has published elsewhere.
             RejectedError: If the weights hold NaN or infinity.
             ContractError: If the architecture is not the run's.
         """
-        manifest, parts = describe(weights, iteration=iteration, rounded=self._rounded, settings=settings)
+        manifest, parts = describe(
+            weights, iteration=iteration, promoted=promoted, rounded=self._rounded, settings=settings
+        )
         self._next.manifest.CopyFrom(manifest)
         sending = parts.keys() - self._held
         while True:
@@ -143,14 +147,18 @@ class ParametersClient(ServiceClient):
         finally:
             watch.hang_up()
 
-    def fetch(self, version: int = 0) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
-        """Returns a version, 0 for the newest, and its weights as read-only arrays. Fetches only tensors that changed.
+    def fetch(self, version: int = 0, *, canary: bool = False) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
+        """Returns a version and its weights as read-only arrays. Fetches only tensors that changed.
+
+        Args:
+            version: Its number; 0 for the newest that all slots may act by.
+            canary: Whether 0 means the newest of all.
 
         Raises:
             NotFoundError: If the version has expired or was never published. Names the oldest available.
             CorruptError: If a tensor does not match its digest.
         """
-        fetched = self._call(lambda: self._fetch(version))
+        fetched = self._call(lambda: self._fetch(version, canary=canary))
         self._downloads.keep(fetched.manifest)
         # bfloat16 is decoded anew each time: as a rule every tensor has changed, and both forms would have to be kept.
         weights = {entry.name: from_wire(entry, self._downloads[entry.digest]) for entry in fetched.manifest.tensors}
@@ -223,8 +231,10 @@ class ParametersClient(ServiceClient):
         check_manifest(response.version.manifest)
         return response.version
 
-    def _fetch(self, number: int) -> weights_pb2.Version:
+    def _fetch(self, number: int, *, canary: bool) -> weights_pb2.Version:
         version = self._manifest(number)
+        if not number and not canary and version.manifest.promoted:
+            version = self._manifest(version.manifest.promoted)
         ranges = self._downloads.want(version.manifest)
         if ranges:
             self._receive_tensors(version, ranges)

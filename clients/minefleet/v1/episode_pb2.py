@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminefleet/v1/episode.proto\x12\x0cminefleet.v1\"\xf4\x02\n\rEpisodeRecord\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\x04\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x16\n\x0e\x65pisode_return\x18\x04 \x01(\x01\x12\x19\n\x11\x64iscounted_return\x18\x05 \x01(\x01\x12\x0e\n\x06length\x18\x06 \x01(\x04\x12\x12\n\nterminated\x18\x07 \x01(\x08\x12\x11\n\ttruncated\x18\x08 \x01(\x08\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x12\n\nevaluation\x18\n \x01(\x08\x12\x39\n\x07metrics\x18\x0b \x03(\x0b\x32(.minefleet.v1.EpisodeRecord.MetricsEntry\x12\x0f\n\x07\x66\x61ilure\x18\x0c \x01(\t\x12\"\n\x05video\x18\r \x01(\x0b\x32\x13.minefleet.v1.Video\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"#\n\x05Video\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminefleet/v1/episode.proto\x12\x0cminefleet.v1\"\x84\x03\n\rEpisodeRecord\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\x04\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x16\n\x0e\x65pisode_return\x18\x04 \x01(\x01\x12\x19\n\x11\x64iscounted_return\x18\x05 \x01(\x01\x12\x0e\n\x06length\x18\x06 \x01(\x04\x12\x12\n\nterminated\x18\x07 \x01(\x08\x12\x11\n\ttruncated\x18\x08 \x01(\x08\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x12\n\nevaluation\x18\n \x01(\x08\x12\x39\n\x07metrics\x18\x0b \x03(\x0b\x32(.minefleet.v1.EpisodeRecord.MetricsEntry\x12\x0f\n\x07\x66\x61ilure\x18\x0c \x01(\t\x12\"\n\x05video\x18\r \x01(\x0b\x32\x13.minefleet.v1.Video\x12\x0e\n\x06\x63\x61nary\x18\x0e \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"#\n\x05Video\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPISODERECORD_METRICSENTRY']._loaded_options = None
   _globals['_EPISODERECORD_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_EPISODERECORD']._serialized_start=45
-  _globals['_EPISODERECORD']._serialized_end=417
-  _globals['_EPISODERECORD_METRICSENTRY']._serialized_start=371
-  _globals['_EPISODERECORD_METRICSENTRY']._serialized_end=417
-  _globals['_VIDEO']._serialized_start=419
-  _globals['_VIDEO']._serialized_end=454
+  _globals['_EPISODERECORD']._serialized_end=433
+  _globals['_EPISODERECORD_METRICSENTRY']._serialized_start=387
+  _globals['_EPISODERECORD_METRICSENTRY']._serialized_end=433
+  _globals['_VIDEO']._serialized_start=435
+  _globals['_VIDEO']._serialized_end=470
 # @@protoc_insertion_point(module_scope)

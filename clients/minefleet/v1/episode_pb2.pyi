@@ -59,6 +59,7 @@ class EpisodeRecord(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     VIDEO_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     """The stream that the episode was played in."""
     episode: _builtins.int
@@ -83,6 +84,8 @@ class EpisodeRecord(_message.Message):
     """How the environment failed when a failure cut the episode ("exception", "hang", ...); empty otherwise. Such an
     episode counts as a failure and is kept out of the return statistics.
     """
+    canary: _builtins.bool
+    """A slot played it that acts by new versions first (`rollout_config.canary_share`)."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Numbers that the environment reports at the end of an episode (`info["metrics"]`), by name."""
@@ -107,10 +110,11 @@ class EpisodeRecord(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         failure: _builtins.str = ...,
         video: Global___Video | None = ...,
+        canary: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["video", b"video"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["discounted_return", b"discounted_return", "episode", b"episode", "episode_return", b"episode_return", "evaluation", b"evaluation", "failure", b"failure", "length", b"length", "metrics", b"metrics", "policy_version", b"policy_version", "stream", b"stream", "task", b"task", "terminated", b"terminated", "truncated", b"truncated", "video", b"video"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "discounted_return", b"discounted_return", "episode", b"episode", "episode_return", b"episode_return", "evaluation", b"evaluation", "failure", b"failure", "length", b"length", "metrics", b"metrics", "policy_version", b"policy_version", "stream", b"stream", "task", b"task", "terminated", b"terminated", "truncated", b"truncated", "video", b"video"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

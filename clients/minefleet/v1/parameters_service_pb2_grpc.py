@@ -85,14 +85,15 @@ class ParametersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Publish(self, request_iterator, context):
-        """Publishes weights as the version after `expected_version`. The header comes first, then the tensors that the server
-        lacks, in pieces. Visible only once verified and durable.
+        """Publishes weights as the version after `expected_version`, and promotes the version that its manifest names. The header
+        comes first, then the tensors that the server lacks, in pieces. Visible only once verified and durable; the promoted
+        version is kept until another one is.
 
         Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
         newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
         tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-        manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
-        old version is still served.
+        manifest, wrong size or digest, NaN or infinity, or a version to promote that has expired or is older than the
+        promoted one. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the old version is still served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,14 +43,15 @@ class ParametersServiceStub:
     INVALID_ARGUMENT: no name for a run, or a number above 2^31. RESOURCE_EXHAUSTED: disk full.
     """
     Publish: _grpc.StreamUnaryMultiCallable[_parameters_service_pb2.PublishRequest, _parameters_service_pb2.PublishResponse]
-    """Publishes weights as the version after `expected_version`. The header comes first, then the tensors that the server
-    lacks, in pieces. Visible only once verified and durable.
+    """Publishes weights as the version after `expected_version`, and promotes the version that its manifest names. The header
+    comes first, then the tensors that the server lacks, in pieces. Visible only once verified and durable; the promoted
+    version is kept until another one is.
 
     Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
     newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
     tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-    manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
-    old version is still served.
+    manifest, wrong size or digest, NaN or infinity, or a version to promote that has expired or is older than the
+    promoted one. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the old version is still served.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]
     """Announces the newest version, then each newer one, and the newest again when another watcher is named to film.
@@ -93,14 +94,15 @@ class ParametersServiceAsyncStub(ParametersServiceStub):
     INVALID_ARGUMENT: no name for a run, or a number above 2^31. RESOURCE_EXHAUSTED: disk full.
     """
     Publish: _aio.StreamUnaryMultiCallable[_parameters_service_pb2.PublishRequest, _parameters_service_pb2.PublishResponse]  # type: ignore[assignment]
-    """Publishes weights as the version after `expected_version`. The header comes first, then the tensors that the server
-    lacks, in pieces. Visible only once verified and durable.
+    """Publishes weights as the version after `expected_version`, and promotes the version that its manifest names. The header
+    comes first, then the tensors that the server lacks, in pieces. Visible only once verified and durable; the promoted
+    version is kept until another one is.
 
     Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
     newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
     tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-    manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
-    old version is still served.
+    manifest, wrong size or digest, NaN or infinity, or a version to promote that has expired or is older than the
+    promoted one. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the old version is still served.
     """
     Watch: _aio.UnaryStreamMultiCallable[_parameters_service_pb2.WatchRequest, _parameters_service_pb2.WatchResponse]  # type: ignore[assignment]
     """Announces the newest version, then each newer one, and the newest again when another watcher is named to film.
@@ -152,14 +154,15 @@ class ParametersServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_parameters_service_pb2.PublishRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_parameters_service_pb2.PublishResponse, _abc.Awaitable[_parameters_service_pb2.PublishResponse]]:
-        """Publishes weights as the version after `expected_version`. The header comes first, then the tensors that the server
-        lacks, in pieces. Visible only once verified and durable.
+        """Publishes weights as the version after `expected_version`, and promotes the version that its manifest names. The header
+        comes first, then the tensors that the server lacks, in pieces. Visible only once verified and durable; the promoted
+        version is kept until another one is.
 
         Idempotent: repeating a publish that went through returns the version it got. ABORTED: the epoch is fenced, or the
         newest version is not `expected_version`. FAILED_PRECONDITION: the architecture differs (names the tensors), or a
         tensor was neither sent nor held (google.rpc.PreconditionFailure lists the digests). INVALID_ARGUMENT: malformed
-        manifest, wrong size or digest, NaN or infinity. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the
-        old version is still served.
+        manifest, wrong size or digest, NaN or infinity, or a version to promote that has expired or is older than the
+        promoted one. RESOURCE_EXHAUSTED: disk full, or too many publishes at once; the old version is still served.
         """
 
     @_abc_1.abstractmethod

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from minefleet.v1 import tensor_pb2 as minefleet_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminefleet/v1/weights.proto\x12\x0cminefleet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19minefleet/v1/tensor.proto\"\x9b\x01\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05\x64type\x18\x02 \x01(\x0e\x32\x13.minefleet.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\'\n\nwire_dtype\x18\x06 \x01(\x0e\x32\x13.minefleet.v1.Dtype\"}\n\x08Manifest\x12 \n\x18\x61rchitecture_fingerprint\x18\x01 \x01(\t\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorEntry\x12\x11\n\titeration\x18\x03 \x01(\x04\x12\x10\n\x08settings\x18\x04 \x01(\t\"\x95\x01\n\x07Version\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12(\n\x08manifest\x18\x04 \x01(\x0b\x32\x16.minefleet.v1.Manifest\x12\x30\n\x0cpublish_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xeb\x01\n\x0bVersionInfo\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x11\n\titeration\x18\x04 \x01(\x04\x12 \n\x18\x61rchitecture_fingerprint\x18\x05 \x01(\t\x12\x0f\n\x07tensors\x18\x06 \x01(\r\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x30\n\x0cpublish_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06pinned\x18\t \x01(\x08\x12\x10\n\x08settings\x18\n \x01(\t\";\n\x0bTensorPiece\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminefleet/v1/weights.proto\x12\x0cminefleet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19minefleet/v1/tensor.proto\"\x9b\x01\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05\x64type\x18\x02 \x01(\x0e\x32\x13.minefleet.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\'\n\nwire_dtype\x18\x06 \x01(\x0e\x32\x13.minefleet.v1.Dtype\"\x8f\x01\n\x08Manifest\x12 \n\x18\x61rchitecture_fingerprint\x18\x01 \x01(\t\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.minefleet.v1.TensorEntry\x12\x11\n\titeration\x18\x03 \x01(\x04\x12\x10\n\x08settings\x18\x04 \x01(\t\x12\x10\n\x08promoted\x18\x05 \x01(\x04\"\x95\x01\n\x07Version\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12(\n\x08manifest\x18\x04 \x01(\x0b\x32\x16.minefleet.v1.Manifest\x12\x30\n\x0cpublish_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xfd\x01\n\x0bVersionInfo\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x11\n\titeration\x18\x04 \x01(\x04\x12 \n\x18\x61rchitecture_fingerprint\x18\x05 \x01(\t\x12\x0f\n\x07tensors\x18\x06 \x01(\r\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x30\n\x0cpublish_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06pinned\x18\t \x01(\x08\x12\x10\n\x08settings\x18\n \x01(\t\x12\x10\n\x08promoted\x18\x0b \x01(\x04\";\n\x0bTensorPiece\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TENSORENTRY']._serialized_start=105
   _globals['_TENSORENTRY']._serialized_end=260
-  _globals['_MANIFEST']._serialized_start=262
-  _globals['_MANIFEST']._serialized_end=387
-  _globals['_VERSION']._serialized_start=390
-  _globals['_VERSION']._serialized_end=539
-  _globals['_VERSIONINFO']._serialized_start=542
-  _globals['_VERSIONINFO']._serialized_end=777
-  _globals['_TENSORPIECE']._serialized_start=779
-  _globals['_TENSORPIECE']._serialized_end=838
+  _globals['_MANIFEST']._serialized_start=263
+  _globals['_MANIFEST']._serialized_end=406
+  _globals['_VERSION']._serialized_start=409
+  _globals['_VERSION']._serialized_end=558
+  _globals['_VERSIONINFO']._serialized_start=561
+  _globals['_VERSIONINFO']._serialized_end=814
+  _globals['_TENSORPIECE']._serialized_start=816
+  _globals['_TENSORPIECE']._serialized_end=875
 # @@protoc_insertion_point(module_scope)

@@ -76,6 +76,7 @@ class Manifest(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    PROMOTED_FIELD_NUMBER: _builtins.int
     architecture_fingerprint: _builtins.str
     """Fingerprint of the policy's architecture: ordered names, dtypes and shapes."""
     iteration: _builtins.int
@@ -83,6 +84,10 @@ class Manifest(_message.Message):
     settings: _builtins.str
     """Settings of the iteration that starts from these weights: JSON, the live keys whose values are not those of
     `run.yaml`, sorted. Empty where there are none.
+    """
+    promoted: _builtins.int
+    """The newest version that all slots may act by from this publish on, where this one is for canary slots alone; 0 means
+    this one. Never falls.
     """
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorEntry]:
@@ -95,10 +100,11 @@ class Manifest(_message.Message):
         tensors: _abc.Iterable[Global___TensorEntry] | None = ...,
         iteration: _builtins.int = ...,
         settings: _builtins.str = ...,
+        promoted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "iteration", b"iteration", "settings", b"settings", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "iteration", b"iteration", "promoted", b"promoted", "settings", b"settings", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -162,6 +168,7 @@ class VersionInfo(_message.Message):
     PUBLISH_TIME_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    PROMOTED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The policy version."""
     epoch: _builtins.int
@@ -180,6 +187,8 @@ class VersionInfo(_message.Message):
     """Kept whatever its age."""
     settings: _builtins.str
     """As in its manifest."""
+    promoted: _builtins.int
+    """The newest version that all slots may act by since it was published: itself, or an older one."""
     @_builtins.property
     def publish_time(self) -> _timestamp_pb2.Timestamp:
         """When it became visible, by the server's clock; for people."""
@@ -197,10 +206,11 @@ class VersionInfo(_message.Message):
         publish_time: _timestamp_pb2.Timestamp | None = ...,
         pinned: _builtins.bool = ...,
         settings: _builtins.str = ...,
+        promoted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["publish_time", b"publish_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "epoch", b"epoch", "iteration", b"iteration", "pinned", b"pinned", "publish_time", b"publish_time", "run_id", b"run_id", "settings", b"settings", "size_bytes", b"size_bytes", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture_fingerprint", b"architecture_fingerprint", "epoch", b"epoch", "iteration", b"iteration", "pinned", b"pinned", "promoted", b"promoted", "publish_time", b"publish_time", "run_id", b"run_id", "settings", b"settings", "size_bytes", b"size_bytes", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

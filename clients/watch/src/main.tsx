@@ -117,8 +117,10 @@ function App(): JSX.Element {
 function Banner({ status }: { status: Status | undefined }): JSX.Element {
   const outages = useFailures();
   const roles = outages.length ? [] : (status?.roles ?? []).filter(({ state }) => !(state in STATE_SIGNS));
+  const paused = (status?.roles ?? []).filter(({ name, state }) => name.startsWith("learner") && state === "paused");
   const texts = [
     ...outages,
+    ...paused.map(({ detail }) => `Training is paused: ${detail}.`),
     ...roles.map(({ name, state, detail }) => `${name} is ${state}${detail && `: ${detail}`}. Its numbers come back when it does.`),
   ];
   return <div class="banner" role="alert" hidden={!texts.length}>{texts.map((text) => <p key={text}>⚠ {text}</p>)}</div>;

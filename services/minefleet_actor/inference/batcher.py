@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -62,7 +62,7 @@ class InferenceBatcher:
         self._wanted: deque[tuple[int, bool, bool]] = deque()
         self._since_s = 0.0
         self._decided: deque[PolicyStep] = deque()
-        self._weights: tuple[Mapping[str, NDArray[Any]], int] | None = None
+        self._weights: Sequence[tuple[Mapping[str, NDArray[Any]], int]] = ()
         self._busy = self._closed = False
 
     def want(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
@@ -83,10 +83,10 @@ class InferenceBatcher:
                 self._wanted.extend(zip(slots.tolist(), keeps.tolist(), begins.tolist(), strict=True))
                 self._changed.notify_all()
 
-    def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
-        """Uses newer weights from the next batch on."""
+    def swap(self, *weights: tuple[Mapping[str, NDArray[Any]], int]) -> None:
+        """Uses newer weights, each with its version, from the next batch on; second, those of canary slots."""
         with self._changed:
-            self._weights = weights, version
+            self._weights = weights
             self._changed.notify_all()
         if not self.is_threaded:
             self._take_weights()
@@ -134,7 +134,7 @@ class InferenceBatcher:
     def _wait(self) -> bool:
         """Waits for a batch or weights; says whether to go on."""
         with self._changed:
-            while not self._closed and self._weights is None and (left_s := self._patience_s()) != 0:
+            while not self._closed and not self._weights and (left_s := self._patience_s()) != 0:
                 self._changed.wait(left_s)
             self._busy = not self._closed
             return self._busy
@@ -149,9 +149,10 @@ class InferenceBatcher:
 
     def _take_weights(self) -> None:
         with self._changed:
-            taken, self._weights = self._weights, None
-        if taken is not None:
-            self._inference.swap(*taken)
+            taken, self._weights = self._weights, ()
+        for is_canary, (weights, version) in enumerate(taken):
+            self._inference.swap(weights, version, canary=bool(is_canary))
+        if taken:
             self._on_decided()
 
     def _compute(self) -> None:
@@ -161,7 +162,7 @@ class InferenceBatcher:
 
     def _decide(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
         with self._timed(len(slots)):
-            decision = self._inference.decide(slots, self._obs(), keeps=keeps, begins=begins)
+            decisions = [*self._inference.decide_by_version(slots, self._obs(), keeps, begins)]
         with self._changed:
-            self._decided.append(decision)
+            self._decided.extend(decisions)
         self._on_decided()

@@ -7,7 +7,7 @@
 Shape legend: S = slots, n = slots in a batch, N = rows that it is padded to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from torch import Tensor
 from minefleet.core.schema import Schema, zeros
 from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
-from minefleet.policies.weight_arrays import Architecture, architecture, load_numpy
+from minefleet.policies.policy import twin
+from minefleet.policies.weight_arrays import Architecture, architecture
+from minefleet_actor.inference.acting_policy import ActingPolicy
 from minefleet_actor.inference.forward import Forward, ForwardOptions
 from minefleet_actor.inference.weight_memory_format import lay_out
 
@@ -61,6 +63,7 @@ class PolicyRunner:
         state_dtype: What the state before a fragment is rounded to.
         noise_per_slot: Give every slot noise of its own, so that what it does depends on nothing but what it sees.
         options: How to compute.
+        canary: [S] bool, the slots that act by weights of their own. None, or no difference: all act by the same.
     """
 
     def __init__(
@@ -76,16 +79,18 @@ class PolicyRunner:
         noise_per_slot: bool = False,
         state_dtype: torch.dtype = torch.float32,
         options: ForwardOptions | None = None,
+        canary: Mask | None = None,
     ) -> None:
         options = options or ForwardOptions()
-        self.version = 0
         self.largest = slots if options.whole else largest or slots
         self._whole = options.whole
         self._every = np.arange(slots)
         self._policy = policy.to(device).eval()
-        self._take_scale()
         if device.type == "cpu":
             lay_out(self._policy)
+        is_split = canary is not None and 0 < np.count_nonzero(canary) < slots
+        self._acts_by = canary.astype(np.intp) if canary is not None and is_split else np.zeros(slots, np.intp)
+        """[S], the index of the policy that a slot acts by."""
         self.device = device
         """The device."""
         self._greedy = greedy
@@ -103,18 +108,33 @@ class PolicyRunner:
         self._encoder = self._policy.frozen_encoder
         leaves = self._encoder.outputs if self._encoder else {}
         self._encoded = {name: output.leaf.zeros(slots) for name, output in leaves.items()}
-        self._forward = Forward(self._policy, example, self.largest, device=device, options=options)
+        self._acting = [
+            ActingPolicy(one, Forward(one, example, self.largest, device=device, options=options))
+            for one in (self._policy, *([twin(self._policy)] if is_split else []))
+        ]
 
     @property
     def architecture(self) -> Architecture:
         """Of the policy: its weights must have it."""
         return architecture(self._policy)
 
-    def swap(self, weights: Mapping[str, NDArray[Any]], version: int) -> None:
-        """Loads new weights. Called between batches only, so that a step is stamped with what computed it."""
-        load_numpy(self._policy, weights)
-        self._take_scale()
-        self.version = version
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions in use: the promoted one, and that of canary slots where it is another."""
+        return tuple(acting.version for acting in self._acting)
+
+    @property
+    def version(self) -> int:
+        """The oldest version in use."""
+        return self._acting[0].version
+
+    def version_of(self, slot: int) -> int:
+        """The version that a slot acts by."""
+        return self._acting[int(self._acts_by[slot])].version
+
+    def swap(self, weights: Mapping[str, NDArray[Any]], version: int, *, canary: bool = False) -> None:
+        """Loads new weights, of canary slots or of all. Called between batches only: a step names what computed it."""
+        self._acting[-1 if canary else 0].load(weights, version)
 
     def reset(self, slots: Slots) -> None:
         """Marks the slots' next observations as the first of an episode."""
@@ -125,21 +145,21 @@ class PolicyRunner:
         """Computes actions and values.
 
         Args:
-            slots: [n], each at most once.
+            slots: [n], each at most once; all act by the same version.
             obs: Tree of [S, ...]: what all slots see. Only the rows of `slots` are read.
             keeps: [n] bool; where False the slot's state stays as it was: its value is all that is wanted. None: True.
             begins: [n] bool; where True a fragment begins: the state before the step is wanted, too. None: False.
         """
-        count, version = len(slots), self.version
+        count, acting = len(slots), self._acting[self._acts_by[slots[0]]]
         keeps = np.ones(count, np.bool_) if keeps is None else keeps
-        computed, rows = self._places(slots)
+        computed, rows = self._places(slots, acting.forward)
         first, fresh = self._first[slots], torch.from_numpy(self._first[computed]).to(self.device)
         state = self._gathered(computed, fresh)
         before: dict[int, Tree] = {}
         if begins is not None and begins.any():
             state = self._rounded(state, rows[begins])
             before = self._before(slots[begins], state, rows[begins])
-        output, after = self._forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        output, after = acting.forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
         params, value, encoded = output.params, output.value, output.encoded
         if computed is not slots:
             at = torch.from_numpy(rows).to(self.device) if self._whole else slice(count)
@@ -149,9 +169,18 @@ class PolicyRunner:
         back = _to_host({"action": action, "logp": logp, "value": value, **encoded})
         for name in encoded:
             self._encoded[name][slots] = back.pop(name)
-        back["value"] = back["value"] * self._std + self._mean
+        back["value"] = back["value"] * acting.std + acting.mean
         self._keep(slots[keeps], after, rows[keeps])
-        return PolicyStep(slots=slots, keeps=keeps, first=first, before=before, version=version, **back)
+        return PolicyStep(slots=slots, keeps=keeps, first=first, before=before, version=acting.version, **back)
+
+    def decide_by_version(self, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> Iterator[PolicyStep]:
+        """As `decide`, for slots of all kinds: one step for each version that they act by."""
+        if len(self._acting) == 1:
+            yield self.decide(slots, obs, keeps=keeps, begins=begins)
+            return
+        for index in np.unique(self._acts_by[slots]):
+            chosen = self._acts_by[slots] == index
+            yield self.decide(slots[chosen], obs, keeps=keeps[chosen], begins=begins[chosen])
 
     def stored(self, obs: Tree) -> Tree:
         """The stored form of the slots' newest observations, [S, ...]; valid for slots that were decided for.
@@ -172,19 +201,14 @@ class PolicyRunner:
         rows: Slots = slots + self._slots * self._side[slots]
         return rows
 
-    def _take_scale(self) -> None:
-        """Caches the statistics of value normalisation as plain numbers, which cost a decision less than tensors do."""
-        norm = self._policy.value_norm
-        self._std, self._mean = norm.std.item(), norm.mean.item()
-
-    def _places(self, slots: Slots) -> tuple[Slots, Slots]:
+    def _places(self, slots: Slots, forward: Forward) -> tuple[Slots, Slots]:
         """The slots to compute, padding included, and the rows of those that are wanted.
 
         Where all are computed each time, each has a row of its own: what a row comes to may depend on where it is.
         """
         if self._whole:
             return self._every, slots
-        count, size = len(slots), self._forward.size(len(slots))
+        count, size = len(slots), forward.size(len(slots))
         padded = slots if size == count else np.pad(slots, (0, size - count), mode="edge")
         return padded, self._every[:count]
 

@@ -2,48 +2,49 @@
 
     parameters ── announcements ──▶ fetch ──▶ staged ── take ──▶ loop
 
+Canary slots take the newest version, the others the newest one that is promoted, which the former had before.
 This thread fills `staged` with the newest version it could fetch; the loop empties it between batches. Versions that
 were superseded before they were taken are skipped.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Callable, Collection, Generator, Sequence
+from typing import TypeAlias
 
 from minefleet.core.errors import ContractError, CorruptError, GaveUpError, NotFoundError, RunMismatchError
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.parameters_client import ParametersClient
+from minefleet.rpc.weights.manifest import Weights
 from minefleet.rpc.weights.weights_version import VersionInfo
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Weights that wait to be taken."""
-
-    info: VersionInfo
-    weights: Mapping[str, NDArray[Any]]
+Staged: TypeAlias = Sequence[tuple[Weights, int]]
+"""Weights with their versions: those of all slots; or of slots that are no canaries, and of canaries."""
 
 
 class WeightsFollower:
     """The newest version, fetched ahead of its use."""
 
-    def __init__(self, parameters: ParametersClient) -> None:
+    def __init__(self, parameters: ParametersClient, kinds: Collection[bool] = (False,)) -> None:
+        """Stores its arguments. `kinds`: whether slots are canaries; of both kinds where there are both."""
         self.run_id = ""
         self._parameters = parameters
-        self._staged: Staged | None = None
+        self._kinds = kinds
+        self._held: dict[int, Weights] = {}
+        self._staged: Staged = ()
+        self.settings = self._staged_settings = ""
+        """Live settings of the newest version that was taken, or is staged: JSON."""
         self._fetched = 0
         self._lock = threading.Lock()
 
-    def take(self) -> Staged | None:
+    def take(self) -> Staged:
         """Returns newer weights once, if there are any."""
         with self._lock:
-            staged, self._staged = self._staged, None
+            staged, self._staged = self._staged, ()
+            self.settings = self._staged_settings
         return staged
 
     def runs(self, version: int) -> None:
@@ -65,12 +66,15 @@ class WeightsFollower:
         Raises:
             RunMismatchError: If parameters turned to another run.
         """
-        info, weights = self._parameters.fetch()
+        info, weights = self._parameters.fetch(canary=True in self._kinds)
         if self.run_id not in ("", info.run_id):
             raise RunMismatchError(f"this actor acts for run {self.run_id}, parameters now holds run {info.run_id}")
+        staged: list[tuple[Weights, int]] = [(weights, info.version)]
+        if len(self._kinds) > 1:
+            staged.insert(0, (self._promoted(info, weights), info.promoted))
         with self._lock:
             self.run_id = info.run_id
-            self._staged = Staged(info, weights)
+            self._staged, self._staged_settings = staged, info.settings
         self._fetched = info.version
         return info
 
@@ -78,10 +82,18 @@ class WeightsFollower:
         """Follows until this process is asked to stop; calls `staged` whenever weights wait to be taken."""
         try:
             for news in announced(self._parameters):
-                if news.version != self._fetched:
+                if self._fetched != (news.version if True in self._kinds else news.promoted):
                     self._fetch_if_there(staged)
         except StoppedError:
             return
+
+    def _promoted(self, newest: VersionInfo, weights: Weights) -> Weights:
+        """The weights of the promoted version; keeps what may be promoted next."""
+        held = {**self._held, newest.version: weights}
+        if newest.promoted not in held:
+            held[newest.promoted] = self._parameters.fetch(newest.promoted)[1]
+        self._held = {version: one for version, one in held.items() if version >= newest.promoted}
+        return held[newest.promoted]
 
     def _fetch_if_there(self, staged: Callable[[], None]) -> None:
         try:

@@ -112,11 +112,8 @@ class EnvPool(Pool):
 
     def recycle(self, config: WorkerConfig) -> None:
         """Makes environments anew as another configuration says from now on."""
-        if (config.restart_interval, config.max_rss_bytes) != (
-            self._config.restart_interval,
-            self._config.max_rss_bytes,
-        ):
-            self._config = config
+        before, self._config = self._config, config
+        if (before.restart_interval, before.max_rss_bytes) != (config.restart_interval, config.max_rss_bytes):
             self._wear = RecycleSchedule(self.num_slots, config.restart_interval, time.monotonic())
             self._supervisor.limit_memory(config.max_rss_bytes)
 
@@ -197,12 +194,10 @@ class EnvPool(Pool):
     def _lighten(self, heavy: OverMemory) -> None:
         index, rss_bytes = heavy
         limit = self._config.max_rss_bytes
-        if not limit:  # It was lifted meanwhile.
-            return
-        if rss_bytes > KILL_SHARE * limit:
+        if rss_bytes > KILL_SHARE * limit > 0:
             text = f"it takes {rss_bytes} bytes with what it has started, and may take {limit}"
             self._supervisor.kill(index, Failure("memory", text))
-        else:
+        elif limit:  # Else it was lifted meanwhile.
             self._wear.expire(self._supervisor.processes[index].slots)
 
     def _begin(self, index: int) -> None:

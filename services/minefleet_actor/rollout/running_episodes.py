@@ -14,9 +14,12 @@ Slots = NDArray[np.intp]
 class RunningEpisodes:
     """Return, discounted return and length of every slot's running episode."""
 
-    def __init__(self, slots: int, discount: float, *, evaluation: bool = False) -> None:
+    def __init__(
+        self, slots: int, discount: float, *, evaluation: bool = False, canary: NDArray[np.bool_] | None = None
+    ) -> None:
         self._discount = discount
         self._evaluation = evaluation
+        self._canary = np.zeros(slots, np.bool_) if canary is None else canary
         self._return = np.zeros(slots)
         self._discounted = np.zeros(slots)
         self._length = np.zeros(slots, np.int64)
@@ -76,6 +79,7 @@ class RunningEpisodes:
             truncated=truncated,
             policy_version=version,
             evaluation=self._evaluation,
+            canary=bool(self._canary[slot]),
             metrics=dict(metrics or {}),
             failure=failure,
         )

@@ -117,20 +117,29 @@ class Prefetcher:
         self._numbers = 0
         self._open: set[int] = set()
 
-    def take(self, version: int, settings: str = "", next_settings: str = "") -> Leased:
+    def take(
+        self, version: int, settings: str = "", next_settings: str = "", waiting: Callable[[], None] = lambda: None
+    ) -> Leased:
         """Returns fragments to use at `version`, and starts to fetch those for the version after it.
 
         Args:
             version: In use.
             settings: Of this iteration, for replay: JSON. Where it was fetched ahead, it had these then.
             next_settings: Of the one after it.
+            waiting: Called again and again while it waits.
 
         Raises:
             StoppedError: If asked to stop while waiting.
         """
+
+        def report(waits_for: str | None) -> None:
+            self._report(waits_for)
+            if waits_for is not None:
+                waiting()
+
         if self._thread is None:
-            return self._fetch(version, settings, self._report)
-        leased = self._wait(self._next or self._thread.submit(self._fetch, version, settings))
+            return self._fetch(version, settings, report)
+        leased = self._wait(self._next or self._thread.submit(self._fetch, version, settings), report)
         self._next = self._thread.submit(self._fetch, version + 1, next_settings)
         return leased
 
@@ -139,6 +148,11 @@ class Prefetcher:
         env_steps = self._replay.ack(lease.number)
         self._open.discard(lease.number)
         return env_steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more fragments are waited for."""
+        return self._stopping.is_set() or self._ended.is_set()
 
     def end(self) -> None:
         """Ends every wait for fragments: no more are wanted. Called from any thread."""
@@ -162,17 +176,17 @@ class Prefetcher:
         except StoppedError:
             logger.info("lease %d is left to the next epoch, which gives it back", number)
 
-    def _wait(self, future: Future[Leased]) -> Leased:
+    def _wait(self, future: Future[Leased], report: Callable[[str | None], None]) -> Leased:
         waiting = False
         while True:
             try:
                 leased = future.result(LEASE_WAIT_S)
             except TimeoutError:
-                self._report(WAITING_FOR_FRAGMENTS)
+                report(WAITING_FOR_FRAGMENTS)
                 waiting = True
             else:
                 if waiting:
-                    self._report(None)
+                    report(None)
                 return leased
 
     def _fetch(self, use_version: int, settings: str, report: Callable[[str | None], None] = lambda _: None) -> Leased:
@@ -193,7 +207,7 @@ class Prefetcher:
         self._numbers += 1
         self._open.add(self._numbers)
         waiting = False
-        while not self._stopping.is_set() and not self._ended.is_set():
+        while not self.is_over:
             chunks = self._replay.lease(
                 self._numbers, use_version=use_version, wait_s=LEASE_WAIT_S, order=self._order, settings=settings
             )

@@ -65,19 +65,28 @@ class Parity:
     """Largest |ΔV| in normalised units, of V(sₜ) and V(sₜ₊₁)."""
     unprobed: int = 0
     """Iterations in a row without a step to compare, this one included."""
+    fault: str = ""
+    """Describes a difference beyond the bound, where that does not end the run."""
 
 
 class ParityProbe:
     """The last published weights, and a policy to evaluate them with."""
 
     def __init__(
-        self, policy: Policy, *, max_staleness: int, context_length: int, rounded: Collection[str], bound: float
+        self,
+        policy: Policy,
+        *,
+        max_staleness: int,
+        context_length: int,
+        rounded: Collection[str],
+        bound: float,
+        raises: bool = True,
     ) -> None:
         self._policy = twin(policy).eval()
         self.remember_enough(max_staleness)
         self._context_length = context_length
         self._rounded = rounded
-        self._bound = bound
+        self._bound, self._raises = bound, raises
         self._published: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
         self._unprobed = 0
 
@@ -96,7 +105,7 @@ class ParityProbe:
         """Evaluates a few fragments of the version that began most of them.
 
         Raises:
-            ParityError: If something differs by more than the bound.
+            ParityError: If something differs by more than the bound, and this probe `raises`.
         """
         rows_of = self._rows_by_version(batch)
         if not rows_of:
@@ -109,9 +118,10 @@ class ParityProbe:
             logp=comparison.largest(LOGP),
             value=comparison.largest(VALUE, NEXT_VALUE),
         )
-        if comparison.exceeds(self._bound):
-            raise ParityError(describe(comparison, self._bound))
-        return parity
+        fault = describe(comparison, self._bound) if comparison.exceeds(self._bound) else ""
+        if fault and self._raises:
+            raise ParityError(fault)
+        return replace(parity, fault=fault)
 
     def _nothing(self) -> Parity:
         self._unprobed += 1

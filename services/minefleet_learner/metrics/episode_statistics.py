@@ -7,6 +7,7 @@ from typing import Any
 from minefleet.config import EpisodeStatisticsConfig
 from minefleet.core import crafter_score
 from minefleet.v1 import episode_pb2
+from minefleet_learner.metrics.collapse import CollapseDetector
 from minefleet_learner.metrics.episode_window import OTHER_TASK, EpisodeWindow, bounded, mean
 
 DEFAULT = EpisodeStatisticsConfig()
@@ -22,6 +23,8 @@ class EpisodeStatistics:
         self.total = EpisodeWindow(config.window, known)
         self.tasks = {name: EpisodeWindow(config.window, of_one) for name, of_one in known.get("tasks", {}).items()}
         """By name; of episodes whose task has one."""
+        self.collapse = CollapseDetector(known.get("collapse", {}))
+        """Of the same episodes."""
         self._metrics: deque[dict[str, float]] = deque(known.get("metrics", ()), config.window)
         """The environment's report at the end of each."""
         self._evaluated_version: int = known.get("evaluated_version", 0)
@@ -37,6 +40,7 @@ class EpisodeStatistics:
         if record.task:
             self._task(record.task).add(record)
         if not record.failure:
+            self.collapse.add(record)
             self._metrics.append(dict(record.metrics))
 
     def _task(self, task: str) -> EpisodeWindow:
@@ -76,6 +80,7 @@ class EpisodeStatistics:
         return {
             **self.total.to_dict(),
             "tasks": {name: tally.to_dict() for name, tally in self.tasks.items()},
+            "collapse": self.collapse.to_dict(),
             "metrics": list(self._metrics),
             "evaluated_version": self._evaluated_version,
             "evaluation_returns": self._evaluation_returns,

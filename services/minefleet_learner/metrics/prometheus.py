@@ -19,6 +19,8 @@ GAUGES = {
     "episode_failures": "Training episodes that a failure ended, in total.",
     "episode_cut_share": "Share of the last training episodes that a failure cut.",
     "episode_return_uncut_mean": "Estimate of what the mean return would be without failures.",
+    "canary_return_mean": "Mean return of the last episodes of canary slots, which act by the newest version.",
+    "promoted_return_mean": "Mean return of the last episodes of the other slots, which act by the promoted version.",
     "eval_return_mean": "Mean return of the evaluation of the newest evaluated version.",
     "sps": "Environment steps per second, over the last iterations.",
     "staleness_mean": "Mean staleness of the last iteration's fragments, in versions.",

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from minefleet.monitoring.journal import JOURNAL_FILE, append, read_whole_journal
 from minefleet.monitoring.steering import (
+    PAUSE,
     REFUSED,
     REQUEST,
     ROLLBACK,
     SET,
     answers_in,
     ask,
+    last_pause,
     newest_learner,
     set_lines,
     settings_at,
@@ -21,7 +23,7 @@ from minefleet.monitoring.steering import (
 )
 
 KEYS = ("a", "b")
-WORDS = st.sampled_from([SET, ROLLBACK, REFUSED, REQUEST, "start", "resume", "restart"])
+WORDS = st.sampled_from([SET, ROLLBACK, REFUSED, PAUSE, REQUEST, "start", "resume", "restart"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -84,6 +86,8 @@ def test_any_lines_can_be_folded_and_a_request_is_answered_or_not(lines: list[di
     left = {line["id"] for line in unanswered(lines)}
     assert left == requests - answers_in(lines).keys()
     newest_learner(lines)
+    last = last_pause(lines)
+    assert last is None or last["event"] in (PAUSE, SET, ROLLBACK)
 
 
 def test_a_request_that_stands_there_twice_is_answered_once_by_the_first_answer() -> None:
@@ -139,3 +143,20 @@ def test_a_request_that_cannot_be_written_whole_is_an_error(tmp_path: Path) -> N
     with pytest.raises(OSError, match="No space left"):
         ask(tmp_path, set={"a": 1})
     assert json.dumps(read_whole_journal(tmp_path)) == "[]"
+
+
+def test_a_pause_lasts_until_a_request_that_came_after_it_is_granted() -> None:
+    def asked(number: int) -> dict[str, Any]:
+        return {"event": REQUEST, "id": f"id{number}"}
+
+    pause = {"event": PAUSE, "id": "pause", "reason": "why"}
+    late = [asked(1), pause, a_set(1, 5, a=1)]
+    assert last_pause([asked(1), a_set(1, 5, a=1)]) is None
+    assert last_pause(late) is pause
+    assert last_pause([*late, asked(2), {"event": REFUSED, "id": "id2"}]) is pause
+    assert last_pause([*late, asked(2), a_set(2, 6, a=2)]) == a_set(2, 6, a=2)
+    assert last_pause([*late, asked(2), a_rollback(2, 3)]) == a_rollback(2, 3)
+    again = {**pause, "id": "another"}
+    assert last_pause([*late, asked(2), a_set(2, 6, a=2), again]) is again
+    starts = [{"event": "start", "learner": "old"}, {"event": "resume", "learner": "new"}]
+    assert last_pause([*starts, {**pause, "learner": "old"}]) is None, "of a learner that was frozen meanwhile"

@@ -50,6 +50,7 @@ from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
 
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",
+    "rollout_config.canary_share=0",
     "train_config.prefetch_batches=0",
     f"{NUM_SHARDS}=1",
 ]

@@ -67,20 +67,21 @@ def is_finite(entry: weights_pb2.TensorEntry, data: NDArray[np.uint8]) -> bool:
 
 
 def describe(
-    weights: Weights, *, iteration: int = 0, rounded: Collection[str] = (), settings: str = ""
+    weights: Weights, *, iteration: int = 0, promoted: int = 0, rounded: Collection[str] = (), settings: str = ""
 ) -> tuple[weights_pb2.Manifest, dict[str, NDArray[np.uint8]]]:
     """Returns the manifest of some weights, and their bytes by digest.
 
     Args:
         weights: The policy's.
         iteration: Training iterations done.
+        promoted: The newest version that all slots may act by; 0 for this one.
         rounded: Names of float32 tensors that travel as bfloat16; one that has no finite bfloat16 stays as it is.
         settings: Live settings of the iteration that starts from them, JSON; empty for none.
 
     Raises:
         RejectedError: If an array's dtype has no wire type.
     """
-    manifest = weights_pb2.Manifest(iteration=iteration, settings=settings)
+    manifest = weights_pb2.Manifest(iteration=iteration, promoted=promoted, settings=settings)
     parts: dict[str, NDArray[np.uint8]] = {}
     for name, array in weights.items():
         bits = to_bfloat16(array) if name in rounded else None
@@ -149,6 +150,7 @@ def info_of(version: weights_pb2.Version, *, pinned: bool = False) -> weights_pb
         publish_time=version.publish_time,
         pinned=pinned,
         settings=version.manifest.settings,
+        promoted=version.manifest.promoted or version.version,
     )
 
 

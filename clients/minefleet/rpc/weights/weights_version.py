@@ -28,6 +28,8 @@ class VersionInfo:
     """Kept whatever its age. From `fetch`: always False, for a fetch does not ask."""
     settings: str = ""
     """Live settings of the iteration that starts from it, JSON; empty where nothing differs from `run.yaml`."""
+    promoted: int = 0
+    """The newest version that all slots may act by since it was published: itself, or an older one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -47,6 +49,7 @@ def read_info(info: weights_pb2.VersionInfo) -> VersionInfo:
         publish_time=info.publish_time.ToDatetime(UTC),
         pinned=info.pinned,
         settings=info.settings,
+        promoted=info.promoted,
     )
 
 

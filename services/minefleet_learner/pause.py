@@ -1,0 +1,76 @@
+"""Pauses the training when the policy has collapsed, until a later request to the learner is granted.
+
+    publisher ── begin ─▶ a durable line of the journal ◀─ set, rollback ── loop
+        └──────────────────── both wait ───────────────────────────┘
+
+That line is the truth: a learner that starts while a pause lasts waits, too.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from minefleet.monitoring.journal import append, read_whole_journal
+from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, last_pause
+from minefleet.rpc.channel import StoppedError
+from minefleet.runs.checkpoint import CheckpointState
+from minefleet.v1 import status_service_pb2
+from minefleet_learner.data.prefetcher import Prefetcher
+from minefleet_runtime.role_context import StatusTracker
+
+logger = logging.getLogger(__name__)
+
+WAYS_ON = "`minefleet rollback` steps back, `minefleet set` goes on with these weights"
+LOOK_S = 0.5
+"""Time between two looks at the journal, seconds."""
+
+
+class Pause:
+    """The pause of one learner, whose name is `learner`."""
+
+    def __init__(self, directory: Path, learner: str, prefetcher: Prefetcher, status: StatusTracker) -> None:
+        self._directory = directory
+        self._learner = learner
+        self._prefetcher = prefetcher
+        self._status = status
+        self._reason = ""
+
+    def take_up(self) -> None:
+        """Goes on with a pause that an earlier learner began."""
+        last = last_pause(read_whole_journal(self._directory))
+        self._reason = str(last.get("reason")) if last is not None and last["event"] == PAUSE else ""
+
+    def begin(self, reason: str, state: CheckpointState) -> None:
+        """Pauses from here on.
+
+        Raises:
+            OSError: If the journal cannot be written.
+        """
+        logger.warning("paused, the policy has collapsed: %s; %s", reason, WAYS_ON)
+        line = {"id": uuid.uuid4().hex, "learner": self._learner, "reason": reason}
+        append(self._directory, PAUSE, asdict(state), **line)
+        self._reason = reason
+
+    def wait(self, look: Callable[[], None] = lambda: None) -> None:
+        """Waits while training is paused; `look` is called again and again.
+
+        Raises:
+            StoppedError: If it is to stop, or steps back: what is not published by then never is.
+        """
+        while self._reason:
+            self._status.set_state(
+                status_service_pb2.STATE_PAUSED, f"the policy has collapsed: {self._reason}; {WAYS_ON}"
+            )
+            look()
+            last = last_pause(read_whole_journal(self._directory))
+            event = None if last is None else last["event"]
+            if event == ROLLBACK or self._prefetcher.is_over:
+                raise StoppedError(f"stopped while training was paused: {self._reason}")
+            if event == SET:
+                self._reason = ""
+                self._status.set_state(status_service_pb2.STATE_RUNNING)
+            else:
+                time.sleep(LOOK_S)
