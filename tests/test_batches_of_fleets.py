@@ -9,6 +9,7 @@ import psutil
 import pytest
 from tests.conftest import Fleet, assert_counters_never_go_back
 
+from minefleet.monitoring.death_groups import read_deaths
 from minefleet.runs.episode_table import read_episodes
 
 pytestmark = pytest.mark.fleet
@@ -45,6 +46,8 @@ def test_fleet_of_batches_trains_with_scarce_grants_and_is_evaluated(
     played = read_episodes(fleet.directory / "episodes.csv")
     assert {row["failure"] for row in played} == {"", "exit"}
     assert sum(row["failure"] == "exit" for row in played) == 8
+    (death,) = read_deaths(fleet.directory)  # Of all rows at once.
+    assert (death["group"], death["cannot_repeat"]) == ("SIGKILL", "it is one of a batch")
     evaluations = [(row["stream"], row["episode"]) for row in played if row["evaluation"]]
     assert evaluations and len(evaluations) == len(set(evaluations)) and len(evaluations) % 3 == 0
     assert evaluate(fleet.directory, 6)["episodes"] == 6

@@ -20,6 +20,7 @@ from tests.role_process import TIMEOUT_S, free_address
 
 from minefleet.config import EnvConfig, WorkerConfig
 from minefleet.envs import schema_of
+from minefleet.monitoring.death_groups import read_deaths
 from minefleet.monitoring.status import read_status
 from minefleet.runs.episode_table import read_episodes
 from minefleet_actor.pool import Kind
@@ -112,6 +113,8 @@ def test_fleet_on_two_hosts_of_which_one_is_killed_and_one_has_a_wrong_clock_acc
         played = read_episodes(fleet.directory / "episodes.csv")
         assert {row["failure"] for row in played} == {"", "exit"}
         assert sum(row["failure"] == "exit" for row in played) == 4
+        (death,) = read_deaths(fleet.directory)
+        assert death["cannot_repeat"] == "it ran on a host" and "has gone" in death["text"]
         for survivor in hosts[1:]:
             survivor.send_signal(signal.SIGTERM)
             assert survivor.wait(TIMEOUT_S) == 0

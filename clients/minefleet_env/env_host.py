@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -219,7 +220,8 @@ def failure_of(error: BaseException) -> Failure:
     """Reports what an environment has raised, while it is handled."""
     kind = error.kind if isinstance(error, EnvError) else "exception"
     is_ours = isinstance(error, (EnvError, RefusedError))
-    return Failure(kind, (str(error) if is_ours else traceback.format_exc())[-MAX_TEXT:])
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Failure(kind, (str(error) if is_ours else traceback.format_exc())[-MAX_TEXT:], (peak_bytes,))
 
 
 def refuse_error(info: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ FAILURES = {
     "memory": "its process took more memory than it may",
 }
 """The kinds of failures: what can become of an environment."""
+FOR_MEMORY = "just after the kernel killed something for want of memory"
 
 
 class Command(IntEnum):
@@ -74,6 +75,8 @@ class Failure(NamedTuple):
     """One of `FAILURES`: what is counted."""
     text: str
     """For people: a traceback, or what the process did."""
+    rss_bytes: Sequence[int] = ()
+    """Memory of its process and all that this has started, the latest last."""
 
 
 @dataclass(frozen=True)

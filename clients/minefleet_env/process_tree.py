@@ -91,6 +91,14 @@ def survey() -> dict[int, Footprint]:
     return seen
 
 
+def oom_kills() -> int:
+    """The number of processes that the kernel has killed for want of memory, in this container or on this machine."""
+    for listing in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            return int(dict(line.split() for line in Path(listing).read_text().splitlines())["oom_kill"])
+    return 0
+
+
 def weigh(roots: Collection[int], seen: dict[int, Footprint]) -> Iterator[tuple[int, int]]:
     """Yields each root and the memory of it and all its descendants, bytes; 0 for one that is gone."""
     offspring: dict[int, list[int]] = {}

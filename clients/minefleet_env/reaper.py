@@ -23,13 +23,20 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from typing import Any
 
 from minefleet_env import process_tree
+from minefleet_env.packets import FOR_MEMORY
 
 MAX_REQUEST_BYTES = 2**16
 CLOSE_S = 3.0
 """Longest that processes may take to end when their channels have closed, and again when asked by signal, seconds."""
+WEIGH_INTERVAL_S = 5.0
+"""Time between two samples of the memory, where it is not limited, seconds."""
+MAX_SAMPLES = 60
+OOM_S = 2.0
+"""Time after a kill for want of memory in which others end because of it, seconds."""
 INSPECT_INTERVAL_S = 1.0
 """Time between two looks at the processes' memory, seconds."""
 
@@ -42,6 +49,9 @@ class ProcessReaper:
         self._max_rss_bytes = max_rss_bytes
         self._indices: dict[int, int] = {}
         """By process id, the pool's number for each environment process that has not been reaped."""
+        self._rss_bytes: dict[int, deque[int]] = {}
+        self._weigh_at_s = 0.0
+        self._oom_kills, self._oom_until_s = process_tree.oom_kills(), 0.0
         self._inspect_at_s = time.monotonic() + INSPECT_INTERVAL_S
         self._wake, wake = os.pipe()
         for end in (self._wake, wake):
@@ -111,7 +121,7 @@ class ProcessReaper:
         except OSError as error:
             self._send(ended=index, how=f"it could not be started: {error}")
         else:
-            self._indices[pid] = index
+            self._indices[pid], self._rss_bytes[pid] = index, deque(maxlen=MAX_SAMPLES)
             self._send(started=index, pid=pid)
         finally:
             with contextlib.suppress(OSError):
@@ -135,23 +145,36 @@ class ProcessReaper:
                 if waiting is None:
                     break
                 process_tree.kill_group(waiting.si_pid)
-                _, status = os.waitpid(waiting.si_pid, 0)
+                _, status, usage = os.wait4(waiting.si_pid, 0)
                 if waiting.si_pid in self._indices:
-                    ended.append({"ended": self._indices.pop(waiting.si_pid), "how": _described(status)})
+                    seen = self._rss_bytes.pop(waiting.si_pid)
+                    seen.append(max([usage.ru_maxrss * 1024, *list(seen)[-1:]]))
+                    how = _described(status) + self._lacked_memory()
+                    ended.append({"ended": self._indices.pop(waiting.si_pid), "how": how, "rss_bytes": [*seen]})
         process_tree.kill_children(spared=self._indices)
         for event in ended:
             self._send(**event)
 
     def _inspect(self) -> None:
-        """Kills what an end left behind unseen; reports processes that take more memory than they may."""
+        """Kills what an end left behind unseen; samples memory, and reports processes that take more than they may."""
         if time.monotonic() < self._inspect_at_s:
             return
         self._inspect_at_s = time.monotonic() + INSPECT_INTERVAL_S
         process_tree.kill_children(spared=self._indices)
-        if self._max_rss_bytes and self._indices:
+        self._lacked_memory()
+        if self._indices and (self._max_rss_bytes or time.monotonic() >= self._weigh_at_s):
+            self._weigh_at_s = time.monotonic() + WEIGH_INTERVAL_S
             for pid, rss_bytes in process_tree.weigh(self._indices, process_tree.survey()):
-                if rss_bytes > self._max_rss_bytes:
+                self._rss_bytes[pid].append(rss_bytes)
+                if 0 < self._max_rss_bytes < rss_bytes:
                     self._send(heavy=self._indices[pid], rss_bytes=rss_bytes)
+
+    def _lacked_memory(self) -> str:
+        """The words for an end just before which the kernel has killed something for want of memory; else none."""
+        before, self._oom_kills = self._oom_kills, process_tree.oom_kills()
+        if self._oom_kills > before:
+            self._oom_until_s = time.monotonic() + OOM_S
+        return f", {FOR_MEMORY}" if time.monotonic() < self._oom_until_s else ""
 
     def _await_ends(self, timeout_s: float) -> None:
         """Waits until all processes have ended, but not for what they may have left behind."""

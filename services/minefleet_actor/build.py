@@ -22,6 +22,7 @@ from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 from minefleet_actor.actor_settings import ActorSettings
+from minefleet_actor.death_recorder import DeathRecorder
 from minefleet_actor.incarnation import canary_slots, choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
@@ -39,7 +40,6 @@ from minefleet_actor.rollout.reward_scaling import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup
-from minefleet_actor.video.failure_pictures import FailurePictures
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.video_recorder import Camera
 from minefleet_runtime.role_context import RoleContext
@@ -101,7 +101,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
     recorder = Recorder(run.fragment_schema, pool.num_slots, rollout.fragment_length, shaping(run.config.env.wrappers))
-    pictures = FailurePictures(run, pool)
+    deaths = DeathRecorder(run, pool, context.name) if rollout.worker_config.deaths_kept else None
     cuts = make_cuts(run, router, pool.num_slots, inline=inline)
     actor = Actor(
         pool=pool,
@@ -119,7 +119,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         first_task=partial(
             draw_task, run.config.env.tasks, Random(episode_seed(seed, context.index, pool.num_slots, 1))
         ),
-        on_failure=pictures.keep,
+        deaths=deaths,
         batch_size=batch_size(run, inline=inline),
     )
     view = SlotView(
@@ -131,7 +131,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         episodes=episodes,
         cuts=cuts,
         camera=camera,
-        pictures=pictures,
+        pictures=deaths.pictures if deaths is not None else {},
     )
     return ActorParts(
         actor=actor,

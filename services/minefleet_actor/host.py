@@ -217,7 +217,7 @@ class Worlds:
         ending = ready.endings.get(world)
         result = Result(world=world, task=ending.task if ending else ready.tasks.get(world, ""))
         if world in ready.failures:
-            result.failure, result.text = ready.failures[world]
+            result.failure, result.text, _ = ready.failures[world]
             return result
         result.reward = float(ready.reward[index])
         if ready.duration[index] > 1:

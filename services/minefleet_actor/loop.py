@@ -48,6 +48,7 @@ from minefleet.config import RolloutConfig
 from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
+from minefleet_actor.death_recorder import DeathRecorder
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
 from minefleet_actor.inference.weight_sync import WeightsFollower
@@ -86,7 +87,7 @@ class SlotFailures:
 
 LACKS = {PACE: "pace", BALANCE: "balance"}
 """Reasons for which a slot may not start a fragment that replay would take."""
-STEP, RESET, FAILED = int(Kind.STEP), int(Kind.RESET), int(Kind.FAILED)
+STEP, RESET = int(Kind.STEP), int(Kind.RESET)
 
 
 class Actor:
@@ -107,7 +108,7 @@ class Actor:
         cuts: FreshnessCuts,
         camera: Camera | None = None,
         follow: Callable[[str], bool] = lambda _: True,
-        on_failure: Callable[[int], None] = lambda _: None,
+        deaths: DeathRecorder | None = None,
         first_task: Callable[[], str] = lambda: "",
         batch_size: int = 1,
         clock: Callable[[], float] = time.monotonic,
@@ -126,7 +127,7 @@ class Actor:
         """Works by a version's settings; says whether this actor can."""
         self.is_outdated = False
         """Whether a version has come whose settings take another actor: this one is to drain."""
-        self._on_failure = on_failure
+        self._deaths = deaths
         self._first_task = first_task
         """Draws the task of an episode that begins before any grant has named one."""
         self._clock = clock
@@ -247,8 +248,10 @@ class Actor:
         for slot in were_reset.tolist():
             self._recorder.play(slot, ready.tasks.get(slot, ""))
             self.phase[slot] = Phase.READY
-        for slot in ready.slots[ready.kind == FAILED]:
-            self._process_failure(int(slot), ready.failures[int(slot)], ready.endings[int(slot)].task)
+            if self._deaths is not None:
+                self._deaths.began(slot)
+        for slot, failure in ready.failures.items():
+            self._process_failure(slot, failure, ready.endings[slot].task)
 
     def _process_steps(self, ready: Ready, stepped: NDArray[np.bool_]) -> None:
         slots, recorded = ready.slots[stepped], ~self._is_unrecorded[ready.slots[stepped]]
@@ -286,7 +289,9 @@ class Actor:
 
     def _process_failure(self, slot: int, failure: Failure, task: str) -> None:
         """Keeps what came before the failure, as an episode that was cut."""
-        self._on_failure(slot)
+        if self._deaths is not None:
+            played = task or self._recorder.plays(slot)
+            self._deaths.keep(slot, failure, played, in_reset=bool(self.resetting[slot]))
         self._metrics.failed(self._router.shard_of[slot], failure.kind)
         before = self.failures[slot].count if slot in self.failures else 0
         self.failures[slot] = SlotFailures(before + 1, failure, self._clock())
@@ -369,6 +374,8 @@ class Actor:
         self._recorder.act(slots, self._inference.stored(self._pool.obs), action, logp, value, first, decision.version)
         if self._camera is not None:
             self._camera.film(slots, value, decision.version)
+        if self._deaths is not None:
+            self._deaths.act(slots, action)
         self.phase[slots] = Phase.WORKING
         self._acted_at[slots] = self._clock()
         self._cuts.commands_sent(slots)

@@ -6,7 +6,7 @@ picture half of one frame and half of the next, and training pays nothing.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from minefleet_actor.replay_io.stream_router import StreamRouter
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
-from minefleet_actor.video.failure_pictures import FailurePictures
 from minefleet_actor.video.frame_source import can_film, make_lens
 from minefleet_actor.video.picture import Frame, to_rgb
 from minefleet_actor.video.video_recorder import Camera
@@ -55,7 +54,7 @@ class SlotView:
         episodes: RunningEpisodes,
         cuts: FreshnessCuts,
         camera: Camera | None,
-        pictures: FailurePictures,
+        pictures: Mapping[int, Frame],
     ) -> None:
         self._actor = actor
         self._pool = pool
@@ -65,6 +64,7 @@ class SlotView:
         self._cuts = cuts
         self._camera = camera
         self._pictures = pictures
+        """Of slots that have failed, the last one before that."""
         self._lens: Callable[[int], NDArray[Any]] | None = make_lens(run, pool) if can_film(run) else None
         self._renders = run.frame_shape is not None
         self._watched_until: dict[int, float] = {}
@@ -91,7 +91,9 @@ class SlotView:
                 "the environment shows no pixels; runs made with train_config.record_video_interval above 0 render"
             )
         if before_failure:
-            return self._pictures.picture(slot)
+            if (last := self._pictures.get(slot)) is None:
+                raise NotFoundError(f"slot {slot} has left no picture from before a failure")
+            return last
         if self._renders:
             self._watched_until[slot] = time.monotonic() + RENDER_S
             self._pool.film(slot, True)

@@ -31,6 +31,7 @@ COMMANDS = {
     "rollback": "go back to an older checkpoint of a run, while it trains or for its next start",
     "eval": "play whole episodes with a checkpoint",
     "env": "play an environment alone with random actions, and report its speed and failures",
+    "deaths": "group the deaths of a run's environments, and show one",
     "replay": "look into replay: stats, why-dropped, fsck, export",
     "parameters": "look into the versions of the weights: list, pin, unpin, export",
     "certs": "make certificates by which the roles of a fleet know each other: init, issue",

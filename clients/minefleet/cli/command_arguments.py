@@ -135,6 +135,16 @@ def env(parser: CommandParser) -> None:
     parser.add_argument("--seed", type=seed, help="seed of the environment and of the actions (default: the run's)")
     parser.add_argument("--noop-actions", action="store_true", help="take the action of zeros instead of random ones")
     parser.add_argument("--inline", action="store_true", help="play in one process, for a debugger: a hang is a hang")
+    again = "make the environment that died, and play the actions that led there; CONFIG is the run's"
+    parser.add_argument("--replay", type=Path, metavar="DEATH", help=again)
+
+
+def deaths(parser: CommandParser) -> None:
+    """Of `minefleet deaths`."""
+    _add_run(parser)
+    what = "the beginning of a group's name, or of a death's, of which the last is shown"
+    parser.add_argument("which", nargs="?", default="", metavar="GROUP|DEATH", help=what)
+    parser.add_argument("--json", action="store_true", help="print one JSON list")
 
 
 def replay(parser: CommandParser) -> None:

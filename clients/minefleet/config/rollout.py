@@ -71,6 +71,9 @@ class WorkerConfig:
     start_jitter_s: float = 0.0
     """Time over which the environments' first episodes begin, counted from when the first environment is made, seconds,
     >= 0: spread, they do not all end together."""
+    deaths_kept: int = 200
+    """Deaths of environments that each actor keeps in the run directory, for `minefleet deaths`, >= 0; 0 keeps none.
+    Beyond, and beyond 256 MiB, the oldest of the largest group goes."""
     video_fps: int = 20
     """Frame rate of videos, steps per second, >= 1. Seeds: 20."""
     video_output_dir: str = "videos"
@@ -84,7 +87,7 @@ class WorkerConfig:
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
         for key in ("start_timeout_s", "reset_timeout_s", "step_timeout_s", "circuit_breaker_cooldown_s"):
             above(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
-        for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_jitter_s"):
+        for key in ("restart_interval", "max_rss_bytes", "max_resets_at_once", "start_jitter_s", "deaths_kept"):
             at_least(f"rollout_config.worker_config.{key}", getattr(self, key), 0)
 
     @property

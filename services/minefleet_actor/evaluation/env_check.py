@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from minefleet.core.parent_death import die_with_launcher
 from minefleet.core.schema import Leaf, Schema, zeros
 from minefleet.core.tree import Tree, tree_map
 from minefleet.runs.run import from_dict
+from minefleet_actor.evaluation.death_replay import repeat
 from minefleet_actor.evaluation.env_check_report import EnvCheckReport, describe, describe_spaces
 from minefleet_actor.pool import EnvPool, InlinePool, Kind, Pool
 
@@ -39,7 +41,12 @@ def main() -> int:
     try:
         schema = read_schema(arguments, config)
         show(describe_spaces(config.env.generator or config.env.id, schema))
-        report = play(make_pool(arguments, config, schema), schema, arguments)
+        pool = make_pool(arguments, config, schema)
+        if arguments.replay is not None:
+            is_same, verdict = repeat(pool, arguments.replay)
+            show(f"\n{verdict}")
+            return 0 if is_same else 1
+        report = play(pool, schema, arguments)
     except FleetError as error:
         show(f"\n{error}")
         return 1
@@ -56,6 +63,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--noop-actions", action="store_true")
     parser.add_argument("--inline", action="store_true")
+    parser.add_argument("--replay", type=Path)
     return parser.parse_args(argv)
 
 
@@ -76,6 +84,8 @@ def read_schema(arguments: argparse.Namespace, config: FleetConfig) -> Schema:
 def make_pool(arguments: argparse.Namespace, config: FleetConfig, schema: Schema) -> Pool:
     """A pool of one environment, with the run's settings."""
     worker = replace(config.rollout_config.worker_config, num_envs=1, envs_per_process=1, start_jitter_s=0.0)
+    if arguments.replay is not None:
+        worker = replace(worker, max_consecutive_failures=2, restart_interval=0.0)  # Its one failure is the result.
     kind = InlinePool if arguments.inline else EnvPool
     return kind(config.env, schema, worker, seed=arguments.seed, actor_index=0)
 

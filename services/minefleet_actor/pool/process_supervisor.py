@@ -19,7 +19,7 @@ from minefleet.config import WorkerConfig
 from minefleet_actor.pool.env_process import EnvProcess, GarbledError, Stage
 from minefleet_actor.pool.pool_interface import Failure
 from minefleet_actor.pool.reaper_process import ReaperProcess
-from minefleet_env.packets import Command, Reply, Setup
+from minefleet_env.packets import FOR_MEMORY, Command, Reply, Setup
 
 logger = logging.getLogger(__name__)
 
@@ -209,19 +209,20 @@ class ProcessSupervisor:
             case {"started": index, "pid": pid}:
                 self.processes[index].started(pid)
             case {"ended": index, "how": how}:
-                yield self._end(index, how)
+                yield self._end(index, how, event.get("rss_bytes", ()))
             case {"heavy": index, "rss_bytes": rss_bytes} if self.processes[index].stage == Stage.UP:
                 yield OverMemory(index, rss_bytes)
 
-    def _end(self, index: int, how: str) -> ProcessEnded:
+    def _end(self, index: int, how: str, rss_bytes: Sequence[int] = ()) -> ProcessEnded:
         """Records that a process is gone, noticed or not."""
         process = self.processes[index]
         if process.stage != Stage.KILLED:
             self._selector.unregister(process)
         failure = _EXIT if process.stage == Stage.UP else process.failure
         if failure is not None:
-            text = f"environment process {process.pid}, {named(process.slots)}: {failure.text or how}"
-            failure = Failure(failure.kind, text)
+            said = f"{failure.text}\n{how}" if failure.text and FOR_MEMORY in how else failure.text or how
+            text = f"environment process {process.pid}, {named(process.slots)}: {said}"
+            failure = Failure(failure.kind, text, rss_bytes)
         end = ProcessEnded(index, failure, process.made)
         process.ended()
         self._due_s[index] = np.inf

@@ -126,8 +126,11 @@ class SlotTable:
             self.breaker.fail([slots[index]], failure.text, time.monotonic())
 
     def lose(self, slots: Sequence[int], failure: Failure) -> None:
-        """Records that a process has gone, with its environments. Slots without an episode have nothing to report."""
-        for slot in slots:
+        """Records that a process has gone, with its environments. Slots without an episode have nothing to report.
+
+        The slot that was at work, whose command was begun last, is the first to be reported.
+        """
+        for slot in sorted(slots, key=self.arrays.began_s.__getitem__, reverse=True):
             if self._state[slot] != SlotState.EMPTY:
                 self._fail(slot, failure)
         self.command[slots] = Command.NONE
@@ -235,6 +238,10 @@ class Pool(abc.ABC):
     def frames(self) -> NDArray[np.uint8]:
         """[num_slots, H, W, 3] uint8: what each filmed slot renders, until its next command; no pixels if none does."""
         return self._book.arrays.frame
+
+    def begun(self, slot: int) -> tuple[int, str]:
+        """The seed, -1 for none, and the task with which a slot's latest reset was asked for."""
+        return int(self._book.arrays.seed[slot]), bytes(self._book.arrays.task[slot]).decode()
 
     def film(self, slot: int, on: bool) -> None:
         """Makes a slot render its frames from its next command on, or no longer."""

@@ -9,6 +9,7 @@ import pytest
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.train import finish
 from minefleet.cli.output.summary import Outcome, describe_end, summarise
+from minefleet.cli.output.units import program
 from minefleet.cli.settings import fresh_directory, required, split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
@@ -125,7 +126,7 @@ def test_the_end_of_a_run_names_the_best_return_the_files_that_there_are_and_the
     lines = describe_end(run, summarise(run, OVER)).splitlines()
     assert "trained       4 iterations, 400 env steps; this launch took 0:12" in lines
     assert "return        7.50 at the end, 9.00 at best (iteration 2)" in lines
-    assert f"failures      1,071 episodes; {run.logs / 'actor-*.log'} says why" in lines
+    assert f"failures      1,071 episodes; `{program()} deaths {run.directory}` says why" in lines
     assert f"checkpoint    {checkpoint}" in lines
     assert not [line for line in lines if line.startswith("curve")]
     assert lines[-1].endswith(f"train --resume {run.directory} stop.env_steps=400000")

@@ -19,6 +19,8 @@ MODULE = "minefleet_actor.evaluation.env_check"
 
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the trial."""
+    if arguments.replay is not None and not split(arguments.settings)[0]:
+        arguments.settings.append(str(arguments.replay.absolute().parents[1]))
     config, schema = find(arguments.settings, arguments.map_path)
     chosen = config.seed if arguments.seed is None else arguments.seed
     if schema is None and not arguments.inline:
@@ -28,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = [*PYTHON, MODULE, json.dumps(to_dict(config)), spaces]
     command += ["--steps", str(arguments.steps), "--seed", str(chosen)]
     command += [f"--{name.replace('_', '-')}" for name in ("noop_actions", "inline") if getattr(arguments, name)]
+    command += ["--replay", str(arguments.replay)] * (arguments.replay is not None)
     sys.stdout.flush()
     os.execv(command[0], command)
 

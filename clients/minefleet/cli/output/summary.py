@@ -65,7 +65,7 @@ def describe_end(run: Run, summary: dict[str, Any]) -> str:
         (best, at), (last, _) = max(returns, key=itemgetter(0)), returns[-1]
         lines.append(f"return        {last:.2f} at the end, {best:.2f} at best (iteration {at:,})")
     if rows and (failures := rows[-1].get("episode_failures")):
-        lines.append(f"failures      {failures:,} episodes; {from_here(run.logs / 'actor-*.log')} says why")
+        lines.append(f"failures      {failures:,} episodes; `{program()} deaths {directory}` says why")
     files = {"checkpoint": checkpoint, "curve": run.directory / CURVE_FILE, "metrics": run.metrics, "logs": run.logs}
     lines += [f"{name:13} {from_here(path)}" for name, path in files.items() if path is not None and path.exists()]
     further = [BOUNDS[stopped_by].format(2 * bounds(config_to_come(run))[stopped_by])] if stopped_by in BOUNDS else []
