@@ -5,7 +5,8 @@ import argparse
 from minefleet.cli.learner_answer import wait_for_answer
 from minefleet.cli.settings import newest_run
 from minefleet.core.errors import ConfigError
-from minefleet.monitoring.steering import REFUSED, ask
+from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.steering import REFUSED, ask, settings_at
 from minefleet.runs.retention import choose
 from minefleet.runs.run import read_run
 
@@ -22,4 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         version, iteration, left = answer["version"], answer["iteration"], answer["left"][0]
         print(f"goes back to version {version}, iteration {iteration}; what came until iteration {left} is undone")
+        for key, value in settings_at(read_whole_journal(directory), iteration + 1).items():
+            print(f"{key} stays {value}: it was set before that iteration")
     return 0
