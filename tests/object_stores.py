@@ -91,6 +91,7 @@ def object_store(kind: str, place: Path) -> Iterator[StoreServer]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()  # Those have the address of another server.
         server.start()
         try:
             yield server

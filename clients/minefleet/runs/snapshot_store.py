@@ -30,19 +30,20 @@ OBJECTS = ("snapshot-", "file-")
 LEFT_BEHIND = ("rollout.pid", "targets.json")
 """Files that are true on their machine only."""
 Snapshot: TypeAlias = dict[str, Any]
+Names: TypeAlias = dict[tuple[Path, int, int], str]
+"""Of objects, by path, time and size of their files: nothing is read again that has not changed."""
 
 
 class SnapshotStore:
     """The objects at a target. Each call raises `UnavailableError` where the store fails."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._names: dict[tuple[Path, int, int], str] = {}
-        """Of objects, by path, time and size of their files: nothing is read again that has not changed."""
+    def __init__(self, target: str, names: Names | None = None) -> None:
+        """Connects; `names` are those of objects that an earlier one has written."""
+        self._target, self._names = target, {} if names is None else names
         with self._reaching():
             from fsspec.core import url_to_fs
 
-            self._fs, self._root = url_to_fs(target.rstrip("/"), use_listings_cache=False, skip_instance_cache=True)
+            self._fs, self._root = url_to_fs(target.rstrip("/"), use_listings_cache=False)
 
     def upload(self, run: Run) -> Snapshot:
         """Makes the run, as it is now, the newest snapshot; the run may go on meanwhile.
@@ -58,13 +59,16 @@ class SnapshotStore:
             if known and (known["run_id"] != state.run_id or known["position"] > [state.epoch, state.iteration]):
                 held = f"run {known['run_id']}, epoch and iteration {known['position']}"
                 raise FencedError(f"{self._target} holds another run than {state.run_id}, or a newer snapshot: {held}")
-            # Before anything is sent: a full store may have no room for it else.
-            self._sweep(*known.get("files", {}).values(), *self._snapshots())
+            paths = _files(run, checkpoints)
+            for gone in self._names.keys() - map(_key, paths):
+                del self._names[gone]
+            # Before anything is sent, for which a full store may have no room otherwise.
+            self._sweep(*known.get("files", {}).values(), *self._snapshots(), *self._names.values())
             if not (there := self._listed()):
                 self._make_root()
             files = {
                 str(path.relative_to(run.directory)): self._put(path, there)
-                for path in _files(run, checkpoints)
+                for path in paths
                 if path.parent in checkpoints or path.exists()  # The oldest video goes when there is a new one.
             }
             if (identity := run.parameters / "identity.json").exists():
@@ -126,8 +130,7 @@ class SnapshotStore:
 
     def _put(self, path: Path, there: dict[str, bool]) -> str:
         """Writes a file that is not there whole; returns the name of its object."""
-        key = (path, (stat := path.stat()).st_mtime_ns, stat.st_size)
-        if not there.get(self._names.get(key, "")):
+        if not there.get(self._names.get(key := _key(path), "")):
             self._names[key] = self._write("file-", path.read_bytes(), there)
         return self._names[key]
 
@@ -195,6 +198,10 @@ def _without_versions(identity: Path) -> bytes:
     content = json.loads(identity.read_text())
     issued = [int(path.stem) for path in (identity.parent / "versions").glob("*.json") if path.stem.isdigit()]
     return json.dumps(content | {"newest_version": max([content["newest_version"], *issued]), "pinned": []}).encode()
+
+
+def _key(path: Path) -> tuple[Path, int, int]:
+    return (path, (stat := path.stat()).st_mtime_ns, stat.st_size)
 
 
 def _digest(data: bytes) -> str:

@@ -6,7 +6,7 @@ import time
 
 from minefleet.core.errors import ConfigError, FencedError
 from minefleet.runs.run import Run
-from minefleet.runs.snapshot_store import SnapshotStore
+from minefleet.runs.snapshot_store import Names, SnapshotStore
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +49,18 @@ class SnapshotUploader:
             logger.warning("the last snapshot is not whole; when the store answers: %s", again)
 
     def _work(self) -> None:
-        store, reason, is_over = None, "", False
+        names: Names = {}
+        reason, is_over = "", False
         while not is_over:
             self._due.wait()
             self._due.clear()
             is_over = self._ending.is_set()
             try:
-                store = store or SnapshotStore(self._config.target)
-                self._uploaded = store.upload(self._run)["position"][1]
+                self._uploaded = SnapshotStore(self._config.target, names).upload(self._run)["position"][1]
                 self._ending.wait(self._config.min_interval_s)
             except Exception as error:  # noqa: BLE001  # No fault of a store ends the training.
                 if reason != (reason := str(error) or repr(error)):
                     logger.warning("no snapshot; training goes on: %s", reason)
                 is_over = is_over and isinstance(error, ConfigError | FencedError)  # Another try would change nothing.
-                store = None  # It may hold a connection that is lost.
                 self._due.set()
                 time.sleep(RETRY_S)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,13 +134,10 @@ def test_whoever_dies_in_a_snapshot_leaves_the_old_one_or_the_new_one(
             left -= 1
             Path(path).write_bytes(data) if data else Path(path).unlink()
 
-        monkeypatch.setattr(dying._fs, "pipe_file", die)
-        monkeypatch.setattr(dying._fs, "rm_file", die)
-        try:
+        with monkeypatch.context() as patch, suppress(DeathError):
+            patch.setattr(dying._fs, "pipe_file", die)
+            patch.setattr(dying._fs, "rm_file", die)
             dying.upload(run)
-        except DeathError:
-            pass
-        else:
             break
         target = tmp_path / f"again-{iteration}"
         seen.append(SnapshotStore(folder.target).restore(target)["position"][1])
