@@ -32,10 +32,8 @@ class Pause:
     """The pause of one learner, whose name is `learner`."""
 
     def __init__(self, directory: Path, learner: str, prefetcher: Prefetcher, status: StatusTracker) -> None:
-        self._directory = directory
-        self._learner = learner
-        self._prefetcher = prefetcher
-        self._status = status
+        self._directory, self._learner = directory, learner
+        self._prefetcher, self._status = prefetcher, status
         self._reason = ""
 
     def take_up(self) -> None:
@@ -44,11 +42,7 @@ class Pause:
         self._reason = str(last.get("reason")) if last is not None and last["event"] == PAUSE else ""
 
     def begin(self, reason: str, state: CheckpointState) -> None:
-        """Pauses from here on.
-
-        Raises:
-            OSError: If the journal cannot be written.
-        """
+        """Pauses from here on. Raises an `OSError` if the journal cannot be written."""
         logger.warning("paused, the policy has collapsed: %s; %s", reason, WAYS_ON)
         line = {"id": uuid.uuid4().hex, "learner": self._learner, "reason": reason}
         append(self._directory, PAUSE, asdict(state), **line)

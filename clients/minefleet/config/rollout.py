@@ -204,10 +204,9 @@ class RolloutConfig:
     """Steps that a fragment has at least when it is cut because its first step would become too stale, >= 1: in shorter
     ones, estimates of long returns collapse into those of one step. The rest of an episode may be shorter."""
     canary_share: float = 0.0
-    """Share of the fleet's environments that act by a new version first, in [0, 1]. The others follow when two more
-    versions have been published and the policy has not collapsed meanwhile; a collapse pauses the learner. They act by
-    weights that are two versions old, so `max_staleness` must be 2 at least, and is best 2 larger than without. 0: all
-    act by the newest."""
+    """Share of the environments that act by a new version first, in [0, 1]; with 0 all act by the newest. The others
+    follow two versions later, unless the policy collapses: that pauses the learner. `max_staleness` must be 2 at least,
+    and is best 2 larger than without."""
     state_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format in which a policy's recurrent state before the first step of a fragment travels and is stored; the
     others halve it. Actors act on from the state as it is stored, so that the learner starts from what was acted on."""
@@ -227,22 +226,12 @@ class RolloutConfig:
         at_least("rollout_config.min_fragment_length", self.min_fragment_length, 1)
         at_least("rollout_config.to_send_queue_size", self.to_send_queue_size, 0)
         within("rollout_config.canary_share", self.canary_share, 0, 1)
-        if self.canary_share:
-            self._check_canary()
-
-    def _check_canary(self) -> None:
-        asked, staleness = f"rollout_config.canary_share={self.canary_share:g}", self.replay_buffer_config.max_staleness
-        if staleness < CANARY_VERSIONS:
+        staleness = self.replay_buffer_config.max_staleness
+        if self.canary_share and staleness < CANARY_VERSIONS:
             raise ConfigError(
-                f"{asked} needs rollout_config.replay_buffer_config.max_staleness >= {CANARY_VERSIONS}, got "
-                f"{staleness}, since most environments act by weights that are {CANARY_VERSIONS} versions old; "
-                f"max_staleness={staleness + CANARY_VERSIONS} leaves as much time as without it"
-            )
-        slots = self.num_rollout_workers * self.worker_config.num_envs
-        if slots and math.ceil(self.canary_share * slots) == slots:
-            raise ConfigError(
-                f"{asked} must leave an environment that is no canary, got {slots} in all (num_rollout_workers * "
-                "worker_config.num_envs)"
+                f"rollout_config.canary_share={self.canary_share:g} lets most environments act by weights that are "
+                f"{CANARY_VERSIONS} versions old, so rollout_config.replay_buffer_config.max_staleness must be >= "
+                f"{CANARY_VERSIONS}, got {staleness}; {staleness + CANARY_VERSIONS} leaves as much time as without it"
             )
 
     @property

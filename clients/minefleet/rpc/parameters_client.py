@@ -97,9 +97,8 @@ class ParametersClient(ServiceClient):
     def publish(self, weights: Weights, *, iteration: int, promoted: int = 0, settings: str = "") -> int:
         """Publishes weights as the next version and returns it. Sends only tensors that changed.
 
-        The arrays must stay as they are until this returns. `promoted`: the newest version that all slots may act by
-        from then on, where the next one is for canary slots alone. `settings` are of the iteration that starts from
-        them.
+        The arrays must stay as they are until this returns. With `promoted` all slots but canaries act by that version;
+        `settings` are of the iteration that starts from these weights.
 
         Raises:
             FencedError: If a newer epoch was opened, or this one has published elsewhere.
@@ -150,9 +149,7 @@ class ParametersClient(ServiceClient):
     def fetch(self, version: int = 0, *, canary: bool = False) -> tuple[VersionInfo, dict[str, NDArray[Any]]]:
         """Returns a version and its weights as read-only arrays. Fetches only tensors that changed.
 
-        Args:
-            version: Its number; 0 for the newest that all slots may act by.
-            canary: Whether 0 means the newest of all.
+        0 stands for the newest that all slots may act by; with `canary` for the newest of all.
 
         Raises:
             NotFoundError: If the version has expired or was never published. Names the oldest available.

@@ -34,6 +34,7 @@ class WeightsFollower:
         self._parameters = parameters
         self._kinds = kinds
         self._held: dict[int, Weights] = {}
+        """By version, what canary slots have had and the others may have next."""
         self._staged: Staged = ()
         self.settings = self._staged_settings = ""
         """Live settings of the newest version that was taken, or is staged: JSON."""
@@ -71,7 +72,10 @@ class WeightsFollower:
             raise RunMismatchError(f"this actor acts for run {self.run_id}, parameters now holds run {info.run_id}")
         staged: list[tuple[Weights, int]] = [(weights, info.version)]
         if len(self._kinds) > 1:
-            staged.insert(0, (self._promoted(info, weights), info.promoted))
+            self._held[info.version] = weights
+            promoted = self._held.get(info.promoted) or self._parameters.fetch(info.promoted)[1]
+            self._held = {version: held for version, held in self._held.items() if version >= info.promoted}
+            staged.insert(0, (promoted, info.promoted))
         with self._lock:
             self.run_id = info.run_id
             self._staged, self._staged_settings = staged, info.settings
@@ -86,14 +90,6 @@ class WeightsFollower:
                     self._fetch_if_there(staged)
         except StoppedError:
             return
-
-    def _promoted(self, newest: VersionInfo, weights: Weights) -> Weights:
-        """The weights of the promoted version; keeps what may be promoted next."""
-        held = {**self._held, newest.version: weights}
-        if newest.promoted not in held:
-            held[newest.promoted] = self._parameters.fetch(newest.promoted)[1]
-        self._held = {version: one for version, one in held.items() if version >= newest.promoted}
-        return held[newest.promoted]
 
     def _fetch_if_there(self, staged: Callable[[], None]) -> None:
         try:
