@@ -148,7 +148,8 @@ class Learner:
         return taken
 
     def _wait_while_paused(self) -> None:
-        self._pause.wait(lambda: self._live.look(self._known(), self._iteration + 2))
+        # The lease of the iteration after the next one may have its settings already.
+        self._pause.wait(lambda: self._live.look(replace(self._known(), version=self._version), self._iteration + 3))
 
     def _configure(self) -> None:
         config = self._live.current.config
