@@ -48,7 +48,7 @@ def measure(config: FleetConfig, iterations: int) -> dict[str, tuple[int, float,
     seed_everything(config.seed)
     policy = build(config.policy, schema_of_env(config.env))
     updater = Updater(policy, build_optimizer(policy, train), train, None)
-    probe = ParityProbe(policy, versions=1, context_length=train.context_length, rounded=(), bound=math.inf)
+    probe = ParityProbe(policy, max_staleness=0, context_length=train.context_length, rounded=(), bound=math.inf)
     with ExitStack() as stack:
         players = {dtype: stack.enter_context(closing(player_of(config, dtype))) for dtype in BOUNDS}
         for iteration in range(iterations):

@@ -31,9 +31,11 @@ class InMemory:
     def __init__(self, packed: Sequence[Packed]) -> None:
         self._packed = {header.name.stream: (header, payload) for header, payload in packed}
 
-    def lease(self, number: int, *, use_version: int, wait_s: float, order: Order) -> list[LeasedChunk]:
+    def lease(
+        self, number: int, *, use_version: int, wait_s: float, order: Order, settings: str = ""
+    ) -> list[LeasedChunk]:
         """All of them."""
-        del number, use_version, wait_s, order
+        del number, use_version, wait_s, order, settings
         return [
             LeasedChunk(
                 name=ChunkName(stream=stream), fragments=1, steps=STEPS, payload_bytes=len(payload), oldest_version=1

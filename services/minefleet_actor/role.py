@@ -32,7 +32,12 @@ REPORT_S = 0.25
 def lifetime(context: RoleContext) -> Iterator[RoleContext]:
     """The context of one of the actors that this process is, one after another: its threads and metrics end with it."""
     own, metrics = threading.Event(), CollectorRegistry()
-    threading.Thread(target=lambda: context.stopping.wait() and own.set(), daemon=True).start()
+
+    def stop_with_the_role() -> None:
+        context.stopping.wait()
+        own.set()
+
+    threading.Thread(target=stop_with_the_role, daemon=True).start()
     context.registry.register(cast(Collector, metrics))
     try:
         yield replace(context, stopping=own, registry=metrics)

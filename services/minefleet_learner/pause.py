@@ -44,8 +44,8 @@ class Pause:
     def begin(self, reason: str, state: CheckpointState) -> None:
         """Pauses from here on. Raises an `OSError` if the journal cannot be written."""
         logger.warning("paused, the policy has collapsed: %s; %s", reason, WAYS_ON)
-        line = {"id": uuid.uuid4().hex, "learner": self._learner, "reason": reason}
-        append(self._directory, PAUSE, asdict(state), **line)
+        request = uuid.uuid4().hex
+        append(self._directory, PAUSE, asdict(state), id=request, learner=self._learner, reason=reason)
         self._reason = reason
 
     def wait(self, look: Callable[[], None] = lambda: None) -> None:

@@ -3,6 +3,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,13 @@ def test_shard_limits_add_up_to_those_of_the_configuration(shards: int) -> None:
 
 def test_limits_follow_settings_and_go_back_without_them() -> None:
     limits, prefix = limits_of(run_of(1)), "rollout_config.replay_buffer_config."
-    settings = {"max_reuse": 3, "max_staleness": 2, "balance": "task", "task_weights": {"a": 2.0}, "balance_limit": 2.0}
+    settings: dict[str, Any] = {
+        "max_reuse": 3,
+        "max_staleness": 2,
+        "balance": "task",
+        "task_weights": {"a": 2.0},
+        "balance_limit": 2.0,
+    }
     changed = limits.following(json.dumps({prefix + key: value for key, value in settings.items()}))
     assert changed == replace(limits, **settings)
     assert changed.live == settings
