@@ -60,19 +60,18 @@ class Learner:
     """One learner on one run: `start`; `take`, train and `finish_iteration` until `is_over`; `finish`."""
 
     def __init__(self, parts: LearnerParts) -> None:
-        self._parts = parts
-        self._live = LiveConfig(parts.services.run)
-        services = parts.services
+        self._parts, services = parts, parts.services
+        self._live = LiveConfig(services.run)
         self._pause = Pause(services.run.directory, self._live.name, services.prefetcher, services.status)
         self._publisher = Publisher(services, self._pause)
         self._backlog: Backlog[IterationResult, CheckpointState] = Backlog(
             self._publisher.finish,
-            room=room_for(parts.services.run.config.rollout_config.replay_buffer_config.max_staleness),
+            room=room_for(services.run.config.rollout_config.replay_buffer_config.max_staleness),
             background=parts.background,
             give_up=parts.stopping.set,
         )
         self._watch = Stopwatch()
-        self._time = parts.services.loop_time
+        self._time = services.loop_time
         self._moments = Copier()
         self._copying: Future[Weights] = Future()
         self._copy_thread = ThreadPoolExecutor(1, thread_name_prefix="copy") if parts.background else None
