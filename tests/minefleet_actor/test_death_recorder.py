@@ -113,6 +113,23 @@ def test_a_death_of_a_deterministic_environment_is_repeated_and_others_are_said_
         assert not is_same and words in verdict
 
 
+def test_picture_of_a_slot_that_renders_is_the_last_one_if_it_was_filmed(tmp_path: Path) -> None:
+    plain = make_run(tmp_path, EnvConfig(id="CartPole-v1"), num_envs=3)
+    with PlayedPool(dataclasses.replace(plain, frame_shape=(400, 600, 3)), InlinePool) as player:
+        for slot in (0, 1):
+            player.pool.film(slot, True)
+        player.pool.frames[0], player.pool.frames[2] = (
+            7,
+            9,
+        )  # Slot 1 renders from its next command on, 2 shows an old one.
+        for slot in range(3):
+            player.recorder.keep(slot, Failure("error", f"slot {slot}"), "", in_reset=True)
+        assert list(player.recorder.pictures) == [0] and np.all(player.recorder.pictures[0] == 7)
+        player.pool.film(0, False)
+        player.recorder.keep(0, Failure("error", "later"), "", in_reset=True)
+        assert player.recorder.pictures == {}
+
+
 def test_a_death_in_a_shared_process_is_of_the_slot_that_was_at_work(tmp_path: Path) -> None:
     with PlayedPool(faulty_run(tmp_path, num_envs=3, envs_per_process=3)) as player:
         deaths = list[int]()
