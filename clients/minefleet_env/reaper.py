@@ -165,7 +165,7 @@ class ProcessReaper:
         if self._indices and (self._max_rss_bytes or time.monotonic() >= self._weigh_at_s):
             self._weigh_at_s = time.monotonic() + WEIGH_INTERVAL_S
             for pid, rss_bytes in process_tree.weigh(self._indices, process_tree.survey()):
-                self._rss_bytes[pid].append(rss_bytes)
+                self._rss_bytes[pid].extend([rss_bytes] if rss_bytes else [])  # One that has just ended has none.
                 if 0 < self._max_rss_bytes < rss_bytes:
                     self._send(heavy=self._indices[pid], rss_bytes=rss_bytes)
 

@@ -62,7 +62,7 @@ def read_deaths(run_directory: Path) -> list[Death]:
 def cause_of(group: str, deaths: Sequence[Death]) -> str:
     """The most likely cause of the deaths of a group, for people."""
     halves = [(sizes[len(sizes) // 2], sizes[-1]) for death in deaths if (sizes := death["rss_bytes"])]
-    grows = bool(halves) and median(last / middle for middle, last in halves) > GROWN
+    grows = bool(halves) and median(last / max(middle, 1) for middle, last in halves) > GROWN
     if group == "memory" or (group == "SIGKILL" and grows):
         return "it runs out of memory" + ", which grows while it plays" * grows
     if group.startswith("SIG"):
