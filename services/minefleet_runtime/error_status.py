@@ -23,6 +23,7 @@ from minefleet.core.errors import (
     NotFoundError,
     OverloadedError,
     RejectedError,
+    RolledBackError,
     StrangerError,
     UnavailableError,
 )
@@ -53,6 +54,7 @@ STATUS_OF: dict[type[FleetError], grpc.StatusCode] = {
     StrangerError: grpc.StatusCode.UNAUTHENTICATED,
     InternalError: grpc.StatusCode.INTERNAL,
     GaveUpError: grpc.StatusCode.INTERNAL,
+    RolledBackError: grpc.StatusCode.INTERNAL,
 }
 
 

@@ -195,7 +195,7 @@ class ResettingPool(BatchedPool):
 class Post:
     """Stands for uploader, permits and weight sync: keeps what is sent; sends and grants at random."""
 
-    run_id = ""
+    run_id = settings = ""
     needs_newer_weights = False
     interval_s = 1.0
     longest_chunk_s = 0.0

@@ -147,11 +147,17 @@ class Fleet:
         method = {"grpc_type": "server_stream", "grpc_service": "minefleet.v1.ReplayService", "grpc_method": "Read"}
         return self.shards[0].registry.get_sample_value("grpc_server_handled_total", method | {"grpc_code": "OK"})
 
+    def run_id(self) -> str:
+        """The run's, from its newest checkpoint, which a learner may replace meanwhile."""
+        while True:
+            latest = newest(self.run.checkpoints)
+            assert latest is not None
+            with contextlib.suppress(ConfigError):
+                return read_state(latest).run_id
+
     def act(self, version: int, fragments: int = FRAGMENTS, **changes: Any) -> None:
         """Appends fragments, each with one finished episode, to all shards in turn."""
-        latest = newest(self.run.checkpoints)
-        assert latest is not None
-        run_id = read_state(latest).run_id
+        run_id = self.run_id()
         for actor in self.actors:
             actor.position = Position(run_id=run_id)
         for number in range(self.made, self.made + fragments):

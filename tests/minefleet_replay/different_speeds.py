@@ -192,7 +192,7 @@ class Nobody:
 class Post:
     """The way of fragments to replay, and of weights from the learner."""
 
-    run_id = ""
+    run_id = settings = ""
 
     def __init__(self, world: Any) -> None:
         self._world = world

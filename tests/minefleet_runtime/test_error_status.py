@@ -20,6 +20,7 @@ WIDENED = {
     errors.EnvFailedError: errors.ContractError,
     errors.RunMismatchError: errors.ContractError,
     errors.GaveUpError: errors.InternalError,
+    errors.RolledBackError: errors.InternalError,
 }
 """Kinds that share a status with a wider one."""
 
