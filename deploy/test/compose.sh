@@ -71,7 +71,7 @@ build_base_images() {
 fill_wheelhouse() {
     say "gathering packages"
     "$PYTHON" -m pip wheel --quiet --wheel-dir wheelhouse --constraint constraints.txt \
-        '.[replay,parameters,actor,learner,crafter,wandb,tensorboard,watch]' hatchling >"$SCRATCH/pip.log" 2>&1 || { cat "$SCRATCH/pip.log"; exit 1; }
+        '.[replay,parameters,actor,learner,crafter,wandb,tensorboard,stores,watch]' hatchling >"$SCRATCH/pip.log" 2>&1 || { cat "$SCRATCH/pip.log"; exit 1; }
     rm wheelhouse/minefleet-*.whl
 }
 
