@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 
 from minefleet.core.errors import RolledBackError
 from minefleet.monitoring.rollbacks import settle_rollbacks
@@ -124,7 +123,7 @@ class Learner:
             RolledBackError: If the run goes back to an older checkpoint.
         """
         self._wait_while_paused()
-        settings = self._live.enter(replace(self._known(), version=self._version), self._iteration + 1)
+        settings = self._live.enter(self._known(), self._iteration + 1)
         if settings is not None:
             self._configure()
         self._time.waits()
@@ -148,7 +147,7 @@ class Learner:
 
     def _wait_while_paused(self) -> None:
         # The lease of the iteration after the next one may have its settings already.
-        self._pause.wait(lambda: self._live.look(replace(self._known(), version=self._version), self._iteration + 3))
+        self._pause.wait(lambda: self._live.look(self._known(), self._iteration + 3))
 
     def _configure(self) -> None:
         config = self._live.current.config

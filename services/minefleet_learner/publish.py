@@ -184,8 +184,6 @@ class Publisher:
         resumed = self._state
         epoch = self._services.parameters.open_epoch(resumed.run_id, resumed.epoch, resumed.version)
         older, version = self._promoted_before(resumed), epoch.newest_version + 1
-        # The newest of those that were left may never have been published.
-        self._undone = [range(each.start, min(each.stop, version)) for each in self._undone]
         self._position = Position(
             run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
         )
