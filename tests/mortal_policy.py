@@ -1,8 +1,9 @@
-"""A policy with which rank 0 of a learner writes down what it trains on, and dies where it is told to.
+"""A policy with which rank 0 of a learner writes down what it trains on, and it or an actor dies where it is told to.
 
 A file in the folder that `MINEFLEET_TEST_DEATHS` names is a death to come, called by one of `MOMENTS`; it is taken away
-at that moment, so that the next learner lives. One that says `fleet` is the death of the launcher, too, and so of all
-roles. `run_history.py` reads what is written down.
+at that moment, so that the next one lives. One that says `fleet` is the death of the launcher, too, and so of all
+roles; any other text is a key that must be among the settings of a version. `run_history.py` reads what is written
+down.
 """
 
 import json
@@ -36,6 +37,7 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "before an answer": (live_config, "append"),
     "after an answer": (live_config, "append"),
     "before the iteration of an answer": (Updater, "configure"),
+    "before a version with settings": (ParametersClient, "publish"),
     "rollback, before its line": (live_config, "answer_rollback"),
     "rollback, after its line": (loop.Learner, "send_ranks_home"),
     "rollback, before anything is set aside": (rollbacks, "go_back"),
@@ -44,10 +46,11 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "rollback, before replay knows": (Shards, "send_position"),
 }
 """Each is just before a function is called, or after it, where it says so."""
+ACTOR_MOMENT = "before an actor follows settings"
 
 
 def policy_generator(schema: Schema) -> Policy:
-    """The default policy; where rank 0 of a learner makes it, that may be killed at each of the moments."""
+    """The default policy; rank 0 of a learner, or an actor, that makes it may be killed at each of its moments."""
     if (
         any(role in sys.argv[0] for role in ("minefleet_learner", "minefleet_serial"))
         and os.environ.get("RANK", "0") == "0"
@@ -56,6 +59,13 @@ def policy_generator(schema: Schema) -> Policy:
             setattr(owner, method, mortal(getattr(owner, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))
         Publisher.publish_first = witness_start(Publisher.publish_first)  # type: ignore[method-assign]
         Prefetcher.take = witness_take(Prefetcher.take)  # type: ignore[method-assign]
+    elif "minefleet_actor" in sys.argv[0]:
+        from minefleet_actor import build as actor
+        from minefleet_actor.actor_settings import follow_settings
+
+        actor.follow_settings = mortal(  # type: ignore[attr-defined]
+            follow_settings, Path(os.environ["MINEFLEET_TEST_DEATHS"], ACTOR_MOMENT)
+        )
     return build(PolicyConfig(), schema)
 
 
@@ -64,8 +74,8 @@ def mortal(method: Callable[..., Any], death: Path) -> Callable[..., Any]:
 
     @wraps(method)
     def call(*arguments: Any, **more: Any) -> Any:
-        if death.exists():
-            whose = death.read_text()
+        whose = death.read_text() if death.exists() else None
+        if whose is not None and (whose == "fleet" or whose in more.get("settings", "")):
             death.unlink()
             if death.name.startswith("after"):
                 method(*arguments, **more)

@@ -99,8 +99,6 @@ class ProcessReaper:
             channel = array.array("i", ancillary[0][2])[0] if ancillary else -1
             variables = {name: value for name, value in os.environ.items() if name not in request["without"]}
             self._start(request["start"], request["command"], variables, channel)
-        elif "limit" in request:
-            self._max_rss_bytes = request["limit"]
         else:
             self._kill(request["kill"])
         return True

@@ -21,7 +21,7 @@ from minefleet.policies.precision import DTYPES
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
-from minefleet_actor.actor_settings import ActorSettings
+from minefleet_actor.actor_settings import follow_settings
 from minefleet_actor.death_recorder import DeathRecorder
 from minefleet_actor.incarnation import canary_slots, choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
@@ -76,7 +76,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     first_version, run = first.version, context.run.with_settings(first.settings)
     context, rollout = replace(context, run=run), run.config.rollout_config
     canary = canary_slots(rollout, context.index)
-    seed = choose_seed(run.config.seed, first_version, deterministic=rollout.worker_config.deterministic)
+    seed = choose_seed(run.config.seed, first_version, deterministic=inline or rollout.worker_config.deterministic)
     name = choose_name(context, first_version, inline=inline)
     pool = make_pool(run, seed, context.index, inline=inline)
     metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
@@ -115,7 +115,8 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         rollout=rollout,
         cuts=cuts,
         camera=camera,
-        follow=ActorSettings(run, first.settings, pool=pool, router=router, cuts=cuts, camera=camera).follow,
+        settings=first.settings,
+        follow=partial(follow_settings, run, cuts, camera),
         first_task=partial(
             draw_task, run.config.env.tasks, Random(episode_seed(seed, context.index, pool.num_slots, 1))
         ),

@@ -107,6 +107,7 @@ class Actor:
         rollout: RolloutConfig,
         cuts: FreshnessCuts,
         camera: Camera | None = None,
+        settings: str = "",
         follow: Callable[[str], bool] = lambda _: True,
         deaths: DeathRecorder | None = None,
         first_task: Callable[[], str] = lambda: "",
@@ -123,8 +124,8 @@ class Actor:
         self._metrics = metrics
         self._worker = rollout.worker_config
         self._camera = camera
-        self._follow = follow
-        """Works by a version's settings; says whether this actor can."""
+        self._settings, self._follow = settings, follow
+        """Those that it works by, and what makes it work by others, if that can be."""
         self.is_outdated = False
         """Whether a version has come whose settings take another actor: this one is to drain."""
         self._deaths = deaths
@@ -328,10 +329,11 @@ class Actor:
     def _apply_weights(self) -> None:
         """Passes newer weights on, and says so once they are in use."""
         staged = () if self._worker.deterministic and self._recorder.is_within_fragments() else self._follower.take()
-        if staged and self._follow(self._follower.settings):
+        if staged and self._follower.settings != self._settings:
+            self._settings = self._follower.settings
+            self.is_outdated = not self._follow(self._settings)
+        if staged and not self.is_outdated:
             self._batcher.swap(*staged)
-        elif staged:
-            self.is_outdated = True
         if self._inference.versions != self._versions:
             self._versions = self._inference.versions
             self._follower.runs(self._versions[0])

@@ -37,31 +37,27 @@ def run_in_order(context: RoleContext) -> None:
 
 def turns(context: RoleContext, stack: ExitStack) -> Iterator[None]:
     """The actor's turns, one before each of the learner's; from the second on, it fetches weights first."""
-    parts = begin(context, stack)
     while True:
-        act_until_held(parts, context.stopping)
-        if parts.actor.is_outdated:
-            parts.actor.drain()
-            for shard in parts.router:
-                shard.uploader.flush()
-            parts.pool.close()
-            parts = begin(replace(context, registry=CollectorRegistry()), stack)
-            continue
-        yield
-        parts.follower.fetch()
+        parts = assemble(context, inline=True)
+        stack.callback(parts.pool.close)
+        parts.pool.start()
+        parts.actor.start()
+        while act_until_held(parts, context.stopping):
+            yield
+            parts.follower.fetch()
+        parts.actor.drain()
+        for shard in parts.router:
+            shard.uploader.flush()
+        parts.pool.close()
+        context = replace(context, registry=CollectorRegistry())
 
 
-def begin(context: RoleContext, stack: ExitStack) -> ActorParts:
-    """Starts an actor, by the settings of the newest version."""
-    parts = assemble(context, inline=True)
-    stack.callback(parts.pool.close)
-    parts.pool.start()
-    parts.actor.start()
-    return parts
+def act_until_held(parts: ActorParts, stopping: threading.Event) -> bool:
+    """Takes turns, the first with the newest weights, until replay refuses a permit and all slots are blocked.
 
-
-def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
-    """Takes turns, the first with the newest weights, until replay refuses a permit and all slots are blocked."""
+    Returns:
+        Whether that is so; otherwise the newest weights take another actor.
+    """
     (shard,) = parts.router
     parts.actor.turn(wait_s=0.0)
     is_refused = False
@@ -71,6 +67,7 @@ def act_until_held(parts: ActorParts, stopping: threading.Event) -> None:
         is_refused = shard.permits.reserve() is not None
         parts.actor.turn(wait_s=0.0)  # Slots that have just been granted a chunk are blocked until it.
         shard.uploader.flush()
+    return not parts.actor.is_outdated
 
 
 def sibling(

@@ -110,13 +110,6 @@ class EnvPool(Pool):
         super().reset(slots, seed, task)
         self._asked.update((slots // self._config.envs_per_process).tolist())
 
-    def recycle(self, config: WorkerConfig) -> None:
-        """Makes environments anew as another configuration says from now on."""
-        before, self._config = self._config, config
-        if (before.restart_interval, before.max_rss_bytes) != (config.restart_interval, config.max_rss_bytes):
-            self._wear = RecycleSchedule(self.num_slots, config.restart_interval, time.monotonic())
-            self._supervisor.limit_memory(config.max_rss_bytes)
-
     def wait(self, timeout_s: float) -> Ready:
         """Passes on what was asked for, then waits until a slot has news, `wake` is called or the time is over.
 
@@ -194,10 +187,10 @@ class EnvPool(Pool):
     def _lighten(self, heavy: OverMemory) -> None:
         index, rss_bytes = heavy
         limit = self._config.max_rss_bytes
-        if rss_bytes > KILL_SHARE * limit > 0:
+        if rss_bytes > KILL_SHARE * limit:
             text = f"it takes {rss_bytes} bytes with what it has started, and may take {limit}"
             self._supervisor.kill(index, Failure("memory", text))
-        elif limit:  # Else it was lifted meanwhile.
+        else:
             self._wear.expire(self._supervisor.processes[index].slots)
 
     def _begin(self, index: int) -> None:

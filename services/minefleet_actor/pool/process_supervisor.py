@@ -147,10 +147,6 @@ class ProcessSupervisor:
         self._guard.kill(index)
         self._due_s[index] = time.monotonic() + END_S
 
-    def limit_memory(self, max_rss_bytes: int) -> None:
-        """Lets a process, with what is below it, take so much from now on; 0 for any."""
-        self._guard.limit_memory(max_rss_bytes)
-
     def wake(self) -> None:
         """Makes `turn` return, the next one if none is under way. May be called from any thread, at any time."""
         with self._waker_lock:

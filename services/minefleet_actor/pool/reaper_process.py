@@ -65,11 +65,6 @@ class ReaperProcess:
         """Asks to kill a process with all that is its own. `ended` follows, as it does whenever a process ends."""
         self._ask({"kill": index}, [])
 
-    def limit_memory(self, max_rss_bytes: int) -> None:
-        """Asks to report processes that take more than this from now on; 0 for none."""
-        self._max_rss_bytes = max_rss_bytes
-        self._ask({"limit": max_rss_bytes}, [])
-
     def events(self) -> Iterator[dict[str, Any]]:
         """Yields what the guard has to tell. Raises `EOFError` when it is dead."""
         while self._channel:

@@ -61,7 +61,7 @@ class RolloutPermits:
         self._version = version
         self._on_granted = granted
         self._renew_s = renew_s
-        self.max_staleness = max_staleness
+        self._max_staleness = max_staleness
         self._newest_version = 0
         self._outdated: int | None = None  # The version that replay would grant more to, were it newer.
         self._clock = clock
@@ -126,7 +126,7 @@ class RolloutPermits:
         if self._forecast is None:
             return math.inf
         closing, at = self._forecast
-        leases = oldest_version + self.max_staleness - closing.use_version
+        leases = oldest_version + self._max_staleness - closing.use_version
         if leases < 0:
             return -math.inf
         return at + closing.closes_in_s[min(leases, len(closing.closes_in_s) - 1)] + at_most * closing.waits_s
@@ -148,7 +148,7 @@ class RolloutPermits:
     def needs_newer_weights(self) -> bool:
         """Whether replay would grant chunks to newer weights, and does not grant them to those in use."""
         version = self._version()
-        return version == self._outdated or self._newest_version - version > self.max_staleness
+        return version == self._outdated or self._newest_version - version > self._max_staleness
 
     def release(self, chunk: Chunk) -> None:
         """The chunk is complete: its grant need not be kept."""
@@ -232,7 +232,7 @@ class RolloutPermits:
         self.forecasts += closing is None and longest_chunk_s != self.longest_chunk_s
         self.longest_chunk_s = longest_chunk_s
         if closing is not None:
-            self._forecast = closing, self._clock()
+            self._forecast, self._max_staleness = (closing, self._clock()), len(closing.closes_in_s) - 1
             self._forecast_due = self._clock() + max(closing.interval_s / 2, MIN_FORECAST_INTERVAL_S)
             self.forecasts += 1
 

@@ -199,11 +199,6 @@ class StreamRouter:
         """Queues an episode record of the slot's stream. Any thread's."""
         self._shard(slot).uploader.report(episode)
 
-    def follow(self, max_staleness: int) -> None:
-        """Replay works by another limit from now on."""
-        for shard in self._shards:
-            shard.permits.max_staleness = max_staleness
-
     def notify(self) -> None:
         """Something changed that may turn refusals into grants."""
         for shard in self._shards:
