@@ -202,7 +202,8 @@ def pack(run: Run, length: int, compression: float) -> Packed:
     arrays = fragment_of(frames[:-1], frames[-1], rng.integers(0, 17, length), rng)
     fingerprint = run.schema.fingerprint
     fragment = Fragment(**arrays, recurrent_state={})
-    return encode(fragment, run_id=RUN_ID, stream="unnamed", sequence=0, schema_fingerprint=fingerprint)
+    header = fragment_pb2.FragmentHeader(run_id=RUN_ID, schema_fingerprint=fingerprint, closes_chunk=True)
+    return encode(header, fragment)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ import grpc
 
 from harness.fragments import KINDS, Arrays, load, total_bytes
 from harness.log_server import SERVICE, as_is
-from harness.replaying import RUN_ID, scratch
+from harness.replaying import scratch
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.channel import connect, pieces
 from minefleet.rpc.codec import encode
+from minefleet.v1 import fragment_pb2
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def parse() -> argparse.Namespace:
 def pack(arrays: Arrays) -> bytes:
     """The payload that ours sends."""
     fragment = Fragment(**arrays, recurrent_state={})
-    return encode(fragment, run_id=RUN_ID, stream="limit", sequence=0, schema_fingerprint="")[1]
+    return encode(fragment_pb2.FragmentHeader(), fragment)[1]
 
 
 @contextmanager

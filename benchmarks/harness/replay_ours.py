@@ -23,8 +23,8 @@ from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import decode
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Packed
-from minefleet.v1 import replay_service_pb2, status_service_pb2
-from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
+from minefleet.v1 import fragment_pb2, replay_service_pb2, status_service_pb2
+from minefleet_actor.replay_io.uploader import FragmentUploader
 from minefleet_runtime.process import keep_freed_memory
 
 PER_LEASE = {"crafter": 128, "random": 16}
@@ -96,16 +96,13 @@ def ship_all(pool: Executor, server: Server, clients: list[ReplayClient], fragme
         )
         for sequence, arrays in enumerate(fragments[number::threads]):
             fragment = Fragment(**arrays, recurrent_state={})
-            shipper.send(
-                QueuedFragment(
-                    stream=f"{prefix}-{number}",
-                    sequence=sequence,
-                    fragment=fragment,
-                    chunk=sequence,
-                    chunk_start=sequence,
-                    closes_chunk=True,
-                )
+            header = fragment_pb2.FragmentHeader(
+                name=fragment_pb2.FragmentName(stream=f"{prefix}-{number}", sequence=sequence),
+                chunk=sequence,
+                chunk_start=sequence,
+                closes_chunk=True,
             )
+            shipper.send(header, fragment)
         shipper.flush()
 
     list(pool.map(ship, range(threads)))

@@ -15,6 +15,7 @@ import torch
 from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
 from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_types import Order, Packed
+from minefleet.v1 import fragment_pb2
 from minefleet.v1.fragment_pb2 import ChunkName
 from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.build import build_optimizer
@@ -63,7 +64,7 @@ def main() -> None:
     policy, numbers = make_policy(), count()
     updater = Updater(policy, build_optimizer(policy, CONFIG), CONFIG, None)
     packed = [
-        encode(fragment, run_id="r", stream=f"s{index}", sequence=0, schema_fingerprint="f")
+        encode(fragment_pb2.FragmentHeader(name=fragment_pb2.FragmentName(stream=f"s{index}")), fragment)
         for index, fragment in enumerate(fragments())
     ]
     assert len(packed) == FRAGMENTS

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from minefleet.core.fragment import Fragment
-from minefleet.v1 import replay_service_pb2
+from minefleet.v1 import fragment_pb2, replay_service_pb2
 from minefleet_actor.replay_io import permits
 from minefleet_actor.replay_io import uploader as uploader_module
 from minefleet_actor.replay_io.permits import Chunk, RolloutPermits
-from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
+from minefleet_actor.replay_io.uploader import FragmentUploader
 
 FOR_EVER_S = 600.0
 SOON_S = 60.0
@@ -58,7 +58,7 @@ class Replay:
         )
 
 
-def queued(sequence: int) -> QueuedFragment:
+def queued(sequence: int) -> tuple[fragment_pb2.FragmentHeader, Fragment]:
     values, flags = np.zeros(1, np.float32), np.zeros(1, np.bool_)
     fragment = Fragment(
         obs=np.zeros((1, 2), np.float32),
@@ -76,9 +76,7 @@ def queued(sequence: int) -> QueuedFragment:
         cut_obs=np.zeros((0, 2), np.float32),
         recurrent_state={},
     )
-    return QueuedFragment(
-        stream="s", sequence=sequence, fragment=fragment, chunk=sequence, chunk_start=sequence, closes_chunk=True
-    )
+    return fragment_pb2.FragmentHeader(name=fragment_pb2.FragmentName(stream="s", sequence=sequence)), fragment
 
 
 def uploader_of(replay: Replay, capacity: int, sent: Callable[[], None] = lambda: None) -> FragmentUploader:
@@ -120,7 +118,7 @@ def test_uploader_sends_fragments_together_once_the_queue_is_half_full() -> None
     uploader = uploader_of(replay, capacity=6)
     with running(uploader):
         for sequence in range(3):
-            uploader.send(queued(sequence))
+            uploader.send(*queued(sequence))
         assert replay.appended.get(timeout=SOON_S) == [0, 1, 2]
 
 
@@ -128,7 +126,7 @@ def test_uploader_that_is_closed_sends_without_waiting_for_more_fragments() -> N
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
     with running(uploader):
-        uploader.send(queued(0))
+        uploader.send(*queued(0))
         uploader.close()
         assert replay.appended.get(timeout=SOON_S) == [0]
 
@@ -138,14 +136,14 @@ def test_uploader_sends_a_single_fragment_by_itself_in_time(monkeypatch: pytest.
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
     with running(uploader):
-        uploader.send(queued(0))
+        uploader.send(*queued(0))
         assert replay.appended.get(timeout=SOON_S) == [0]
 
 
 def test_uploader_flush_sends_without_waiting_for_more_fragments() -> None:
     replay = Replay()
     uploader = uploader_of(replay, capacity=6)
-    uploader.send(queued(0))
+    uploader.send(*queued(0))
     uploader.flush()
     assert replay.appended.get_nowait() == [0]
 
@@ -154,13 +152,13 @@ def test_uploader_flush_sends_without_waiting_for_more_fragments() -> None:
 def test_uploader_wakes_the_loop_for_room_only_where_it_found_none(asked: bool) -> None:
     replay, told = Replay(), list[bool]()
     uploader = uploader_of(replay, capacity=1, sent=lambda: told.append(True))
-    uploader.send(queued(0))
+    uploader.send(*queued(0))
     if asked:
         assert not uploader.has_room()
     uploader.flush()
     assert told == [True] * asked
     assert uploader.has_room()
-    uploader.send(queued(1))
+    uploader.send(*queued(1))
     uploader.flush()
     assert told == [True] * asked
 

@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
 from minefleet.config import ReplayBufferConfig, RolloutConfig, WorkerConfig
+from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
 from minefleet.policies import Policy, PolicyOutput
@@ -20,7 +22,7 @@ from minefleet.policies.frozen_encoder_outputs import KEY, FrozenEncoder
 from minefleet.policies.layers.heads import action_head
 from minefleet.policies.layers.value_norm import ValueNorm
 from minefleet.policies.weight_arrays import Weights, to_numpy
-from minefleet.v1 import episode_pb2
+from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_actor.inference.weight_sync import Staged
@@ -30,7 +32,6 @@ from minefleet_actor.metrics.slot_timer import SlotTimer
 from minefleet_actor.pool import EpisodeEnd, Failure, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import StreamVerdict
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter, shard_numbers
-from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
@@ -192,6 +193,13 @@ class ResettingPool(BatchedPool):
         return self._ready(dict[int, Kind](resets))
 
 
+class Sent(NamedTuple):
+    """A fragment that has been queued."""
+
+    header: fragment_pb2.FragmentHeader
+    fragment: Fragment
+
+
 class Post:
     """Stands for uploader, permits and weight sync: keeps what is sent; sends and grants at random."""
 
@@ -205,7 +213,7 @@ class Post:
     def __init__(self, seed: int, due: float = 0.0) -> None:
         self.due = due
         """Share of chunks that must end at once."""
-        self.fragments: list[QueuedFragment] = []
+        self.fragments: list[Sent] = []
         self.waiting = self.most_waiting = 0
         self.episodes: list[episode_pb2.EpisodeRecord] = []
         self.requested: set[tuple[str, int]] = set()
@@ -220,13 +228,12 @@ class Post:
     def task(self, stream: str) -> str:
         return ""
 
-    def send(self, queued: QueuedFragment) -> None:
+    def send(self, header: fragment_pb2.FragmentHeader, fragment: Fragment) -> None:
         self.waiting += 1
         self.most_waiting = max(self.waiting, self.most_waiting)
-        assert (queued.stream, queued.chunk) in self.requested
-        assert queued.sequence - queued.chunk_start < PER_CHUNK
-        assert queued.closes_chunk or queued.sequence - queued.chunk_start < PER_CHUNK - 1
-        self.fragments.append(queued)
+        assert (header.name.stream, header.chunk) in self.requested
+        assert header.name.sequence - header.chunk_start < PER_CHUNK - (not header.closes_chunk)
+        self.fragments.append(Sent(header, fragment))
 
     def report(self, episode: episode_pb2.EpisodeRecord) -> None:
         self.episodes.append(episode)
@@ -404,7 +411,7 @@ def test_canary_slots_act_by_the_newest_version_and_the_others_by_the_promoted_o
         audit_border(queued, following)
     for queued in post.fragments:
         newer = queued.fragment.policy_version[queued.fragment.policy_version > 1]  # All begin with the first.
-        assert np.all((newer > AHEAD) == canary[slot_of(queued.stream)])
+        assert np.all((newer > AHEAD) == canary[slot_of(queued.header.name.stream)])
     assert len(post.used) > 10
     assert {bool(record.canary) for record in post.episodes} == {False, True}
     assert all(record.canary == canary[slot_of(record.stream)] for record in post.episodes)
@@ -442,17 +449,17 @@ def numbers(stored: Tree) -> NDArray[np.float32]:
     return seen[:, 0]
 
 
-def audited_pairs(post: Post) -> Iterator[tuple[QueuedFragment, QueuedFragment]]:
+def audited_pairs(post: Post) -> Iterator[tuple[Sent, Sent]]:
     """Checks the fragments of each stream; yields each with the one that follows it."""
     for slot in range(SLOTS):
-        sent = [queued for queued in post.fragments if queued.stream == f"actor-{slot}"]
-        assert [queued.sequence for queued in sent] == list(range(len(sent)))
+        sent = [queued for queued in post.fragments if queued.header.name.stream == f"actor-{slot}"]
+        assert [queued.header.name.sequence for queued in sent] == list(range(len(sent)))
         for queued in sent:
             audit(queued)
         yield from pairwise(sent)
 
 
-def audit(queued: QueuedFragment) -> None:
+def audit(queued: Sent) -> None:
     """Checks a fragment against what the numbered observations say."""
     fragment = queued.fragment
     number = numbers(fragment.obs)
@@ -474,7 +481,7 @@ def audit(queued: QueuedFragment) -> None:
             assert number[t + 1] > number[t]
 
 
-def audit_border(queued: QueuedFragment, following: QueuedFragment) -> None:
+def audit_border(queued: Sent, following: Sent) -> None:
     """Checks that the stored state is the one before the fragment's first step."""
     before, after = queued.fragment, following.fragment
     if after.first[0]:
@@ -492,17 +499,17 @@ def test_every_stream_stays_on_the_shard_of_its_birth_and_loses_nothing(seed: in
     pool, metrics = play(seed, ticking(), posts, steps=2000)
     sent = [queued for post in posts for queued in post.fragments]
     assert sum(len(queued.fragment) for queued in sent) == pool.steps
-    assert {queued.stream for queued in sent} == {f"actor-{slot}" for slot in range(SLOTS)}
+    assert {queued.header.name.stream for queued in sent} == {f"actor-{slot}" for slot in range(SLOTS)}
     for slot in range(SLOTS):
-        stream = [queued for queued in sent if queued.stream == f"actor-{slot}"]
-        assert [queued.sequence for queued in stream] == list(range(len(stream)))
+        stream = [queued for queued in sent if queued.header.name.stream == f"actor-{slot}"]
+        assert [queued.header.name.sequence for queued in stream] == list(range(len(stream)))
         for queued in stream:
             audit(queued)
         for queued, following in pairwise(stream):
             audit_border(queued, following)
     for lane, post in enumerate(posts):
         assert metrics.progress(lane).env_steps == sum(len(queued.fragment) for queued in post.fragments)
-        assert all(shard_of(queued.stream) == lane for queued in post.fragments)
+        assert all(shard_of(queued.header.name.stream) == lane for queued in post.fragments)
         assert all(shard_of(record.stream) == lane for record in post.episodes)
 
 
@@ -526,13 +533,15 @@ def test_episode_records_tell_failures_from_endings_and_lose_no_reward(seed: int
 @pytest.mark.parametrize("seed", range(3))
 def test_a_drain_closes_every_stream_that_has_an_open_fragment(seed: int) -> None:
     _, post = played(seed)
-    last: dict[str, QueuedFragment] = {queued.stream: queued for queued in post.fragments}
+    last: dict[str, Sent] = {queued.header.name.stream: queued for queued in post.fragments}
     assert last
-    assert all(queued.closes_chunk or len(queued.fragment) == 6 for queued in last.values())
+    assert all(queued.header.closes_chunk or len(queued.fragment) == 6 for queued in last.values())
 
 
-def is_last(post: Post, queued: QueuedFragment) -> bool:
-    return not any(other.stream == queued.stream and other.sequence > queued.sequence for other in post.fragments)
+def is_last(post: Post, queued: Sent) -> bool:
+    name = queued.header.name
+    others = (other.header.name for other in post.fragments)
+    return not any(other.stream == name.stream and other.sequence > name.sequence for other in others)
 
 
 def lengths(post: Post) -> NDArray[np.intp]:

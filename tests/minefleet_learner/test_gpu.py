@@ -16,6 +16,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.rpc.codec import decode_half, encode
 from minefleet.runs.checkpoint import CheckpointState, read, write
+from minefleet.v1 import fragment_pb2
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch
@@ -45,8 +46,8 @@ def batch_of(make: Make, seed: int, collator: Collator) -> Batch:
     fragments = []
     for index in range(6):
         fragment = make(100 * seed + index, 6 + index, truncated=(2,), terminated=(4,), state={"gru": np.zeros(GRU)})
-        packed = encode(fragment, run_id="r", stream=f"s{index}", sequence=0, schema_fingerprint="f")
-        fragments.append(decode_half(*packed))
+        header = fragment_pb2.FragmentHeader(name=fragment_pb2.FragmentName(stream=f"s{index}"))
+        fragments.append(decode_half(*encode(header, fragment)))
     return collator.collate(fragments)
 
 

@@ -34,7 +34,7 @@ from minefleet.rpc.replay_types import Position
 from minefleet.rpc.weights.bfloat16 import as_fetched
 from minefleet.runs.checkpoint import newest, read, read_state
 from minefleet.runs.run import Run
-from minefleet.v1 import status_service_pb2
+from minefleet.v1 import fragment_pb2, status_service_pb2
 from minefleet.v1.episode_pb2 import EpisodeRecord
 from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet_learner.build import build_learner
@@ -162,13 +162,13 @@ class Fleet:
             actor.position = Position(run_id=run_id)
         for number in range(self.made, self.made + fragments):
             fragment = self.make(number, LENGTH, terminated=(LENGTH - 1,), version=version, **changes)
-            packed = encode(
-                fragment,
+            header = fragment_pb2.FragmentHeader(
                 run_id=run_id,
-                stream=f"actor.{number}",
-                sequence=0,
+                name=fragment_pb2.FragmentName(stream=f"actor.{number}"),
                 schema_fingerprint=self.run.schema.fingerprint,
+                closes_chunk=True,
             )
+            packed = encode(header, fragment)
             episode = EpisodeRecord(
                 stream=f"actor.{number}", episode_return=number, length=LENGTH, policy_version=version
             )

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from minefleet.config import RolloutConfig, WorkerConfig
+from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
 from minefleet.core.tree import Tree
 from minefleet.rpc.replay_types import LeaseForecast, Reservation
+from minefleet.v1 import fragment_pb2
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.policy_runner import PolicyStep
 from minefleet_actor.loop import Actor
@@ -25,7 +27,6 @@ from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.pool import EpisodeEnd, Kind, Ready, Slots
 from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.stream_router import ShardConnection, StreamRouter
-from minefleet_actor.replay_io.uploader import QueuedFragment
 from minefleet_actor.rollout.fragment_recorder import Recorder
 from minefleet_actor.rollout.freshness_cuts import FreshnessCuts
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
@@ -196,7 +197,7 @@ class Post:
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self._sent: list[tuple[float, QueuedFragment]] = []
+        self._sent: list[tuple[float, fragment_pb2.FragmentHeader, Fragment]] = []
         self.parts: dict[tuple[str, int], Counter[tuple[str, int]]] = {}
         """Contents of each fragment that is not settled yet."""
 
@@ -207,9 +208,9 @@ class Post:
         """Always."""
         return True
 
-    def send(self, queued: QueuedFragment) -> None:
+    def send(self, header: fragment_pb2.FragmentHeader, fragment: Fragment) -> None:
         """Puts a fragment on its way."""
-        self._sent.append((self._world.clock() + WAY_S, queued))
+        self._sent.append((self._world.clock() + WAY_S, header, fragment))
 
     def report(self, episode: Any) -> None:
         """Nobody reads it."""
@@ -217,23 +218,22 @@ class Post:
     def arrive(self, count: Count) -> None:
         """Hands over what has come."""
         while self._sent and self._sent[0][0] <= self._world.clock():
-            _, queued = self._sent.pop(0)
-            steps = queued.fragment.obs[:, 0]
+            _, header, fragment = self._sent.pop(0)
+            name, steps = (header.name.stream, header.name.sequence), fragment.obs[:, 0]
             part = np.select([steps < EDGE, steps >= EPISODE - EDGE], [START, END], MIDDLE)
-            versions = queued.fragment.policy_version
+            versions = fragment.policy_version
             stored = self._world.append(
-                queued.stream,
-                queued.sequence,
+                *name,
                 int(versions.min()),
                 newest=int(versions.max()),
-                chunk=(queued.chunk, queued.chunk_start),
-                closes=queued.closes_chunk,
-                steps=len(queued.fragment),
-                task=queued.task,
+                chunk=(header.chunk, header.chunk_start),
+                closes=header.closes_chunk,
+                steps=len(fragment),
+                task=header.task,
             )
-            self.parts[queued.stream, queued.sequence] = Counter((queued.task, one) for one in part.tolist())
+            self.parts[name] = Counter((header.task, one) for one in part.tolist())
             if stored == "expired":
-                count.lost += self.parts.pop((queued.stream, queued.sequence))
+                count.lost += self.parts.pop(name)
 
     def take(self) -> Any:
         """Newer weights, if there are any."""

@@ -99,16 +99,15 @@ def packed(
     target: Target, sequence: int = 0, compression: str = "zstd", **changes: Any
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
     """A header of the run's schema, and its payload."""
-    fingerprint = target.server.run.schema.fingerprint
-    header, payload = encode(
-        fragment(**changes),
+    header = fragment_pb2.FragmentHeader(
         run_id="run-1",
-        stream="s",
-        sequence=sequence,
-        schema_fingerprint=fingerprint,
-        compression=compression,
+        name=fragment_pb2.FragmentName(stream="s", sequence=sequence),
+        schema_fingerprint=target.server.run.schema.fingerprint,
+        chunk=sequence,
+        chunk_start=sequence,
+        closes_chunk=True,
     )
-    return header, payload
+    return encode(header, fragment(**changes), compression=compression)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

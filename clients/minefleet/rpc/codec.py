@@ -41,23 +41,19 @@ def checksum(payload: bytes | memoryview) -> int:
 
 
 def encode(
+    header: fragment_pb2.FragmentHeader,
     fragment: Fragment,
     *,
-    run_id: str,
-    stream: str,
-    sequence: int,
-    schema_fingerprint: str,
     compression: str = "zstd",
     state_dtype: str = "float32",
-    chunk: int | None = None,
-    chunk_start: int | None = None,
-    closes_chunk: bool = True,
-    task: str = "",
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
     """Packs a fragment; observations are compressed, the rest is small.
 
-    `compression` is zstd, lz4, none, or halving: zstd where that halves an array. `state_dtype` is what float32 in the
-    recurrent state becomes: float32, bfloat16 or float16. By default the fragment is the only one of its chunk.
+    Args:
+        header: Its run, name, chunk, task and schema; a copy gets what describes the payload.
+        fragment: What to pack.
+        compression: zstd, lz4, none, or halving: zstd where that halves an array.
+        state_dtype: What float32 in the recurrent state becomes: float32, bfloat16 or float16.
     """
     specs, parts, raw_bytes = [], [], 0
     for name, wide in _arrays(fragment):
@@ -69,23 +65,17 @@ def encode(
         parts.append(part)
         raw_bytes += array.nbytes
     payload = b"".join(parts)
-    header = fragment_pb2.FragmentHeader(
-        run_id=run_id,
-        name=fragment_pb2.FragmentName(stream=stream, sequence=sequence),
+    whole = fragment_pb2.FragmentHeader(
         length=len(fragment),
         oldest_version=int(fragment.policy_version.min()),
         newest_version=int(fragment.policy_version.max()),
-        schema_fingerprint=schema_fingerprint,
         checksum=checksum(payload),
         payload_bytes=len(payload),
         raw_bytes=raw_bytes,
         tensors=specs,
-        chunk=sequence if chunk is None else chunk,
-        chunk_start=sequence if chunk_start is None else chunk_start,
-        closes_chunk=closes_chunk,
-        task=task,
     )
-    return header, payload
+    whole.MergeFrom(header)
+    return whole, payload
 
 
 def decode(header: fragment_pb2.FragmentHeader, payload: bytes) -> Fragment:

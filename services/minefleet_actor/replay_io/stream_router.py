@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minefleet.core.fragment import Fragment
-from minefleet.v1 import episode_pb2
+from minefleet.v1 import episode_pb2, fragment_pb2
 from minefleet_actor.replay_io.permits import Chunk, RolloutPermits, StreamVerdict
-from minefleet_actor.replay_io.uploader import FragmentUploader, QueuedFragment
+from minefleet_actor.replay_io.uploader import FragmentUploader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,17 +179,14 @@ class StreamRouter:
         closes_chunk = closes_chunk or self._is_last(slot)
         shard, chunk, sequence = self._shard(slot), self._chunk_of(slot, after_another=False), self._sequence[slot]
         shard.coming.discard(slot)
-        shard.uploader.send(
-            QueuedFragment(
-                stream=self.stream(slot),
-                sequence=sequence,
-                fragment=fragment,
-                chunk=self._chunk[slot],
-                chunk_start=self._chunk_start[slot],
-                closes_chunk=closes_chunk,
-                task=task,
-            )
+        header = fragment_pb2.FragmentHeader(
+            name=fragment_pb2.FragmentName(stream=self.stream(slot), sequence=sequence),
+            chunk=self._chunk[slot],
+            chunk_start=self._chunk_start[slot],
+            closes_chunk=closes_chunk,
+            task=task,
         )
+        shard.uploader.send(header, fragment)
         self._sequence[slot] += 1
         if closes_chunk:
             self._chunk[slot], self._chunk_start[slot] = self._chunk[slot] + 1, sequence + 1

@@ -13,14 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.channel import StoppedError
 from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Packed
-from minefleet.v1 import episode_pb2, replay_service_pb2
+from minefleet.v1 import episode_pb2, fragment_pb2, replay_service_pb2
 
 CALL_BYTES = 4 * 2**20
 """Packed bytes beyond which a call takes no further fragment."""
@@ -30,19 +29,6 @@ LINGER_S = 0.02
 
 FLUSH_S = 1.0
 """Longest time that an episode record waits for a fragment to travel with."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueuedFragment:
-    """A named fragment on its way."""
-
-    stream: str
-    sequence: int
-    fragment: Fragment
-    chunk: int
-    chunk_start: int
-    closes_chunk: bool
-    task: str = ""
 
 
 class FragmentUploader:
@@ -67,7 +53,7 @@ class FragmentUploader:
         self._progress = progress
         self._sent = sent
         self._changed = threading.Condition()
-        self._queue: deque[QueuedFragment] = deque()
+        self._queue: deque[tuple[fragment_pb2.FragmentHeader, Fragment]] = deque()
         self._episodes: deque[episode_pb2.EpisodeRecord] = deque()
         self._refused = False
         """Whether the loop has met a full queue, and was not woken since."""
@@ -87,10 +73,11 @@ class FragmentUploader:
             self._refused = self._refused or not has_room
         return has_room
 
-    def send(self, queued: QueuedFragment) -> None:
-        """Queues a fragment."""
+    def send(self, header: fragment_pb2.FragmentHeader, fragment: Fragment) -> None:
+        """Queues a fragment, whose header has its name, its chunk and its task."""
+        header.run_id, header.schema_fingerprint = self._replay.position.run_id, self._schema_fingerprint
         with self._changed:
-            self._queue.append(queued)
+            self._queue.append((header, fragment))
             if len(self._queue) == 1 or self._is_urgent():
                 self._changed.notify_all()
 
@@ -155,32 +142,20 @@ class FragmentUploader:
         episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         self._replay.append(packed, episodes=episodes, progress=self._progress())
 
-    def _queued(self, linger_s: float = 0.0) -> list[QueuedFragment]:
+    def _queued(self, linger_s: float = 0.0) -> list[tuple[fragment_pb2.FragmentHeader, Fragment]]:
         """The queue, once it was not empty for so long or is urgent."""
         with self._changed:
             if self._queue and linger_s:
                 self._changed.wait_for(self._is_urgent, linger_s)
             return list(self._queue)
 
-    def _pack(self, queued_fragments: list[QueuedFragment]) -> list[Packed]:
+    def _pack(self, queued: list[tuple[fragment_pb2.FragmentHeader, Fragment]]) -> list[Packed]:
         """Packs as many as one call shall carry."""
         packed, packed_bytes = list[Packed](), 0
-        for queued in queued_fragments:
+        for named, fragment in queued:
             if packed_bytes >= CALL_BYTES:
                 break
-            header, payload = encode(
-                queued.fragment,
-                run_id=self._replay.position.run_id,
-                stream=queued.stream,
-                sequence=queued.sequence,
-                schema_fingerprint=self._schema_fingerprint,
-                compression=self._compression,
-                state_dtype=self._state_dtype,
-                chunk=queued.chunk,
-                chunk_start=queued.chunk_start,
-                closes_chunk=queued.closes_chunk,
-                task=queued.task,
-            )
+            header, payload = encode(named, fragment, compression=self._compression, state_dtype=self._state_dtype)
             packed.append((header, payload))
             packed_bytes += header.payload_bytes
         return packed

@@ -45,15 +45,10 @@ def make_fragment(length: int = 5, *, seed: int = 0, obs: Tree | None = None) ->
 def packed(
     fragment: Fragment, compression: str = "zstd", state_dtype: str = "float32"
 ) -> tuple[fragment_pb2.FragmentHeader, bytes]:
-    return encode(
-        fragment,
-        run_id="r",
-        stream="s-0",
-        sequence=3,
-        schema_fingerprint="f",
-        compression=compression,
-        state_dtype=state_dtype,
+    header = fragment_pb2.FragmentHeader(
+        run_id="r", name=fragment_pb2.FragmentName(stream="s-0", sequence=3), schema_fingerprint="f"
     )
+    return encode(header, fragment, compression=compression, state_dtype=state_dtype)
 
 
 def assert_equal(a: Fragment, b: Fragment) -> None:

@@ -111,7 +111,9 @@ def test_stream_router_names_what_a_blocked_slot_waits_for(
 def test_a_complete_fragment_that_is_not_sent_takes_its_room_already(clock: Clock) -> None:
     sent: list[Any] = []
     fragment: Any = None
-    uploader = SimpleNamespace(has_room=lambda coming: len(sent) + coming < 2, send=sent.append)
+    uploader = SimpleNamespace(
+        has_room=lambda coming: len(sent) + coming < 2, send=lambda header, _: sent.append(header)
+    )
     shards = router_of([Replay(free_chunks=3)], 3, clock, uploader)
     for slot in range(3):
         shards.request(slot)
@@ -193,7 +195,7 @@ def test_permits_call_a_stream_too_slow_until_replay_says_otherwise(clock: Clock
 def test_a_chunk_that_is_cut_early_is_followed_by_the_next_one(clock: Clock) -> None:
     sent: list[Any] = []
     fragment: Any = None
-    uploader = SimpleNamespace(has_room=lambda coming: True, send=sent.append)
+    uploader = SimpleNamespace(has_room=lambda coming: True, send=lambda header, _: sent.append(header))
     replay = Replay(free_chunks=1)
     shards = router_of([replay], 1, clock, uploader)
     shards.request(0)

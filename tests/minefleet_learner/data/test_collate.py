@@ -23,6 +23,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.tree import Tree, flatten
 from minefleet.policies import Policy
 from minefleet.rpc.codec import HalfPacked, decode_half, encode
+from minefleet.v1 import fragment_pb2
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data import decode_ahead
 from minefleet_learner.data.batch import Batch, Name, collate, subset
@@ -49,7 +50,8 @@ def fragments_of(make: Make, state: Tree = STATE) -> list[tuple[Name, Fragment]]
 
 
 def half(name: Name, fragment: Fragment) -> HalfPacked:
-    return decode_half(*encode(fragment, run_id="r", stream=name[0], sequence=name[1], schema_fingerprint="f"))
+    header = fragment_pb2.FragmentHeader(name=fragment_pb2.FragmentName(stream=name[0], sequence=name[1]))
+    return decode_half(*encode(header, fragment))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from harness.training_ours import InMemory
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
 from minefleet.rpc.replay_types import Packed
+from minefleet.v1 import fragment_pb2
 from minefleet.v1.replay_service_pb2 import LeasedChunk
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import Prefetcher
@@ -36,7 +37,7 @@ def test_prefetcher_readers_read_their_shares_and_nothing_twice(
 ) -> None:
     replay = Noted(
         [
-            encode(make_fragment(seed), run_id="r", stream=f"s{seed}", sequence=0, schema_fingerprint="f")
+            encode(fragment_pb2.FragmentHeader(name=fragment_pb2.FragmentName(stream=f"s{seed}")), make_fragment(seed))
             for seed in range(CHUNKS)
         ]
     )

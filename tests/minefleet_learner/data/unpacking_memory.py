@@ -16,6 +16,7 @@ from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import ActorCritic
 from minefleet.rpc.codec import HalfPacked, decode_half, encode
+from minefleet.v1 import fragment_pb2
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.collate import Collator
 from minefleet_learner.training.schedules import rates
@@ -59,7 +60,8 @@ def packed(number: int) -> HalfPacked:
         cut_obs=frames[-1:],
         recurrent_state={},
     )
-    return decode_half(*encode(fragment, run_id="r", stream=f"s{number}", sequence=0, schema_fingerprint="f"))
+    header = fragment_pb2.FragmentHeader(name=fragment_pb2.FragmentName(stream=f"s{number}"))
+    return decode_half(*encode(header, fragment))
 
 
 def train(fragments: int, decode_cache_bytes: int) -> dict[str, int]:

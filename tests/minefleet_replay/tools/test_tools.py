@@ -17,6 +17,7 @@ from minefleet.config.shards import spread
 from minefleet.core.errors import NotFoundError
 from minefleet.core.fragment import Fragment
 from minefleet.rpc.codec import encode
+from minefleet.v1 import fragment_pb2
 from minefleet_replay.engine.append import FragmentUpload
 from minefleet_replay.engine.metrics import ReplayMetrics
 from minefleet_replay.engine.recovery import open_replay
@@ -73,13 +74,15 @@ def fragment_of(stream: str, sequence: int) -> Fragment:
 
 
 def packed(server: Any, stream: str, sequence: int) -> Any:
-    return encode(
-        fragment_of(stream, sequence),
+    header = fragment_pb2.FragmentHeader(
         run_id="run-1",
-        stream=stream,
-        sequence=sequence,
+        name=fragment_pb2.FragmentName(stream=stream, sequence=sequence),
         schema_fingerprint=server.run.schema.fingerprint,
+        chunk=sequence,
+        chunk_start=sequence,
+        closes_chunk=True,
     )
+    return encode(header, fragment_of(stream, sequence))
 
 
 @pytest.fixture
