@@ -9,11 +9,13 @@ meets it at its next call, and `give_up` ends whatever else the loop waits for.
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
 from minefleet.rpc.channel import StoppedError
 
+LOOK_S = 0.5
+"""Time between two calls of `waiting`, seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -22,7 +24,13 @@ class Backlog(Generic[Item, Result]):
     """Items that are worked off one after another."""
 
     def __init__(
-        self, work: Callable[[Item], Result], *, room: int, background: bool, give_up: Callable[[], None]
+        self,
+        work: Callable[[Item], Result],
+        *,
+        room: int,
+        background: bool,
+        give_up: Callable[[], None],
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
         """Stores its arguments.
 
@@ -31,10 +39,11 @@ class Backlog(Generic[Item, Result]):
             room: Most items at once, the one that is worked on included.
             background: Whether there is a thread; otherwise `put` does the work.
             give_up: Called by the thread when an item raises.
+            waiting: Called again and again while the loop waits for the thread.
         """
         self._work = work
         self.room = room
-        self._give_up = give_up
+        self._give_up, self._waiting = give_up, waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog") if background else None
         self._pending: deque[Future[Result]] = deque()
         self._newest: Result | None = None
@@ -69,7 +78,10 @@ class Backlog(Generic[Item, Result]):
             self._thread.shutdown(cancel_futures=True)
 
     def _pop(self) -> None:
-        self._newest = self._pending.popleft().result()
+        item = self._pending.popleft()
+        while not wait([item], LOOK_S).done:
+            self._waiting()
+        self._newest = item.result()
 
     def _try(self, item: Item) -> Result:
         if self._is_broken:

@@ -68,6 +68,7 @@ class Learner:
             room=room_for(services.run.config.rollout_config.replay_buffer_config.max_staleness),
             background=parts.background,
             give_up=parts.stopping.set,
+            waiting=self._look,
         )
         self._watch = Stopwatch()
         self._time = services.loop_time
@@ -122,13 +123,13 @@ class Learner:
             StoppedError: If asked to stop while waiting.
             RolledBackError: If the run goes back to an older checkpoint.
         """
-        self._wait_while_paused()
+        self._pause.wait(self._look)
         settings = self._live.enter(self._known(), self._iteration + 1)
         if settings is not None:
             self._configure()
         self._time.waits()
         now, ahead = self._live.current.text, self._live.at(self._iteration + 2).text
-        lease, batch = self._parts.services.prefetcher.take(self._version, now, ahead, self._wait_while_paused)
+        lease, batch = self._parts.services.prefetcher.take(self._version, now, ahead, self._wait)
         self._time.trains()
         self._watch.waited()
         if self._copying.done():  # As it is if the batch was acted by it: then it is published.
@@ -145,9 +146,13 @@ class Learner:
         have_update(self._parts.ranks, taken.rates, settings, iteration=self._iteration, version=self._version)
         return taken
 
-    def _wait_while_paused(self) -> None:
+    def _wait(self) -> None:
+        self._look()
+        self._pause.wait(self._look)
+
+    def _look(self) -> None:
         # The lease of the iteration after the next one may have its settings already.
-        self._pause.wait(lambda: self._live.look(self._known(), self._iteration + 3))
+        self._live.look(self._known(), self._iteration + 3)
 
     def _configure(self) -> None:
         config = self._live.current.config
@@ -291,9 +296,9 @@ def run(learner: Learner, stopping: threading.Event, train: Callable[[], None]) 
             train()
         except StoppedError as error:
             logger.info("%s", error)
-        except RolledBackError:
-            learner.send_ranks_home()
-            raise
         learner.finish("signal" if stopping.is_set() else "trainer")
+    except RolledBackError:
+        learner.send_ranks_home()
+        raise
     finally:
         learner.close()

@@ -816,3 +816,29 @@ def test_a_collapse_is_not_published_and_pauses_every_learner_until_a_request_is
             return int(made.rows()[-1]["policy_version"]) > version + 4
 
         feed(has_gone_on)
+
+
+def test_a_learner_that_waits_for_fragments_answers_requests_and_steps_back(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    ended = made.train()
+    asked = ask(made.run.directory, set={"train_config.learning_rate": 0.5})
+    made.wait_until(lambda: asked in answers_in(read_whole_journal(made.run.directory)))
+    assert answers_in(read_whole_journal(made.run.directory))[asked]["iteration"] == 3
+    ask(made.run.directory, rollback="0")
+    with pytest.raises(RolledBackError):
+        ended.result()
+
+
+@pytest.mark.parametrize("asked", [{"set": {"train_config.learning_rate": 0.5}}, {"rollback": "0"}])
+def test_a_pause_in_the_last_iteration_ends_by_a_request(fleet: Callable[..., Fleet], asked: dict[str, Any]) -> None:
+    made = canaries(fleet, parity_bound=1e-9, num_iterations=1)
+    ended = made.train()
+    made.act(1)
+    made.wait_until(lambda: any(line["event"] == PAUSE for line in read_whole_journal(made.run.directory)))
+    ask(made.run.directory, **asked)
+    if "set" in asked:
+        ended.result()
+        assert made.result()["iteration"] == 1
+    else:
+        with pytest.raises(RolledBackError):
+            ended.result()
