@@ -70,12 +70,12 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     films = not inline and is_to_film(context.run)
     watcher = f"{context.name}-{uuid.uuid4().hex[:12]}"
     parameters = parameters_client(context, watcher, architecture(policy), can_film=films)
-    canary = canary_slots(context.run.config.rollout_config, context.index)
-    follower = WeightsFollower(parameters, {*canary.tolist()})
+    follower = WeightsFollower(parameters, {*canary_slots(context.run.config.rollout_config, context.index).tolist()})
     first = follower.first()
     first_version, run = first.version, context.run.with_settings(first.settings)
     context, rollout = replace(context, run=run), run.config.rollout_config
     canary = canary_slots(rollout, context.index)
+    follower.act_for({*canary.tolist()})
     seed = choose_seed(run.config.seed, first_version, deterministic=inline or rollout.worker_config.deterministic)
     name = choose_name(context, first_version, inline=inline)
     pool = make_pool(run, seed, context.index, inline=inline)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.fleet
 WORKER = "rollout_config.worker_config."
 NUM_ENVS, RESTARTS, MEMORY = (WORKER + key for key in ("num_envs", "restart_interval", "max_rss_bytes"))
 VIDEOS = "train_config.record_video_interval"
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "env": {"id": "CartPole-v1"},
     "policy": {"hidden_size": 16},
     "train_config": {"record_video_interval": 1000},
@@ -61,11 +61,11 @@ class Ring:
         self.process.kill()
         self.process.wait()
 
-    def publish(self, **settings: float) -> int:
+    def publish(self, *, promoted: int = 0, **settings: float) -> int:
         """Publishes the next version, with settings by `NUM_ENVS` and the like."""
         names = {"num_envs": NUM_ENVS, "restarts": RESTARTS, "memory": MEMORY, "videos": VIDEOS}
         text = json.dumps({names[name]: value for name, value in settings.items()})
-        return self.learner.publish(self.weights, iteration=0, settings=text)
+        return self.learner.publish(self.weights, iteration=0, promoted=promoted, settings=text)
 
     def stats(self, role: str = "actor-0") -> dict[str, float]:
         return next((dict(one.stats) for one in read_status(self.run.directory).roles if one.name == role), {})
@@ -101,12 +101,13 @@ class Ring:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], Ring]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Ring]]:
     """Starts the ring, whose first version has no settings."""
     with ExitStack() as stack:
 
-        def begin() -> Ring:
-            run = prepare(from_data(CONFIG, "the test"), tmp_path)
+        def begin(**rollout: Any) -> Ring:
+            config = CONFIG | {"rollout_config": CONFIG["rollout_config"] | rollout}
+            run = prepare(from_data(config, "the test"), tmp_path)
             services = run.config.services
             for module, endpoint in (
                 ("minefleet_parameters", services.parameters),
@@ -124,7 +125,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Ring]]:
         yield begin
 
 
-def test_actor_plays_each_step_with_the_environments_of_its_version(start: Callable[[], Ring]) -> None:
+def test_actor_plays_each_step_with_the_environments_of_its_version(start: Callable[..., Ring]) -> None:
     ring = start()
     ring.plays(1, slots=2)
     ring.plays(ring.publish(num_envs=4), slots=4)
@@ -140,7 +141,7 @@ def test_actor_plays_each_step_with_the_environments_of_its_version(start: Calla
     ]
 
 
-def test_actor_that_is_killed_before_it_takes_settings_starts_with_them(start: Callable[[], Ring]) -> None:
+def test_actor_that_is_killed_before_it_takes_settings_starts_with_them(start: Callable[..., Ring]) -> None:
     ring = start()
     ring.plays(1, slots=2)
     ring.process.send_signal(signal.SIGSTOP)
@@ -150,3 +151,16 @@ def test_actor_that_is_killed_before_it_takes_settings_starts_with_them(start: C
     ring.plays(version, slots=3)
     assert ring.actor.end() == 0, ring.actor.log.read_text()
     assert ring.incarnations() == [Incarnation(1, 1, 2), Incarnation(2, 2, 3)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_actor_acts_by_promoted_and_new_versions_as_its_slots_are_under_the_settings_that_it_starts_with(
+    start: Callable[..., Ring], before: int, after: int
+) -> None:
+    ring = start(canary_share=0.5, worker_config={"num_envs": before})
+    ring.plays(1, slots=before)
+    ring.publish(num_envs=after, promoted=1)
+    wait_for(lambda: ring.stats().get("slots") == after)
+    ring.plays(min(3 - after, 2), slots=after)
+    assert ring.actor.end() == 0, ring.actor.log.read_text()
+    assert ring.incarnations()[-1] == Incarnation(3 - after, 2, after)

@@ -41,6 +41,12 @@ class WeightsFollower:
         self._fetched = 0
         self._lock = threading.Lock()
 
+    def act_for(self, kinds: Collection[bool]) -> None:
+        """Has slots of these kinds from now on; stages their versions where they are others."""
+        if kinds != self._kinds:
+            self._kinds = kinds
+            self.fetch()
+
     def take(self) -> Staged:
         """Returns newer weights once, if there are any."""
         with self._lock:
