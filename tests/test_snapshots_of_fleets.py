@@ -27,7 +27,7 @@ SLOW = 2e4
 
 def iteration_in(store: StoreServer) -> int:
     """Of the newest snapshot; -1 for none."""
-    return int(SnapshotStore(store.target).newest().get("position", [0, -1])[1])
+    return int(SnapshotStore(store.target).newest().get("position", [-1])[-1])
 
 
 def wait_for_an_upload_under_way(fleet: Fleet, store: StoreServer) -> None:

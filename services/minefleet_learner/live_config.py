@@ -13,7 +13,7 @@ from typing import Any
 
 from minefleet.config.live_settings import value_of, with_settings
 from minefleet.core.errors import ConfigError, RolledBackError
-from minefleet.monitoring.journal import JOURNAL_FILE, Line, append, read_whole_journal, record_start
+from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.monitoring.rollbacks import answer_rollback, open_rollback
 from minefleet.monitoring.steering import (
     REFUSED,
@@ -25,7 +25,7 @@ from minefleet.monitoring.steering import (
     unanswered,
 )
 from minefleet.runs.checkpoint import CheckpointState
-from minefleet.runs.run import Run
+from minefleet.runs.run import JOURNAL_FILE, Run
 from minefleet_learner.iteration import IterationConfig
 
 logger = logging.getLogger(__name__)

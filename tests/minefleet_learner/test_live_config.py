@@ -16,11 +16,12 @@ from tests.minefleet_learner.test_loop import Fleet, iterate, make_config
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.rollout_handle import RolloutManager
-from minefleet.monitoring.journal import JOURNAL_FILE, Line, append, read_whole_journal, record_start
+from minefleet.monitoring.journal import Line, append, read_whole_journal, record_start
 from minefleet.monitoring.steering import REFUSED, SET, answers_in, ask, set_lines
 from minefleet.policies import build
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
+from minefleet.runs.run import JOURNAL_FILE
 from minefleet.v1 import status_service_pb2
 from minefleet_learner import PPOTrainer, live_config
 from minefleet_learner.loop import Learner

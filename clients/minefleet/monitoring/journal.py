@@ -29,11 +29,10 @@ from minefleet.core.files import sync
 from minefleet.core.readable_text import last_lines
 from minefleet.monitoring.jsonl_tail import AXES, last_row, parse_row
 from minefleet.runs.checkpoint import CheckpointState, newest
-from minefleet.runs.run import METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.runs.run import JOURNAL_FILE, METRICS_FILE, RUN_FILE, Run, flat_keys, read_run, to_dict
 
 logger = logging.getLogger(__name__)
 
-JOURNAL_FILE = "journal.jsonl"
 MAX_BYTES = 2**20
 """At the end of a journal, which are read: some thousand lines."""
 

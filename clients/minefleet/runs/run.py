@@ -41,7 +41,7 @@ from minefleet.runs.checkpoint import STATE_FILE
 from minefleet.v1 import status_service_pb2
 
 RUN_FILE = "run.yaml"
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE, JOURNAL_FILE = "metrics.jsonl", "journal.jsonl"
 VERSION_FILE = "version.json"
 """Only in the directory of an exported version."""
 WHOLE_CONFIG_FILE = "whole_config.txt"

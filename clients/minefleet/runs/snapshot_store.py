@@ -1,6 +1,6 @@
 """Snapshots of a run where fsspec reaches, as `s3://BUCKET/RUN` or `file:///DIR`: the newest one, whole or not at all.
 
-    snapshot-EPOCH-ITERATION-TIME-DIGEST   where the run stood, and the object of each file of its directory
+    snapshot-ROLLBACKS-EPOCH-ITERATION-TIME-DIGEST   where the run stood, and the object of each file of its directory
     file-DIGEST
 
 Names hold the digest of the bytes, so that nothing is ever changed, a torn object shows, and what is there is not sent
@@ -23,12 +23,14 @@ from minefleet.core.errors import ConfigError, FencedError, UnavailableError
 from minefleet.core.files import appearing, write_durably
 from minefleet.runs.checkpoint import BEST, LATEST, read_state
 from minefleet.runs.retention import hold, numbered
-from minefleet.runs.run import Run
+from minefleet.runs.run import JOURNAL_FILE, Run
 from minefleet.runs.trained_policy import hold_checkpoint
 
 OBJECTS = ("snapshot-", "file-")
-LEFT_BEHIND = ("rollout.pid", "targets.json")
-"""Files that are true on their machine only."""
+LEFT_BEHIND = ("rollout.pid", "targets.json", JOURNAL_FILE)
+"""Files that are true on their machine only, and one that is read before all others."""
+EVENT = b'"event": "%b"'
+"""In a line of the journal."""
 Snapshot: TypeAlias = dict[str, Any]
 Names: TypeAlias = dict[tuple[Path, int, int], str]
 """Of objects, by path, time and size of their files: nothing is read again that has not changed."""
@@ -52,12 +54,15 @@ class SnapshotStore:
             ConfigError: If there is nothing to go on from, or it is damaged.
             FencedError: If there is a newer snapshot, or another run's.
         """
-        known = self.newest()
+        known, journal = self.newest(), run.directory / JOURNAL_FILE
+        # Before the checkpoints: a rollback that comes meanwhile must not stand beside checkpoints that it undoes.
+        lines = journal.read_bytes() if journal.exists() else b""
         with ExitStack() as stack:
             checkpoints = _hold_checkpoints(run, stack)
             state = read_state(checkpoints[0])
-            if known and (known["run_id"] != state.run_id or known["position"] > [state.epoch, state.iteration]):
-                held = f"run {known['run_id']}, epoch and iteration {known['position']}"
+            position = [_rollbacks(lines), state.epoch, state.iteration]
+            if known and (known["run_id"] != state.run_id or known["position"] > position):
+                held = f"run {known['run_id']}; rollbacks, epoch and iteration {known['position']}"
                 raise FencedError(f"{self._target} holds another run than {state.run_id}, or a newer snapshot: {held}")
             paths = _files(run, checkpoints)
             for gone in self._names.keys() - map(_key, paths):
@@ -71,13 +76,15 @@ class SnapshotStore:
                 for path in paths
                 if path.parent in checkpoints or path.exists()  # The oldest video goes when there is a new one.
             }
+            if lines:
+                files[JOURNAL_FILE] = self._write("file-", lines, there)
             if (identity := run.parameters / "identity.json").exists():
                 files["parameters/identity.json"] = self._write("file-", _without_versions(identity), there)
             best = run.checkpoints / (run.checkpoints / BEST).resolve().name
         links = {LATEST: checkpoints[0]} | dict([(BEST, best)] * (best in checkpoints))
-        position = {"run_id": state.run_id, "position": [state.epoch, state.iteration], "env_steps": state.env_steps}
         places = {name: str(place.relative_to(run.directory)) for name, place in links.items()}
-        return self._commit(position | {"files": files, "links": places})
+        stood = {"run_id": state.run_id, "position": position, "env_steps": state.env_steps}
+        return self._commit(stood | {"files": files, "links": places})
 
     def restore(self, directory: Path) -> Snapshot:
         """Makes the run directory of the newest snapshot, whole or not at all; returns the snapshot, {} for none.
@@ -110,8 +117,7 @@ class SnapshotStore:
         """Makes a snapshot the newest, and removes what it does not name."""
         needed = set(snapshot["files"].values())
         if needed <= self._listed().keys():
-            epoch, iteration = snapshot["position"]
-            prefix = f"snapshot-{epoch:010}-{iteration:010}-{time.time_ns()}-"
+            prefix = "-".join(["snapshot", *(f"{number:010}" for number in snapshot["position"]), f"{time.time_ns()}-"])
             needed.add(self._write(prefix, json.dumps(snapshot).encode(), {}))
         if self.newest() != snapshot:
             raise FencedError(f"somebody else changes {self._target}")
@@ -191,6 +197,13 @@ def _files(run: Run, checkpoints: list[Path]) -> list[Path]:
     for folder in (*checkpoints, videos, run.directory / "tensorboard", run.directory):
         paths += sorted(folder.glob("[!.]*"))
     return [p for p in paths if p.is_file() and p.is_relative_to(run.directory) and p.name not in LEFT_BEHIND]
+
+
+def _rollbacks(journal: bytes) -> int:
+    """The rollbacks that a learner has started after; what one that is open undoes is still there."""
+    rollback = EVENT % b"rollback"
+    is_open = journal.rfind(rollback) > max(journal.rfind(EVENT % start) for start in (b"start", b"resume"))
+    return journal.count(rollback) - is_open
 
 
 def _without_versions(identity: Path) -> bytes:

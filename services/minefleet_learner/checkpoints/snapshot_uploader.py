@@ -56,7 +56,7 @@ class SnapshotUploader:
             self._due.clear()
             is_over = self._ending.is_set()
             try:
-                self._uploaded = SnapshotStore(self._config.target, names).upload(self._run)["position"][1]
+                self._uploaded = SnapshotStore(self._config.target, names).upload(self._run)["position"][-1]
                 self._ending.wait(self._config.min_interval_s)
             except Exception as error:  # noqa: BLE001  # No fault of a store ends the training.
                 if reason != (reason := str(error) or repr(error)):

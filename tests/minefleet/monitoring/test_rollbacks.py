@@ -1,11 +1,13 @@
-"""Rollbacks in the journal: requests, answers, and what a start does about them."""
+"""Rollbacks in the journal: requests, answers, what a start does about them, and what snapshots say of them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.minefleet.monitoring.test_journal import make_run
 from tests.minefleet.runs.test_retention import save
+from tests.object_stores import object_store
 
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import append, read_whole_journal, record_start
@@ -13,6 +15,7 @@ from minefleet.monitoring.rollbacks import answer_rollback, open_rollback, settl
 from minefleet.monitoring.steering import answers_in, ask
 from minefleet.runs.checkpoint import newest, read_state
 from minefleet.runs.run import Run
+from minefleet.runs.snapshot_store import SnapshotStore
 
 
 @pytest.fixture
@@ -113,3 +116,48 @@ def test_open_rollback_to_a_checkpoint_that_is_gone_stops_the_start(run: Run) ->
     append(run.directory, "rollback", {"iteration": 7}, id="x", learner="first", checkpoint="00000007")
     with pytest.raises(ConfigError, match="00000007 does not exist"):
         settle_rollbacks(run)
+
+
+def test_snapshots_before_while_and_after_a_rollback_go_on_from_its_checkpoint(run: Run, tmp_path: Path) -> None:
+    with object_store("file", tmp_path / "store") as store:
+
+        def upload(name: str) -> Run:
+            SnapshotStore(store.target).upload(run)
+            SnapshotStore(store.target).restore(tmp_path / name)
+            restored = replace(run, directory=tmp_path / name)
+            assert read_whole_journal(restored.directory) == read_whole_journal(run.directory)
+            settle_rollbacks(restored)
+            return restored
+
+        assert iteration(upload("never")) == 30
+        ask(run.directory, rollback="10")
+        assert iteration(upload("asked")) == 10
+        left = read_state(newest(run.checkpoints) or run.checkpoints)
+        answer_rollback(run, read_whole_journal(run.directory)[-1], left, "first")
+        assert iteration(upload("open")) == 10
+        settle_rollbacks(run)
+        record_start(run, read_state(run.checkpoints / "00000010"), "second")
+        assert {path.name for path in upload("started").checkpoints.iterdir()} == {"00000000", "00000010", "latest"}
+
+
+def test_snapshot_that_a_rollback_overtakes_does_not_say_that_it_is_done(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store("file", tmp_path / "store") as store:
+        uploads = SnapshotStore(store.target)
+        write_object = uploads._fs.pipe_file
+
+        def write_and_roll_back(path: str, data: bytes) -> None:
+            write_object(path, data)
+            if b'"iteration": 20' in data and iteration(run) == 30:  # The newest checkpoint is sent by now.
+                ask(run.directory, rollback="20")
+                settle_rollbacks(run)
+                record_start(run, read_state(run.checkpoints / "00000020"), "second")
+
+        monkeypatch.setattr(uploads._fs, "pipe_file", write_and_roll_back)
+        uploads.upload(run)
+        uploads.restore(tmp_path / "again")
+        assert iteration(run) == 20
+        again = replace(run, directory=tmp_path / "again")
+        assert (iteration(again), events(again)) == (30, ["resume"])
+        assert uploads.upload(run)["position"] == [1, 1, 20]

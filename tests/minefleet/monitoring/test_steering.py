@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minefleet.monitoring.journal import JOURNAL_FILE, append, read_whole_journal
+from minefleet.monitoring.journal import append, read_whole_journal
 from minefleet.monitoring.steering import (
     PAUSE,
     REFUSED,
@@ -21,6 +21,7 @@ from minefleet.monitoring.steering import (
     settings_at,
     unanswered,
 )
+from minefleet.runs.run import JOURNAL_FILE
 
 KEYS = ("a", "b")
 WORDS = st.sampled_from([SET, ROLLBACK, REFUSED, PAUSE, REQUEST, "start", "resume", "restart"])

@@ -140,7 +140,7 @@ def test_whoever_dies_in_a_snapshot_leaves_the_old_one_or_the_new_one(
             dying.upload(run)
             break
         target = tmp_path / f"again-{iteration}"
-        seen.append(SnapshotStore(folder.target).restore(target)["position"][1])
+        seen.append(SnapshotStore(folder.target).restore(target)["position"][-1])
         assert read(target / "checkpoints" / "latest").state.iteration == seen[-1]
         SnapshotStore(folder.target).upload(run)
     assert len(seen) > 5
@@ -228,7 +228,7 @@ def test_store_that_was_away_gets_the_next_snapshot(kind: str, tmp_path: Path) -
         assert "\n" not in str(raised.value)
         server.start()
         SnapshotStore(server.target).upload(run)
-        assert SnapshotStore(server.target).restore(tmp_path / "again")["position"] == [1, 9]
+        assert SnapshotStore(server.target).restore(tmp_path / "again")["position"] == [0, 1, 9]
 
 
 def test_wrong_credentials_and_missing_buckets_are_said_in_one_line(
@@ -258,9 +258,9 @@ def test_full_store_keeps_the_snapshot_before_and_a_full_disk_gets_no_directory(
         (run.directory / "metrics.jsonl").write_bytes(os.urandom(2**20))
         with pytest.raises(UnavailableError, match="No space left on device"):
             SnapshotStore(target).upload(run)
-        assert SnapshotStore(target).restore(tmp_path / "again")["position"] == [1, 7]
+        assert SnapshotStore(target).restore(tmp_path / "again")["position"] == [0, 1, 7]
         (run.directory / "metrics.jsonl").write_bytes(b"")
-        assert SnapshotStore(target).upload(run)["position"] == [1, 9]
+        assert SnapshotStore(target).upload(run)["position"] == [0, 1, 9]
         (small / "others").write_bytes(bytes(shutil.disk_usage(small).free - 2**14))
         with pytest.raises(ConfigError, match=r"cannot write .*No space left on device"):
             SnapshotStore(target).restore(small / "again")
