@@ -436,7 +436,7 @@ def test_handshake_of_another_wire_version_is_refused(context: RoleContext) -> N
     with (
         serving(context, "127.0.0.1:0") as address,
         connect(address) as channel,
-        pytest.raises(ContractError, match="wire_version is 99 there and 5 here"),
+        pytest.raises(ContractError, match="wire_version is 99 there and 6 here"),
     ):
         shake_hands(channel, actor)
 

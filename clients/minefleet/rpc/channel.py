@@ -21,8 +21,8 @@ from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-WIRE_VERSION = 5
-"""Roles with another wire version refuse each other."""
+WIRE_VERSION = 6
+"""Roles with another wire version refuse each other. It rises where an older one would not do what a newer one asks."""
 
 PIECE_BYTES = 2**20
 """Size of the pieces that fragments and tensors travel in: the fastest on loopback, and small against flow control."""
