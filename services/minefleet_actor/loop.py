@@ -238,6 +238,8 @@ class Actor:
             working = self.phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._stored_obs(slot)
             self._ship(slot, after, closes_chunk=True)
+        if self._deaths is not None:
+            self._deaths.close()  # The actor that takes the place of this one removes what is not whole.
 
     def _process_env_results(self, ready: Ready) -> None:
         """Writes down what environments answered."""

@@ -297,6 +297,21 @@ class Spent(Scarce):
     def release(self, chunk: tuple[str, int]) -> None: ...
 
 
+class Deaths:
+    """Stands in for the recorder of deaths."""
+
+    is_closed = False
+
+    def act(self, slots: NDArray[np.intp], action: Tree) -> None: ...
+
+    def began(self, slot: int) -> None: ...
+
+    def keep(self, slot: int, failure: object, task: str, *, in_reset: bool) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 def played(
     seed: int,
     clock: Callable[[], float] = lambda: 0.0,
@@ -325,6 +340,7 @@ def play(
     kind: type[NumberedPool] = NumberedPool,
     until_blocked: bool = False,
     canary: NDArray[np.bool_] | None = None,
+    deaths: "Deaths | None" = None,
 ) -> tuple[NumberedPool, ActorMetrics]:
     """Acts with one lane per post until so many steps are taken, or nothing can happen, and drains."""
     policy = policy or NumberPolicy()
@@ -358,6 +374,7 @@ def play(
             worker_config=WorkerConfig(num_envs=SLOTS, batch_size=3),
             replay_buffer_config=ReplayBufferConfig(fragments_per_chunk=PER_CHUNK),
         ),
+        deaths=deaths,  # type: ignore[arg-type]
         batch_size=SLOTS if issubclass(kind, BatchedPool) else 1,
         clock=clock,
     )
@@ -536,6 +553,12 @@ def test_a_drain_closes_every_stream_that_has_an_open_fragment(seed: int) -> Non
     last: dict[str, Sent] = {queued.header.name.stream: queued for queued in post.fragments}
     assert last
     assert all(queued.header.closes_chunk or len(queued.fragment) == 6 for queued in last.values())
+
+
+def test_a_drain_waits_until_deaths_are_written() -> None:
+    deaths = Deaths()
+    play(0, lambda: 0.0, [Post(0)], steps=20, deaths=deaths)
+    assert deaths.is_closed
 
 
 def is_last(post: Post, queued: Sent) -> bool:
