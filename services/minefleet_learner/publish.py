@@ -26,6 +26,7 @@ from minefleet.core.files import write_whole
 from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.rollbacks import undone_versions
+from minefleet.monitoring.steering import ROLLBACK, last_pause
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
@@ -124,7 +125,10 @@ class Publisher:
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
-        self._undone = undone_versions(read_whole_journal(self._services.run.directory))
+        lines = read_whole_journal(self._services.run.directory)
+        self._undone, last = undone_versions(lines), last_pause(lines)
+        if last is not None and last["event"] != ROLLBACK and last["iteration"] >= state.iteration:
+            self._episodes.collapse.forget()  # Or the episodes that it paused for would be judged again.
         self._loggers.open(state)
 
     def publish_first(self, weights: Weights) -> CheckpointState:
@@ -188,6 +192,8 @@ class Publisher:
             run_id=resumed.run_id, epoch=epoch.epoch, resumed_version=resumed.version, first_version=version
         )
         self._state = replace(resumed, epoch=epoch.epoch)
+        if any(each.start == resumed.version + 1 for each in self._undone):
+            self._undone.append(range(resumed.version + 1, version))  # One may have been published after the answer.
         if older is not None:
             self._publish(older[1], older[0].iteration, version)
             version += 1
