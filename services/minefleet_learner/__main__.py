@@ -4,26 +4,28 @@ import argparse
 from dataclasses import replace
 
 from minefleet.launch.torchrun_variables import local_rank_here, rank_here
-from minefleet.monitoring.journal import differing_keys
+from minefleet.monitoring.journal import differing_keys, read_whole_journal
+from minefleet.monitoring.rollbacks import open_rollback
+from minefleet.monitoring.steering import unanswered
 from minefleet.runs.checkpoint import newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext
 
+LOOK_S = 0.5
+"""Time between two looks at the journal of a run that is over, seconds."""
 
-def body(context: RoleContext) -> None:
+
+def lead(context: RoleContext) -> None:
     """Trains until the run is over or this process is asked to stop.
 
     Shutdown: the iteration under way is finished, or abandoned if a peer is away; unacked leases are given back; the
     last checkpoint and `result.json` are written.
     """
     from minefleet_learner.trainer_loader import build_trainer
-    from minefleet_runtime.serve import serving
 
-    trainer = build_trainer(context.run)
-    with serving(context, context.run.config.services.learner.address):
-        trainer.fit(context)
+    build_trainer(context.run).fit(context)
 
 
 def follow(context: RoleContext) -> None:
@@ -31,9 +33,8 @@ def follow(context: RoleContext) -> None:
     from contextlib import closing
 
     from minefleet_learner.build import build_follower
-    from minefleet_runtime.serve import serving
 
-    with closing(build_follower(context)) as follower, serving(replace(context, listen=""), "127.0.0.1:0"):
+    with closing(build_follower(context)) as follower:
         context.status.set_state(status_service_pb2.STATE_RUNNING, "follows rank 0")
         follower.follow()
 
@@ -47,18 +48,26 @@ def ending_of(run: Run) -> str:
     return "" if stopped_by == "signal" else stopped_by
 
 
-def train_or_stay(context: RoleContext) -> None:
-    """Trains. With `--stay` a run that is over is left as it is, until a signal."""
+def is_asked(run: Run) -> bool:
+    """Whether requests wait for a learner, or what one has answered."""
+    lines = read_whole_journal(run.directory)
+    return bool(unanswered(lines)) or open_rollback(lines) is not None
+
+
+def body(context: RoleContext) -> None:
+    """Trains, as the rank that the environment says. With `--stay` it waits while the run is over, until a signal."""
     from minefleet_runtime.serve import serving
 
-    rank, ending = rank_here(), ending_of(context.run) if context.arguments.stay else ""
-    if not ending:
-        return follow(context) if rank else body(context)
+    rank = rank_here()
     address = "127.0.0.1:0" if rank else context.run.config.services.learner.address
     with serving(replace(context, listen="" if rank else context.listen), address):
-        context.status.set_state(status_service_pb2.STATE_PAUSED, f"the run is over: {ending}")
-        context.stopping.wait()
-    return None
+        if context.arguments.stay and (ending := ending_of(context.run)):
+            context.status.set_state(status_service_pb2.STATE_PAUSED, f"the run is over: {ending}")
+            while not (is_asked(context.run) or context.stopping.wait(LOOK_S)):
+                pass
+            if context.stopping.is_set():
+                return
+        (follow if rank else lead)(context)
 
 
 def main() -> None:
@@ -70,9 +79,7 @@ def main() -> None:
     def add_stay(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--stay", action="store_true", help="wait where the run is over")
 
-    run_role(
-        status_service_pb2.ROLE_LEARNER, train_or_stay, name=name, has_free_ports=has_free_ports, add_arguments=add_stay
-    )
+    run_role(status_service_pb2.ROLE_LEARNER, body, name=name, has_free_ports=has_free_ports, add_arguments=add_stay)
 
 
 if __name__ == "__main__":

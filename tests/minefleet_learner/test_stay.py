@@ -15,6 +15,8 @@ from tests.role_process import TIMEOUT_S, RoleProcess, wait_for
 from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
+from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.steering import answers_in, ask
 from minefleet.runs.checkpoint import write
 from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet_learner.__main__ import ending_of
@@ -51,6 +53,10 @@ def test_learner_stays_where_its_run_is_over_and_trains_once_a_key_has_changed(t
     with staying(fleet.directory) as learner:
         wait_for(lambda: learner.get("/readyz") == (200, "paused: the run is over: env_steps\n"))
     assert (fleet.directory / "result.json").read_text() == result
+    with staying(fleet.directory) as learner:
+        request = ask(fleet.directory, rollback="0")
+        wait_for(lambda: request in answers_in(read_whole_journal(fleet.directory)))
+        wait_for(lambda: learner.get("/readyz")[1].startswith("waiting: "))
     run = read_run(fleet.directory)
     replace(run, config=replace(run.config, stop=StopConfig(env_steps=800))).write()
     with staying(fleet.directory) as learner:
