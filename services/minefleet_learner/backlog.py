@@ -14,10 +14,17 @@ from typing import Generic, TypeVar
 
 from minefleet.rpc.channel import StoppedError
 
+MAX_ITERATIONS_AHEAD = 6
+"""Versions that the loop may be ahead of parameters, whatever `max_staleness` allows: each is a copy of the weights."""
 LOOK_S = 0.5
 """Time between two calls of `waiting`, seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def room_for(max_staleness: int) -> int:
+    """Iterations that a backlog holds at most."""
+    return min(max_staleness, MAX_ITERATIONS_AHEAD) + 2
 
 
 class Backlog(Generic[Item, Result]):

@@ -31,7 +31,7 @@ from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState, newest
 from minefleet.v1 import status_service_pb2
-from minefleet_learner.backlog import Backlog
+from minefleet_learner.backlog import Backlog, room_for
 from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import copy_train_state, restore, take_snapshot
 from minefleet_learner.diagnostics.parity import Parity
@@ -49,8 +49,6 @@ from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)
 
-MAX_ITERATIONS_AHEAD = 6
-"""Versions that the loop may be ahead of parameters, whatever `max_staleness` allows: each is a copy of the weights."""
 SPARE_COPIES = 2
 """Copies of the weights beside those that the probe remembers: one that is written, one that is made."""
 
@@ -275,11 +273,6 @@ class Learner:
         if self._is_published:
             self._parts.probe.remember(self._version, weights)
         return time.monotonic() - began
-
-
-def room_for(max_staleness: int) -> int:
-    """Iterations that the backlog holds at most."""
-    return min(max_staleness, MAX_ITERATIONS_AHEAD) + 2
 
 
 def run(learner: Learner, stopping: threading.Event, train: Callable[[], None]) -> None:

@@ -41,6 +41,11 @@ class Pause:
         last = last_pause(read_whole_journal(self._directory))
         self._reason = str(last.get("reason")) if last is not None and last["event"] == PAUSE else ""
 
+    def comes_after(self, state: CheckpointState) -> bool:
+        """Whether the run has paused since this state, and has not stepped back."""
+        last = last_pause(read_whole_journal(self._directory))
+        return last is not None and last["event"] != ROLLBACK and last["iteration"] >= state.iteration
+
     def begin(self, reason: str, state: CheckpointState) -> None:
         """Pauses from here on. Raises an `OSError` if the journal cannot be written."""
         logger.warning("paused, the policy has collapsed: %s; %s", reason, WAYS_ON)

@@ -26,7 +26,6 @@ from minefleet.core.files import write_whole
 from minefleet.launch.torchrun_variables import launch_age_s
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.rollbacks import undone_versions
-from minefleet.monitoring.steering import ROLLBACK, last_pause
 from minefleet.policies.weight_arrays import Weights
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.replay_types import NO_POSITION, Position
@@ -125,10 +124,9 @@ class Publisher:
         config = self._services.run.config.rollout_config.episode_statistics_config
         self._episodes = EpisodeStatistics(config, state.episodes)
         self._earlier_s = state.wall_s
-        lines = read_whole_journal(self._services.run.directory)
-        self._undone, last = undone_versions(lines), last_pause(lines)
-        if last is not None and last["event"] != ROLLBACK and last["iteration"] >= state.iteration:
-            self._episodes.collapse.forget()  # Or the episodes that it paused for would be judged again.
+        self._undone = undone_versions(read_whole_journal(self._services.run.directory))
+        if self._pause.comes_after(state):
+            self._episodes.collapse.forget()  # Or it would pause again for what it has paused for.
         self._loggers.open(state)
 
     def publish_first(self, weights: Weights) -> CheckpointState:
