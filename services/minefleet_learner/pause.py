@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from minefleet.core.errors import FencedError
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, last_pause
+from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, last_pause, newest_learner
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import status_service_pb2
@@ -57,6 +58,7 @@ class Pause:
         """Waits while training is paused; `look` is called again and again.
 
         Raises:
+            FencedError: If another learner has started.
             StoppedError: If it is to stop, or steps back: what is not published by then never is.
         """
         while self._reason:
@@ -64,7 +66,10 @@ class Pause:
                 status_service_pb2.STATE_PAUSED, f"the policy has collapsed: {self._reason}; {WAYS_ON}"
             )
             look()
-            last = last_pause(read_whole_journal(self._directory))
+            lines = read_whole_journal(self._directory)
+            if newest_learner(lines) != self._learner:
+                raise FencedError("another learner has started while this one was paused")
+            last = last_pause(lines)
             event = None if last is None else last["event"]
             if event == ROLLBACK or self._prefetcher.is_over:
                 raise StoppedError(f"stopped while training was paused: {self._reason}")

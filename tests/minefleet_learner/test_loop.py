@@ -25,7 +25,7 @@ from minefleet.core.errors import ConfigError, FencedError, GaveUpError, RolledB
 from minefleet.core.fragment import Fragment
 from minefleet.core.schema import Schema
 from minefleet.launch.torchrun_variables import LAUNCHED
-from minefleet.monitoring.journal import read_whole_journal
+from minefleet.monitoring.journal import read_whole_journal, record_start
 from minefleet.monitoring.steering import PAUSE, answers_in, ask
 from minefleet.rpc.codec import encode
 from minefleet.rpc.parameters_client import ParametersClient
@@ -841,3 +841,13 @@ def test_a_pause_in_the_last_iteration_ends_by_a_request(fleet: Callable[..., Fl
     else:
         with pytest.raises(RolledBackError):
             ended.result()
+
+
+def test_a_paused_learner_ends_once_another_has_started(fleet: Callable[..., Fleet]) -> None:
+    made = canaries(fleet, parity_bound=1e-9)
+    ended = made.train()
+    made.act(1)
+    made.wait_until(lambda: any(line["event"] == PAUSE for line in read_whole_journal(made.run.directory)))
+    record_start(made.run, read_state(newest(made.run.checkpoints) or made.run.directory), "another")
+    with pytest.raises(FencedError, match="another learner has started"):
+        ended.result()
