@@ -24,7 +24,8 @@ KL_RATIO, LEAST_KL = 10.0, 0.15
 ENTROPY_SHARE, LEAST_FALL = 0.05, 0.3
 """KL and entropy are in nats."""
 KEPT, LEAST, RECENT = 100, 20, 12
-KINDS = ("kl", "entropy", "canary", "other")
+KINDS = ("kl", "entropy", "canary", "other", "suspect")
+"""The last is not empty where the last update had a sign."""
 
 
 class CollapseDetector:
@@ -33,8 +34,6 @@ class CollapseDetector:
     def __init__(self, data: Mapping[str, Sequence[float]]) -> None:
         """Starts afresh, or goes on from what `to_dict` returned."""
         self._kept = {kind: deque(data.get(kind, ()), KEPT) for kind in KINDS}
-        self._is_suspect = False
-        """Whether the last update had a sign."""
 
     def add(self, record: episode_pb2.EpisodeRecord) -> None:
         """Records an episode that no failure cut."""
@@ -42,8 +41,8 @@ class CollapseDetector:
 
     def judge(self, report: UpdateReport, parity: Parity) -> str:
         """The sign of a collapse after an update; "" where there is none. Updates without a sign are the usual ones."""
-        was_suspect, of_update = self._is_suspect, self._sign_of_update(report)
-        self._is_suspect = bool(of_update)
+        was_suspect, of_update = bool(self._kept["suspect"]), self._sign_of_update(report)
+        self._kept["suspect"] = deque([1.0] * bool(of_update))
         if not of_update and math.isfinite(report.approx_kl) and math.isfinite(report.entropy):
             self._kept["kl"].append(report.approx_kl)
             self._kept["entropy"].append(report.entropy)

@@ -121,7 +121,9 @@ def test_a_learner_that_starts_again_judges_as_before(name: str) -> None:
     for at in (30, len(run) // 2):
         collapsing = [*run[:at], *[[10.0, 0.0, []]] * 3]
         whole = list(signs_of(collapsing, {0, 4}))
-        assert len(whole) == 2 and whole == list(signs_of(collapsing, {0, 4}, restart_at=at))
+        assert len(whole) == 2
+        for restart_at in (at, at + 1, at + 2):
+            assert whole == list(signs_of(collapsing, {0, 4}, restart_at=restart_at))
 
 
 def signs_of(run: list[Any], canaries: set[int], restart_at: int = 0) -> Iterator[str]:
