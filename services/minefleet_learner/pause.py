@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minefleet.core.errors import FencedError
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, last_pause, newest_learner
+from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, last_pause, newest_learner, pause_reason
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import status_service_pb2
@@ -39,8 +39,7 @@ class Pause:
 
     def take_up(self) -> None:
         """Goes on with a pause that an earlier learner began."""
-        last = last_pause(read_whole_journal(self._directory))
-        self._reason = str(last.get("reason")) if last is not None and last["event"] == PAUSE else ""
+        self._reason = pause_reason(read_whole_journal(self._directory))
 
     def comes_after(self, state: CheckpointState) -> bool:
         """Whether the run has paused since this state, and has not stepped back."""

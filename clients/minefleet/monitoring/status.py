@@ -58,7 +58,12 @@ class RunStatus:
     metrics: Mapping[str, Any]
     """The last line of `metrics.jsonl`; empty before the first."""
     bottleneck: Bottleneck | None
-    """The bottleneck; None while it is unknown."""
+    """The bottleneck; None while it is unknown, or training is paused."""
+
+    @property
+    def pause(self) -> str:
+        """The reason why training is paused; "" while it is not."""
+        return next((role.detail for role in self.roles if role.name == "learner" and role.state == "paused"), "")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -84,12 +89,8 @@ def read_status(directory: Path, credentials: Credentials | None = None) -> RunS
         cards += _cards_elsewhere(run, {card["name"] for card in cards})
     with ThreadPoolExecutor(max(1, len(cards))) as pool:
         roles = list(pool.map(partial(ask, credentials=credentials), cards))
-    return RunStatus(
-        run_dir=str(directory),
-        roles=roles,
-        metrics=last_row(directory / METRICS_FILE),
-        bottleneck=find_in(role.stats for role in roles),
-    )
+    status = RunStatus(run_dir=str(directory), roles=roles, metrics=last_row(directory / METRICS_FILE), bottleneck=None)
+    return status if status.pause else replace(status, bottleneck=find_in(role.stats for role in roles))
 
 
 def read_cards(directory: Path) -> list[dict[str, Any]]:

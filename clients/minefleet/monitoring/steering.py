@@ -126,6 +126,12 @@ def last_pause(lines: Sequence[Line]) -> Line | None:
     return last
 
 
+def pause_reason(lines: Sequence[Line]) -> str:
+    """The reason of a pause that lasts; "" where none does."""
+    last = last_pause(lines)
+    return str(last.get("reason")) if last is not None and last["event"] == PAUSE else ""
+
+
 def _changes(line: Line) -> Iterable[tuple[str, Any]]:
     keys = line.get("keys")
     for change in keys if isinstance(keys, list) else ():

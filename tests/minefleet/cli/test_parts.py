@@ -15,6 +15,8 @@ from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
 from minefleet.launch.role_supervisor import LaunchEnd
+from minefleet.monitoring.journal import append
+from minefleet.monitoring.steering import PAUSE
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import find_checkpoint
@@ -83,6 +85,19 @@ def test_the_exit_code_tells_how_a_run_ended_and_stdout_holds_one_json_line(
     out, errors = capsys.readouterr()
     assert out.count("\n") == 1 and json.loads(out)["env_steps"] == 400
     assert ("the reason" in errors) == (ending.stopped_by == "failure")
+
+
+@pytest.mark.parametrize(("stopped_by", "code"), [("learner", 1), ("signal", 130)])
+def test_the_end_of_a_run_that_is_paused_says_so_and_names_the_rollback(
+    run: Run, capsys: pytest.CaptureFixture[str], stopped_by: Any, code: int
+) -> None:
+    append(run.directory, "start", ROW, learner="one")
+    append(run.directory, PAUSE, ROW, learner="one", id="pause", reason="the entropy fell")
+    outcome = Outcome(ending=LaunchEnd(stopped_by=stopped_by), wall_s=1.0)
+    assert finish(run, outcome) == code
+    assert ("the entropy fell" in capsys.readouterr().err) == (code == 1)
+    text = describe_end(run, summarise(run, outcome))
+    assert "paused        the policy has collapsed: the entropy fell" in text and f"rollback {run.directory}" in text
 
 
 def test_find_checkpoint_of_a_run_returns_its_last_checkpoint(run: Run) -> None:

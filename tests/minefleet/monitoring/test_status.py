@@ -73,6 +73,17 @@ def test_status_shows_what_each_running_role_answers(run: Run) -> None:
     assert "paused: no room" in text and "steps held 12" in text
 
 
+def test_status_of_a_paused_learner_says_why_and_blames_no_stage_for_it(run: Run) -> None:
+    context = RoleContext(run=run, role=status_service_pb2.ROLE_LEARNER, name="learner", metrics_address="127.0.0.1:9")
+    with serving(context, "127.0.0.1:0"):
+        context.status.set_stats({"slot_seconds.weights": 9.0, "loop_seconds.training": 1.0})
+        context.status.set_state(status_service_pb2.STATE_RUNNING)
+        assert read_status(run.directory).bottleneck is not None
+        context.status.set_state(status_service_pb2.STATE_PAUSED, "the entropy fell")
+        assert read_status(run.directory).bottleneck is None
+        assert "training is paused: the entropy fell" in shown(run)
+
+
 def test_status_of_a_role_that_was_killed_is_one_short_line(run: Run) -> None:
     with replay_up(run):
         card = run.directory / "roles" / "replay.json"

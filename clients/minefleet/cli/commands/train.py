@@ -24,7 +24,7 @@ from minefleet.cli.command_arguments import NEWEST
 from minefleet.cli.output.curve import Curve
 from minefleet.cli.output.progress import Progress
 from minefleet.cli.output.stall import Stall
-from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, summarise
+from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, pause_of, summarise
 from minefleet.cli.settings import fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.live_settings import settings_of, value_of, with_settings
@@ -213,6 +213,9 @@ def finish(run: Run, outcome: Outcome, *, as_json: bool = False) -> int:
     print(describe_end(run, summary) if is_text else json.dumps(summary), flush=True)
     if failed:
         return EXIT_CONFIG if ending.is_config_error else EXIT_FAILED
+    if summary["stopped_by"] == "pause":
+        print(f"minefleet: it ended while training was paused: {pause_of(run)}", file=sys.stderr)
+        return EXIT_FAILED
     return EXIT_SIGNAL if summary["stopped_by"] == "signal" else 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from minefleet.launch.torchrun_variables import LEARNER
 from minefleet.monitoring.status import RoleStatus, read_status
 
 STALL_S = 15.0
@@ -54,6 +55,7 @@ class Stall:
         states = {role.name: role.state for role in held_up}
         if held_up and (states != self._reported or self._clock() - self._reported_at_s >= REPEAT_S):
             self._reported, self._reported_at_s = states, self._clock()
+            held_up.sort(key=lambda role: role.name != LEARNER)  # Actors may wait since it does.
             self._report("no new iteration: " + "; ".join(map(described, held_up)))
 
 

@@ -74,9 +74,10 @@ MAX_SHOWN_TASKS = 8
 
 
 def render(status: RunStatus) -> RenderableType:
-    """The status as one screen: the run's numbers, the bottleneck, who is up, and the roles' own numbers."""
+    """The status as one screen: the run's numbers, its pause or bottleneck, who is up, and the roles' own numbers."""
     summary = [Text(line) for line in _summary(status.metrics) if line]
-    run = (Text(status.run_dir, style="bold"), *summary, *_bottleneck(status.bottleneck))
+    pause = [Text(), Text(f"training is paused: {status.pause}", style="bold yellow")] if status.pause else []
+    run = (Text(status.run_dir, style="bold"), *summary, *pause, *_bottleneck(status.bottleneck))
     if not status.roles:
         return Group(*run, Text("no role is up", style="yellow"))
     roles = Table(box=None, pad_edge=False, header_style="dim")

@@ -10,9 +10,10 @@ from minefleet.cli.output.units import duration, from_here, program
 from minefleet.config import FleetConfig
 from minefleet.launch.prepare import RESULT_FILE
 from minefleet.launch.role_supervisor import LaunchEnd
+from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import read_rows
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.monitoring.steering import config_to_come
+from minefleet.monitoring.steering import config_to_come, pause_reason
 from minefleet.runs.checkpoint import newest
 from minefleet.runs.run import Run
 
@@ -41,12 +42,15 @@ def summarise(run: Run, outcome: Outcome) -> dict[str, Any]:
     result = run.directory / RESULT_FILE
     last: dict[str, Any] = json.loads(result.read_text()) if result.exists() else (read_rows(run.metrics) or [{}])[-1]
     checkpoint, failed = newest(run.checkpoints), outcome.ending.stopped_by == "failure"
+    is_paused = outcome.ending.stopped_by == "learner" and bool(pause_of(run))
     return {
         "run_dir": str(run.directory),
         **{name: last.get(name) for name in SUMMARY_KEYS},
         "wall_s": round(outcome.wall_s, 1),
         "checkpoint": str(checkpoint) if checkpoint is not None else None,
-        "stopped_by": "failure" if failed else outcome.reached or last.get("stopped_by", "signal"),
+        "stopped_by": "failure"
+        if failed
+        else outcome.reached or last.get("stopped_by", "pause" if is_paused else "signal"),
     }
 
 
@@ -71,5 +75,14 @@ def describe_end(run: Run, summary: dict[str, Any]) -> str:
     further = [BOUNDS[stopped_by].format(2 * bounds(config_to_come(run))[stopped_by])] if stopped_by in BOUNDS else []
     further += ["stop.episode_return=null"] if stopped_by == "episode_return" else []
     commands = [["eval", str(directory)]] if checkpoint is not None else []
+    if pause := pause_of(run):
+        lines.append(f"paused        {pause}")
+        commands.append(["rollback", str(directory)])
     commands.append(["train", "--resume", str(directory), *further])
     return "\n".join(["", *lines, "", "Try next:", *(f"    {program()} {shlex.join(words)}" for words in commands)])
+
+
+def pause_of(run: Run) -> str:
+    """The reason why training is paused; "" where it is not."""
+    reason = pause_reason(read_whole_journal(run.directory))
+    return f"the policy has collapsed: {reason}" if reason else ""

@@ -13,7 +13,7 @@ from minefleet.v1 import status_service_pb2
 from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serving
 
-RUNNING, WAITING = status_service_pb2.STATE_RUNNING, status_service_pb2.STATE_WAITING
+PAUSED, RUNNING, WAITING = map(status_service_pb2.State.Value, ("STATE_PAUSED", "STATE_RUNNING", "STATE_WAITING"))
 FULL = "waiting for replay: its disk is full"
 
 
@@ -43,15 +43,16 @@ def watched(run: Run) -> Iterator[Watched]:
 
 
 @contextmanager
-def actor_up(run: Run, state: status_service_pb2.State.ValueType, detail: str) -> Iterator[None]:
-    context = RoleContext(run=run, role=status_service_pb2.ROLE_ACTOR, name="actor-0", metrics_address="127.0.0.1:9")
+def role_up(run: Run, state: status_service_pb2.State.ValueType, detail: str, name: str = "actor-0") -> Iterator[None]:
+    role = status_service_pb2.ROLE_ACTOR if name.startswith("actor") else status_service_pb2.ROLE_LEARNER
+    context = RoleContext(run=run, role=role, name=name, metrics_address="127.0.0.1:9")
     with serving(context, "127.0.0.1:0"):
         context.status.set_state(state, detail)
         yield
 
 
 def test_stall_message_of_a_waiting_role_comes_once_and_again_after_a_while(run: Run, watched: Watched) -> None:
-    with actor_up(run, WAITING, FULL):
+    with role_up(run, WAITING, FULL):
         watched.pass_by(STALL_S)
         watched.pass_by(STALL_S)
         assert watched.said == [f"no new iteration: actor-0: {FULL}"]
@@ -59,21 +60,27 @@ def test_stall_message_of_a_waiting_role_comes_once_and_again_after_a_while(run:
         assert len(watched.said) == 2
 
 
+def test_stall_message_begins_with_the_learner_which_actors_wait_for(run: Run, watched: Watched) -> None:
+    with role_up(run, PAUSED, "no newer weights"), role_up(run, PAUSED, "a collapse", "learner"):
+        watched.pass_by(STALL_S)
+    assert watched.said == ["no new iteration: learner: a collapse; actor-0: no newer weights"]
+
+
 def test_a_role_that_does_not_answer_is_named(run: Run, watched: Watched) -> None:
-    with actor_up(run, RUNNING, ""):
+    with role_up(run, RUNNING, ""):
         pass  # Its card stays, as after a kill.
     watched.pass_by(STALL_S)
     assert watched.said[0].startswith("no new iteration: actor-0: unreachable")
 
 
 def test_stall_message_does_not_come_while_all_roles_run(run: Run, watched: Watched) -> None:
-    with actor_up(run, RUNNING, ""):
+    with role_up(run, RUNNING, ""):
         watched.pass_by(STALL_S)
     assert watched.said == []
 
 
 def test_stall_message_does_not_come_while_iterations_are_finished(run: Run, watched: Watched) -> None:
-    with actor_up(run, WAITING, FULL):
+    with role_up(run, WAITING, FULL):
         for _ in range(3):
             watched.now_s += 0.9 * STALL_S
             watched.stall.tick(iterated=True)
