@@ -1,4 +1,5 @@
-"""A policy with which rank 0 of a learner writes down what it trains on, and it or an actor dies where it is told to.
+"""A policy with which rank 0 of a learner writes down what it trains on and publishes, and an actor by which versions
+its slots play, and either dies where it is told to.
 
 A file in the folder that `MINEFLEET_TEST_DEATHS` names is a death to come, called by one of `MOMENTS`; it is taken away
 at that moment, so that the next one lives. One that says `fleet` is the death of the launcher, too, and so of all
@@ -22,7 +23,7 @@ from minefleet.monitoring import rollbacks
 from minefleet.policies import Policy, build
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs import retention
-from minefleet_learner import live_config, loop
+from minefleet_learner import live_config, loop, pause
 from minefleet_learner.checkpoints.writer import CheckpointWriter
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
@@ -44,6 +45,8 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "rollback, between two that are set aside": (retention, "free_name"),
     "rollback, before its epoch": (ParametersClient, "open_epoch"),
     "rollback, before replay knows": (Shards, "send_position"),
+    "before the line of a pause": (pause, "append"),
+    "after the line of a pause": (pause, "append"),
 }
 """Each is just before a function is called, or after it, where it says so."""
 ACTOR_MOMENT = "before an actor follows settings"
@@ -59,10 +62,13 @@ def policy_generator(schema: Schema) -> Policy:
             setattr(owner, method, mortal(getattr(owner, method), Path(os.environ["MINEFLEET_TEST_DEATHS"], name)))
         Publisher.publish_first = witness_start(Publisher.publish_first)  # type: ignore[method-assign]
         Prefetcher.take = witness_take(Prefetcher.take)  # type: ignore[method-assign]
+        ParametersClient.publish = witness_publish(ParametersClient.publish)  # type: ignore[method-assign]
     elif "minefleet_actor" in sys.argv[0]:
         from minefleet_actor import build as actor
         from minefleet_actor.actor_settings import follow_settings
+        from minefleet_actor.inference.policy_runner import PolicyRunner
 
+        PolicyRunner.decide = witness_decide(PolicyRunner.decide)  # type: ignore[method-assign]
         actor.follow_settings = mortal(  # type: ignore[attr-defined]
             follow_settings, Path(os.environ["MINEFLEET_TEST_DEATHS"], ACTOR_MOMENT)
         )
@@ -117,5 +123,31 @@ def witness_take(method: Callable[..., Any]) -> Callable[..., Any]:
         lease, batch = method(*arguments)
         note(acted=sorted(set(batch.policy_version[batch.mask].tolist())))
         return lease, batch
+
+    return call
+
+
+def witness_publish(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Writes down which version an iteration became, and which it promotes, 0 for itself."""
+
+    def call(*arguments: Any, iteration: int, promoted: int, **more: Any) -> Any:
+        version = method(*arguments, iteration=iteration, promoted=promoted, **more)
+        note(published=version, iteration=iteration, promoted=promoted or version)
+        return version
+
+    return call
+
+
+def witness_decide(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Writes down by which versions slots play, each once."""
+    noted = set[tuple[int, int]]()
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        step = method(*arguments, **more)
+        played = {(step.version, slot) for slot in step.slots.tolist()} - noted
+        if played:
+            noted.update(played)
+            note(played=step.version, slots=sorted(slot for _, slot in played))
+        return step
 
     return call

@@ -8,7 +8,7 @@ from typing import Any
 from tests.mortal_policy import WITNESS
 
 from minefleet.monitoring.journal import read_whole_journal
-from minefleet.monitoring.steering import ROLLBACK, STARTS, answers_in
+from minefleet.monitoring.steering import PAUSE, ROLLBACK, STARTS, answers_in
 
 Row = dict[str, Any]
 
@@ -24,7 +24,7 @@ def check_history(directory: Path) -> None:
 
 def check_lines(journal: list[Row], witness: list[Row]) -> None:
     """A rollback is followed by a start from its checkpoint, and nobody trains on what an abandoned version acted."""
-    answers = answers_in(journal)
+    answers = {request: line for request, line in answers_in(journal).items() if line["event"] != PAUSE}
     requests = [line["id"] for line in journal if line["event"] == "request"]
     assert [*answers] == requests, "a request has no answer"
     assert [line for line in journal if line.get("id") in answers and line["event"] != "request"] == [*answers.values()]
@@ -32,14 +32,14 @@ def check_lines(journal: list[Row], witness: list[Row]) -> None:
         if line["event"] == ROLLBACK:
             start = next(later for later in journal[number + 1 :] if later["event"] in STARTS)
             assert start["iteration"] == line["iteration"], (line, start)
-            between = [row for row in witness if line["time_s"] < row["time_s"] < start["time_s"]]
+            between = [row for row in witness if line["time_s"] < row["time_s"] < start["time_s"] and "acted" in row]
             assert not between, f"somebody trained on after the rollback: {between}"
     abandoned, epochs = list[range](), list[int]()
     for row in witness:
         if "first" in row:
             abandoned.append(range(row["resumed"] + 1, row["first"]))
             epochs.append(row["epoch"])
-        else:
+        elif "acted" in row:
             dead = [version for version in row["acted"] if any(version in span for span in abandoned)]
             assert not dead, f"trained on steps of abandoned versions: {dead} of {abandoned}"
     assert epochs == sorted(set(epochs))
