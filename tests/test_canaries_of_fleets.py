@@ -21,7 +21,14 @@ from minefleet.runs.checkpoint import read_state
 from minefleet.runs.run import read_run
 from minefleet_actor.incarnation import canary_slots
 
-CANARIES = ("rollout_config.canary_share=0.25", "rollout_config.replay_buffer_config.max_staleness=3")
+CANARIES = (
+    "rollout_config.canary_share=0.25",
+    "rollout_config.replay_buffer_config.max_staleness=3",
+    "train_config.anneal_lr_linearly=false",
+    *KEPT,
+    "train_config.save_interval=1",
+)
+"""The last checkpoint is a canary, so that a start would promote it if it promoted all that it publishes."""
 TOO_FAST = 0.1
 """A hundred times the preset's rate."""
 EXPERIENCE = 30
@@ -46,6 +53,9 @@ def assert_only_canaries_saw_it(fleet: Fleet, since: int) -> None:
     published = [row for row in witness if "published" in row]
     bad = {row["published"] for row in published if row["iteration"] >= since and row["time_s"] < undone["time_s"]}
     assert bad and not bad & {row["promoted"] for row in published}
+    (pause,) = journal(fleet, "pause")
+    while_paused = [row for row in published if pause["time_s"] < row["time_s"] < undone["time_s"]]
+    assert all(row["iteration"] <= pause["iteration"] for row in while_paused), "a start publishes what was published"
     is_canary = canary_slots(read_run(fleet.directory).config.rollout_config, 0)
     saw_it = {slot for row in witness if row.get("played") in bad for slot in row["slots"]}
     assert saw_it and all(is_canary[slot] for slot in saw_it)
@@ -67,7 +77,7 @@ def test_a_planted_collapse_stays_with_canaries_whatever_is_killed_until_a_rollb
     train: Callable[..., Fleet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, whose: str
 ) -> None:
     monkeypatch.setenv("MINEFLEET_TEST_DEATHS", str(tmp_path))
-    fleet = train("cartpole", MORTAL, *CANARIES, *KEPT, f"train_config.num_iterations={EXPERIENCE + 20}")
+    fleet = train("cartpole", MORTAL, *CANARIES, f"train_config.num_iterations={EXPERIENCE + 20}")
     wait_for_iteration(fleet, EXPERIENCE)
     (tmp_path / moment).write_text(whose)
     ask(fleet.directory, set={RATE: TOO_FAST})

@@ -92,7 +92,7 @@ class Backlog(Generic[Item, Result]):
 
     def _try(self, item: Item) -> Result:
         if self._is_broken:
-            raise StoppedError("stopped: an earlier item failed")
+            raise StoppedError("stopped: an earlier iteration was not finished")
         try:
             return self._work(item)
         except BaseException:

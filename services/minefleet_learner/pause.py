@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minefleet.core.errors import FencedError
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, last_pause, newest_learner, pause_reason
+from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, WAYS_ON, last_pause, newest_learner, pause_reason
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import status_service_pb2
@@ -24,7 +24,6 @@ from minefleet_runtime.role_context import StatusTracker
 
 logger = logging.getLogger(__name__)
 
-WAYS_ON = "`minefleet rollback` steps back, `minefleet set` goes on with these weights"
 LOOK_S = 0.5
 """Time between two looks at the journal, seconds."""
 
@@ -40,6 +39,8 @@ class Pause:
     def take_up(self) -> None:
         """Goes on with a pause that an earlier learner began."""
         self._reason = pause_reason(read_whole_journal(self._directory))
+        if self._reason:
+            logger.warning("still paused, the policy has collapsed: %s; %s", self._reason, WAYS_ON)
 
     def comes_after(self, state: CheckpointState) -> bool:
         """Whether the run has paused since this state, and has not stepped back."""
@@ -74,6 +75,7 @@ class Pause:
                 raise StoppedError(f"stopped while training was paused: {self._reason}")
             if event == SET:
                 self._reason = ""
+                logger.info("goes on after a pause: keys were set")
                 self._status.set_state(status_service_pb2.STATE_RUNNING)
             else:
                 time.sleep(LOOK_S)

@@ -31,6 +31,8 @@ from minefleet.runs.run import METRICS_FILE, Run
 REQUEST, SET, ROLLBACK, REFUSED, PAUSE = "request", "set", "rollback", "refused", "pause"
 ANSWERS = (SET, ROLLBACK, REFUSED, PAUSE)
 STARTS = ("start", "resume")
+WAYS_ON = "`minefleet rollback` steps back, `minefleet set` goes on with these weights"
+"""Ends of a pause."""
 
 
 def ask(directory: Path, why: str = "", **asked: Any) -> str:

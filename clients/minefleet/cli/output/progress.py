@@ -15,9 +15,10 @@ from rich.text import Text
 
 from minefleet.cli.output.units import duration, from_here
 from minefleet.config import FleetConfig
+from minefleet.monitoring.journal import JOURNAL_FILE, read_whole_journal
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.monitoring.plot import CURVE_FILE
-from minefleet.monitoring.steering import config_to_come
+from minefleet.monitoring.steering import WAYS_ON, config_to_come, pause_reason
 from minefleet.runs.run import Run
 
 LINE_INTERVAL_S = 5.0
@@ -67,6 +68,7 @@ class Progress:
         self._record_returns(before)
         self._reached = {name for row in before for name in achievements(row)}
         self._warned = set[str]()
+        self._journal_bytes, self._pause = 0, ""
         self._next_line_s = self._began_s
         self._is_drawn = False
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -95,6 +97,7 @@ class Progress:
         if any("changed_keys" in row for row in rows):
             self._config = config_to_come(self._run)
         self._record_returns(rows)
+        self._look_for_pause()
         for row in rows:
             self._rows.append(row)
             self._warn(row.get("step_warnings", {}))
@@ -112,6 +115,15 @@ class Progress:
     def _record_returns(self, rows: Sequence[Row]) -> None:
         means = {row["iteration"]: row["episode_return_mean"] for row in rows}
         self._returns |= {iteration: mean for iteration, mean in means.items() if mean is not None}
+
+    def _look_for_pause(self) -> None:
+        """Prints that training is paused, and that it goes on, where the journal has grown."""
+        journal, before = self._run.directory / JOURNAL_FILE, self._pause
+        if journal.is_file() and (size := journal.stat().st_size) != self._journal_bytes:
+            self._journal_bytes, self._pause = size, pause_reason(read_whole_journal(self._run.directory))
+        if self._pause != before:
+            reason = f"paused, the policy has collapsed: {self._pause}; {WAYS_ON}"
+            self.say(reason if self._pause else "goes on after the pause")
 
     def _warn(self, warnings: Mapping[str, str]) -> None:
         """Prints a starving task, once until it recovers."""
@@ -139,6 +151,8 @@ class Progress:
         return Constrain(table, self._console.width - len("^C"))
 
     def _rows_of_view(self, facts: Mapping[str, str], roles: str) -> Iterator[tuple[str, Text]]:
+        if self._pause:
+            yield "paused", Text(f"the policy has collapsed: {self._pause}", style="yellow")
         if not self._rows:
             yield "starting roles", Text(roles or "none is up yet")
             return
@@ -163,7 +177,7 @@ class Progress:
 
     def _facts(self, roles: str) -> dict[str, str]:
         if not self._rows:
-            return {"up": roles or "nothing yet", "waiting for": "the first iteration"}
+            return {"up": roles or "nothing yet", "waiting for": "a request" if self._pause else "the first iteration"}
         row, left_s = self._rows[-1], time_left_s(self._config, self._rows, self._elapsed_s)
         target, iterations = self._config.stop.env_steps, self._config.train_config.num_iterations
         bound = f" of {target:,}" if target else f" (iteration {row['iteration']:,} of {iterations:,})"
@@ -174,7 +188,7 @@ class Progress:
             **_failures(row),
             "version": str(row["policy_version"]),
             "staleness": _number(row["staleness_mean"]),
-            "left": "?" if left_s is None else duration(left_s),
+            **({"paused": "until a request"} if self._pause else {"left": "?" if left_s is None else duration(left_s)}),
         }
 
     def _fraction(self) -> float:

@@ -14,6 +14,8 @@ from minefleet.cli.output.progress import Progress, fraction_done, sparkline, ti
 from minefleet.config import StopConfig
 from minefleet.config.load import load
 from minefleet.core.schema import Schema
+from minefleet.monitoring import journal
+from minefleet.monitoring.steering import PAUSE, SET, ask
 from minefleet.runs.run import Run
 
 
@@ -74,6 +76,25 @@ def test_progress_line_without_a_step_bound_shows_the_bound_of_iterations(run: R
     endless = replace(run, config=config)
     bound = f"{config.train_config.num_iterations:,}"
     assert f"env steps 300 (iteration 3 of {bound})  steps/s" in lines(endless, [row(3)], 5.0)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_says_that_training_is_paused_and_that_it_goes_on(run: Run, terminal: bool) -> None:
+    output = io.StringIO()
+    with Progress(run, Console(file=output, force_terminal=terminal, width=200), clock=lambda: 0.0) as progress:
+        journal.append(run.directory, "start", {}, learner="one")
+        append(run.metrics, row(1), row(2))
+        progress.tick("learner")
+        assert "paused" not in output.getvalue() + progress.line("learner")
+        journal.append(run.directory, PAUSE, {}, learner="one", id="pause", reason="the entropy fell")
+        progress.tick("learner")
+        assert (
+            "paused, the policy has collapsed: the entropy fell; `minefleet rollback` steps back" in output.getvalue()
+        )
+        assert progress.line("learner").endswith("paused until a request")
+        journal.append(run.directory, SET, {}, learner="one", id=ask(run.directory, set={"seed": 1}), keys=[])
+        progress.tick("learner")
+        assert "goes on after the pause" in output.getvalue() and " left " in progress.line("learner")
 
 
 def test_an_achievement_is_named_the_first_time_it_is_reached(run: Run) -> None:
