@@ -33,7 +33,7 @@ from minefleet.runs.run import to_dict
 from minefleet.v1 import worlds_service_pb2_grpc
 from minefleet_actor.pool import EnvPool, HostedPool, Kind, Pool
 from minefleet_actor.worlds_service import WorldsServicer
-from minefleet_runtime.process import switch_threads_often
+from minefleet_runtime.process_setup import switch_threads_often
 from minefleet_runtime.serve import SERVER_OPTIONS
 
 HOSTS = 2

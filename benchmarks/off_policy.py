@@ -33,8 +33,8 @@ from minefleet.policies.weight_arrays import to_numpy
 from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
+from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import progress, rates
-from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 STALENESS = (0, 2, 4, 8)

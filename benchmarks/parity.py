@@ -25,8 +25,8 @@ from minefleet_actor.inference.policy_runner import PolicyRunner
 from minefleet_learner.build import build_optimizer
 from minefleet_learner.data.batch import collate
 from minefleet_learner.diagnostics.parity import BOUNDS, ParityProbe
+from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 

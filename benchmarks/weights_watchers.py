@@ -34,7 +34,7 @@ from minefleet.launch.ports import claim
 from minefleet.rpc.channel import connect, shake_hands
 from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
-from minefleet_runtime.process import allow_open_files
+from minefleet_runtime.process_setup import allow_open_files
 
 TENSORS = 300
 TICK_S = 0.5

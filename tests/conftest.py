@@ -20,6 +20,10 @@ from tests.interpreters import minerl_python, minestudio_python
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("same")
 
+# A shell's `&` ignores the one and nohup the other, and what tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 COMMAND = (str(Path(sys.executable).with_name("minefleet")),)
 """The program that `pip install` makes, as users type it; its folder is the first of its search path."""
 

@@ -25,7 +25,7 @@ from minefleet.rpc.replay_client import ReplayClient
 from minefleet.rpc.replay_types import Packed
 from minefleet.v1 import fragment_pb2, replay_service_pb2, status_service_pb2
 from minefleet_actor.replay_io.uploader import FragmentUploader
-from minefleet_runtime.process import keep_freed_memory
+from minefleet_runtime.process_setup import keep_freed_memory
 
 PER_LEASE = {"crafter": 128, "random": 16}
 """Fragments of one iteration: 103 and 202 MB."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.training import CONFIG, FRAGMENTS, STEPS, fragments, make_policy, measure
 from minefleet.policies import Policy
-from minefleet_runtime.process import keep_freed_memory
+from minefleet_runtime.process_setup import keep_freed_memory
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from minefleet_learner.data.collate import Collator
 from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.training.schedules import rates
 from minefleet_learner.training.updater import Updater
-from minefleet_runtime.process import keep_freed_memory
+from minefleet_runtime.process_setup import keep_freed_memory
 
 
 class InMemory:

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from minefleet.rpc.channel import PIECE_BYTES, pieces
-from minefleet_runtime.process import keep_freed_memory
+from minefleet_runtime.process_setup import keep_freed_memory
 from minefleet_runtime.serve import SERVER_OPTIONS
 
 SERVICE = "benchmark.Bare"

@@ -17,7 +17,7 @@ import grpc
 from harness.weights_bare import DOWNLOAD, as_is
 from minefleet.rpc.channel import connect
 from minefleet.rpc.parameters_client import ParametersClient
-from minefleet_runtime.process import keep_freed_memory
+from minefleet_runtime.process_setup import keep_freed_memory
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ from minefleet.config import PolicyConfig
 from minefleet.core.schema import Leaf, Schema
 from minefleet.policies import build
 from minefleet_learner.targets.forward_passes import PASS_STEPS
-from minefleet_runtime.process import keep_freed_memory
+from minefleet_runtime.process_setup import keep_freed_memory
 
 WARM_UP_S = 2.0
 KINDS = ("eager", "compiled")

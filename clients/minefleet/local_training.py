@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from minefleet.cli.commands.train import begin, train_fleet
+from minefleet.cli.config_arguments import required
 from minefleet.cli.output.summary import Outcome
-from minefleet.cli.settings import fresh_directory, required
 from minefleet.config.load import Settings, plain_settings, read_settings
 from minefleet.core.errors import ConfigError, GaveUpError
 from minefleet.core.subprocess_call import Start
@@ -20,6 +20,7 @@ from minefleet.core.user_code import reference_of
 from minefleet.launch.fork_server import ForkServer
 from minefleet.monitoring.run_results import RunResults
 from minefleet.runs.run import Run
+from minefleet.runs.run_directories import fresh_directory
 
 SECTIONS = ("env", "policy")
 """Those with a `generator`."""

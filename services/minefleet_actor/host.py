@@ -31,9 +31,10 @@ from minefleet.v1 import status_service_pb2, worlds_service_pb2
 from minefleet_actor.actor_stream import ActorStream
 from minefleet_actor.metrics.host_metrics import HostMetrics
 from minefleet_actor.pool import EnvPool, Failure, Ready
+from minefleet_runtime.addresses import is_loopback
 from minefleet_runtime.metrics import StateCollector
 from minefleet_runtime.probes import probing
-from minefleet_runtime.process import is_loopback, set_up_logging, stop_on_signal, switch_threads_often
+from minefleet_runtime.process_setup import set_up_logging, stop_on_signal, switch_threads_often
 from minefleet_runtime.role_context import StatusTracker
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from minefleet.v1 import status_service_pb2
 from minefleet_actor.build import ActorParts, assemble
 from minefleet_actor.metrics.prometheus import REASONS
 from minefleet_actor.pool import EnvStartError
-from minefleet_runtime.process import switch_threads_often
+from minefleet_runtime.process_setup import switch_threads_often
 from minefleet_runtime.role_context import RoleContext
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_learner.data.sharded_replay import Shards
 from minefleet_learner.distributed.ranks import Ranks
 from minefleet_learner.rank_coordination import END, PART, START, UPDATE, compare, whole_lease
+from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 logger = logging.getLogger(__name__)

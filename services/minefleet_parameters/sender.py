@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from minefleet.rpc.channel import bundled
-from minefleet.rpc.weights.tensor_transfer import encode
+from minefleet.rpc.weights.tensor_piece_codec import encode
 from minefleet.v1 import weights_pb2
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.tensors import Span, spans

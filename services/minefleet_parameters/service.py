@@ -23,14 +23,15 @@ from minefleet.core.errors import ContractError, CorruptError, NotFoundError, Ov
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import MAX_NAME_LENGTH, unique_bytes
 from minefleet.rpc.weights.missing_tensors import MissingTensorsError
-from minefleet.rpc.weights.tensor_transfer import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
+from minefleet.rpc.weights.tensor_piece_codec import SERVICE, AnyPiece, Piece, pieces_in, transfer_handlers
 from minefleet.v1 import parameters_service_pb2 as pb
 from minefleet.v1 import parameters_service_pb2_grpc, weights_pb2
-from minefleet_parameters.announcer import Announcer, Watchers
+from minefleet_parameters.announcer import Announcer
 from minefleet_parameters.metrics import ParametersMetrics
 from minefleet_parameters.sender import TensorSender, begin
 from minefleet_parameters.store import ParameterStore
 from minefleet_parameters.upload import WeightsUpload
+from minefleet_parameters.watchers import Watchers
 from minefleet_runtime.role_context import StatusTracker
 
 MAX_PUBLISHES = 16

@@ -47,7 +47,7 @@ from minefleet.core.errors import (
 from minefleet.core.files import remove_partial_files, write_whole
 from minefleet.rpc.weights.manifest import check_architecture, check_manifest, info_of
 from minefleet.rpc.weights.missing_tensors import MissingTensorsError
-from minefleet.rpc.weights.tensor_transfer import Piece
+from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.records import (
     DISK_FULL_RETRY_S,

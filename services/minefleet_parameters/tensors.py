@@ -18,7 +18,7 @@ from minefleet.core.files import sync
 from minefleet.core.safetensors_writer import LENGTH_BYTES, TensorRow, word_of
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_bfloat16
-from minefleet.rpc.weights.tensor_transfer import Piece
+from minefleet.rpc.weights.tensor_piece_codec import Piece
 from minefleet.v1 import weights_pb2
 
 logger = logging.getLogger(__name__)

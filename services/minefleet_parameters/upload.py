@@ -14,7 +14,7 @@ from minefleet.core.errors import RejectedError, UnavailableError
 from minefleet.core.files import sync
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import is_finite
-from minefleet.rpc.weights.tensor_transfer import AnyPiece
+from minefleet.rpc.weights.tensor_piece_codec import AnyPiece
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.records import DISK_FULL_RETRY_S
 from minefleet_parameters.tensors import Checksums, Whole, header_of, to_data

@@ -23,7 +23,7 @@ def body(context: RoleContext) -> None:
     from minefleet_replay.service import HANDLERS, ReplayServicer
     from minefleet_replay.state.limits import limits_of
     from minefleet_runtime.metrics import DiskCollector
-    from minefleet_runtime.process import die_with_any_thread
+    from minefleet_runtime.process_setup import die_with_any_thread
     from minefleet_runtime.serve import serve
 
     die_with_any_thread()

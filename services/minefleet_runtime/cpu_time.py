@@ -8,7 +8,7 @@ import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from minefleet_runtime.process import all_cores
+from minefleet_runtime.process_setup import all_cores
 
 
 def busy_seconds() -> float:

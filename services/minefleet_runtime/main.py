@@ -20,10 +20,11 @@ from minefleet.rpc.credentials import read_credentials
 from minefleet.rpc.enum_names import role_word
 from minefleet.runs.run import METRICS_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
+from minefleet_runtime.addresses import findable
 from minefleet_runtime.cpu_time import own_stats
 from minefleet_runtime.metrics import DiskCollector, StateCollector, register_process
 from minefleet_runtime.probes import probing
-from minefleet_runtime.process import findable, keep_freed_memory, set_up_logging, stop_on_signal
+from minefleet_runtime.process_setup import keep_freed_memory, set_up_logging, stop_on_signal
 from minefleet_runtime.role_context import RoleContext, StatusTracker, section_of
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,11 @@ from minefleet.core.errors import ConfigError
 from minefleet.rpc.channel import FRAMES, KEEPALIVE, MESSAGE_BYTES
 from minefleet.v1 import status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import Access
+from minefleet_runtime.addresses import await_free_port, findable, is_loopback
 from minefleet_runtime.health import AioHealth, Health
 from minefleet_runtime.interceptors import MAX_PROBES, AioRpcInterceptor, RpcInterceptor
 from minefleet_runtime.metrics import RpcMetrics
-from minefleet_runtime.process import allow_open_files, await_free_port, findable, is_loopback
+from minefleet_runtime.process_setup import allow_open_files
 from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.status_service import AioStatusServicer, StatusServicer
 

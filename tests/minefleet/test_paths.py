@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minefleet.cli.settings import split
+from minefleet.cli.config_arguments import split
 from minefleet.config.load import from_settings, load
 from minefleet.config.paths import mapped, there
 from minefleet.core.errors import ConfigError

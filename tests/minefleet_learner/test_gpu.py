@@ -21,8 +21,8 @@ from minefleet_learner.checkpoints.host_copy import Copier
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.collate import Collator
+from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")

@@ -12,8 +12,8 @@ from minefleet.config import TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet.policies.policy import zero_value_head
+from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.train_state import seed_everything
 
 Make = Callable[..., Fragment]
 MakePolicy = Callable[..., Policy]

@@ -18,8 +18,8 @@ from minefleet.runs.checkpoint import CheckpointState, read, write
 from minefleet_learner.checkpoints.restore import load_snapshot, take_snapshot
 from minefleet_learner.data.batch import Batch, collate
 from minefleet_learner.targets.advantage_estimation import recompute
+from minefleet_learner.training.rng_state import seed_everything
 from minefleet_learner.training.schedules import rates
-from minefleet_learner.training.train_state import seed_everything
 from minefleet_learner.training.updater import Updater
 
 TINY = changed(PRESETS["tiny"], {"memory": 5, "image_shape": [16, 16, 3], "blocks": 1})

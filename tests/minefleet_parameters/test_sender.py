@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from minefleet.core.errors import CorruptError
 from minefleet.rpc.channel import PIECE_BYTES
 from minefleet.rpc.weights.manifest import describe
-from minefleet.rpc.weights.tensor_transfer import Piece, cut, decode
+from minefleet.rpc.weights.tensor_piece_codec import Piece, cut, decode
 from minefleet.v1 import parameters_service_pb2, weights_pb2
 from minefleet_parameters.sender import RECENT_MESSAGES, TensorSender
 from minefleet_parameters.store import ParameterStore

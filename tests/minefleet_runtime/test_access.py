@@ -24,7 +24,7 @@ from minefleet.rpc.credentials import ROLES, Credentials, KeyPair, read_credenti
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.v1 import replay_service_pb2, replay_service_pb2_grpc, status_service_pb2, status_service_pb2_grpc
 from minefleet_runtime.access import ALLOWED
-from minefleet_runtime.process import findable, is_loopback
+from minefleet_runtime.addresses import findable, is_loopback
 from minefleet_runtime.role_context import RoleContext
 from minefleet_runtime.serve import serving
 

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from minefleet.launch.placement import ProcessPlacement
-from minefleet_runtime.process import all_cores
+from minefleet_runtime.process_setup import all_cores
 
 
 def test_a_process_that_is_tied_to_a_core_knows_those_of_its_fleet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 TO_ANOTHER_THREAD = """
 import signal, sys, threading
-from minefleet_runtime.process import stop_on_signal
+from minefleet_runtime.process_setup import stop_on_signal
 
 stopping, other = threading.Event(), threading.Event()
 stop_on_signal(stopping)
@@ -22,7 +22,7 @@ print("stopped")
 TWICE = """
 import signal, sys, threading, time
 from minefleet.core.subprocess_call import ONE_REQUEST_S
-from minefleet_runtime.process import stop_on_signal
+from minefleet_runtime.process_setup import stop_on_signal
 
 stopping, signum = threading.Event(), int(sys.argv[1])
 stop_on_signal(stopping)

@@ -3,7 +3,7 @@ import sys
 
 SCRIPT = """
 import threading
-from minefleet_runtime.process import die_with_any_thread
+from minefleet_runtime.process_setup import die_with_any_thread
 
 die_with_any_thread()
 dying = threading.Thread(target=lambda: 1 / 0, name="server")

@@ -102,7 +102,7 @@ def _run(
 
     try:
         if unknown:
-            from minefleet.cli.settings import refuse_options
+            from minefleet.cli.config_arguments import refuse_options
 
             refuse_options(unknown, words)
         return command(arguments)

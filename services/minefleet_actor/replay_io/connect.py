@@ -11,7 +11,7 @@ from minefleet.v1.replay_service_pb2 import ActorProgress
 from minefleet_actor.replay_io.permits import RolloutPermits
 from minefleet_actor.replay_io.stream_router import ShardConnection
 from minefleet_actor.replay_io.uploader import FragmentUploader
-from minefleet_runtime.process import is_loopback
+from minefleet_runtime.addresses import is_loopback
 from minefleet_runtime.role_context import RoleContext
 
 

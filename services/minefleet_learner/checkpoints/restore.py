@@ -13,14 +13,13 @@ from minefleet.runs.checkpoint import Checkpoint, CheckpointState, newest, read
 from minefleet.runs.run import Run
 from minefleet.runs.trained_policy import read_weights
 from minefleet_learner.checkpoints.host_copy import Copier
+from minefleet_learner.training.rng_state import restore_rng, rng_arrays
 from minefleet_learner.training.train_state import (
     TrainState,
     checkpoint_of,
     load_optimizer,
     load_scaler,
     optimizer_tensors,
-    restore_rng,
-    rng_arrays,
     scaler_arrays,
 )
 from minefleet_learner.training.updater import Updater

@@ -25,7 +25,7 @@ from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet_learner.algorithms.ppo import StepTargets
 from minefleet_learner.checkpoints.restore import take_snapshot
 from minefleet_learner.data.batch import OF_TENSORS, Batch
-from minefleet_learner.data.minibatch_sampling import Pieces
+from minefleet_learner.data.sequence_windows import Pieces
 from minefleet_learner.targets.epoch_data import Prepared
 from minefleet_learner.training.optimizer_step import BAD_STEPS
 from minefleet_learner.training.schedules import Rates

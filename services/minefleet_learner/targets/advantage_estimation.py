@@ -16,7 +16,7 @@ from minefleet.policies import Policy
 from minefleet_learner.algorithms.advantages import chain, chain_vtrace
 from minefleet_learner.data.batch import Batch
 from minefleet_learner.data.burn_in import burned_in
-from minefleet_learner.data.minibatch_sampling import sequences
+from minefleet_learner.data.sequence_windows import sequences
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.forward_passes import (
     evaluate,

@@ -14,13 +14,13 @@ from minefleet.core.tree import Tree, tree_map
 from minefleet.policies import Policy
 from minefleet_learner.algorithms.ppo import StepTargets, normalize
 from minefleet_learner.data.batch import Batch, Name, subset
-from minefleet_learner.data.minibatch_sampling import Pieces, cut, sequences, windows
+from minefleet_learner.data.sequence_windows import Pieces, cut, sequences, windows
 from minefleet_learner.targets.advantage_estimation import Estimates
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.forward_passes import PASS_STEPS, gather, has_memory
 from minefleet_learner.targets.reference_state import ReferenceStateCache
 from minefleet_learner.targets.sequence_states import states_before
-from minefleet_learner.targets.update_stats import BatchStats
+from minefleet_learner.targets.training_statistics import BatchStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

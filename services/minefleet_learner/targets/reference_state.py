@@ -23,7 +23,7 @@ from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
 from minefleet.policies.precision import compute
 from minefleet_learner.data.batch import Batch, Name
-from minefleet_learner.data.minibatch_sampling import windows
+from minefleet_learner.data.sequence_windows import windows
 from minefleet_learner.targets.amp import compute_dtype
 from minefleet_learner.targets.forward_passes import gather, has_memory, observations, stored_state
 

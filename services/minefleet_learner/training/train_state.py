@@ -1,7 +1,6 @@
-"""Optimizer moments and random generators as named arrays, and back."""
+"""The contents of a checkpoint besides weights and counters: the optimizer's state as named arrays, and back."""
 
 import hashlib
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -84,45 +83,3 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(kinds[tensor.element_size()])
-
-
-def seed_everything(seed: int) -> None:
-    """Seeds the generators of Python, NumPy and torch."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def rng_arrays() -> Arrays:
-    """Copies the states of the generators of Python, NumPy and torch."""
-    _, words, gauss = random.getstate()
-    numpy_state: Any = np.random.get_state(legacy=False)
-    arrays = {
-        "python": np.array(words, np.uint32),
-        "python_gauss": np.array([] if gauss is None else [gauss], np.float64),
-        "numpy": numpy_state["state"]["key"].copy(),
-        "numpy_position": np.array(numpy_state["state"]["pos"], np.int64),
-        "numpy_has_gauss": np.array(numpy_state["has_gauss"], np.int64),
-        "numpy_gauss": np.array(numpy_state["gauss"], np.float64),
-        "torch": torch.get_rng_state().numpy().copy(),
-    }
-    if torch.cuda.is_available():
-        arrays["cuda"] = torch.cuda.get_rng_state().numpy().copy()
-    return arrays
-
-
-def restore_rng(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Inverts `rng_arrays`."""
-    gauss = arrays["python_gauss"].tolist()
-    random.setstate((3, tuple(arrays["python"].tolist()), gauss[0] if gauss else None))
-    np.random.set_state(
-        {
-            "bit_generator": "MT19937",
-            "state": {"key": arrays["numpy"], "pos": int(arrays["numpy_position"])},
-            "has_gauss": int(arrays["numpy_has_gauss"]),
-            "gauss": float(arrays["numpy_gauss"]),
-        }
-    )
-    torch.set_rng_state(torch.tensor(arrays["torch"]))
-    if "cuda" in arrays and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.tensor(arrays["cuda"]))

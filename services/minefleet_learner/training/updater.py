@@ -33,14 +33,15 @@ from minefleet_learner.targets.advantage_estimation import Estimates, estimate
 from minefleet_learner.targets.epoch_data import Prepared, Preparer
 from minefleet_learner.targets.forward_passes import acted_on, has_memory
 from minefleet_learner.targets.reference_state import build_carrier
+from minefleet_learner.targets.training_statistics import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.targets.update_report import UpdateReport
-from minefleet_learner.targets.update_stats import BatchStats, UpdateTally, measure_batch
 from minefleet_learner.training.auxiliary import Auxiliary, AuxiliaryLoss
 from minefleet_learner.training.freeze import train_only
 from minefleet_learner.training.loss import Objective
 from minefleet_learner.training.optimizer_step import Stepper
+from minefleet_learner.training.rng_state import rng_arrays
 from minefleet_learner.training.schedules import Rates
-from minefleet_learner.training.train_state import Arrays, digest, rng_arrays
+from minefleet_learner.training.train_state import Arrays, digest
 
 KL_SLACK = 1.5
 """An optimizer step may exceed `target_kl` by such a factor."""

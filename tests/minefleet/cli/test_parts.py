@@ -8,9 +8,9 @@ import pytest
 
 from minefleet.cli.commands.demo import story
 from minefleet.cli.commands.train import finish
+from minefleet.cli.config_arguments import required, split
 from minefleet.cli.output.summary import Outcome, describe_end, summarise
 from minefleet.cli.output.units import program
-from minefleet.cli.settings import fresh_directory, required, split
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.schema import Schema
@@ -19,6 +19,7 @@ from minefleet.monitoring.journal import append
 from minefleet.monitoring.steering import PAUSE
 from minefleet.runs.checkpoint import Checkpoint, CheckpointState, write
 from minefleet.runs.run import Run
+from minefleet.runs.run_directories import fresh_directory
 from minefleet.runs.trained_policy import find_checkpoint
 
 ROW = {"iteration": 3, "env_steps": 300, "trained_steps": 200, "episode_return_mean": 7.5}

@@ -17,7 +17,8 @@ from minefleet.config import TrainConfig
 from minefleet.core.fragment import Fragment
 from minefleet.policies import Policy
 from minefleet_learner.data.batch import collate
-from minefleet_learner.data.minibatch_sampling import PADDING, Pieces, cut, draw, evenly, sequences, windows
+from minefleet_learner.data.minibatch_sampling import PADDING, draw, evenly
+from minefleet_learner.data.sequence_windows import Pieces, cut, sequences, windows
 from minefleet_learner.targets.advantage_estimation import recompute
 from minefleet_learner.targets.forward_passes import evaluate_pieces
 from minefleet_learner.targets.sequence_states import states_before

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from minefleet.cli.settings import required, split
+from minefleet.cli.config_arguments import required, split
 from minefleet.config import FleetConfig
 from minefleet.config.key_docs import KeyDoc, key_docs
 from minefleet.config.keys import unknown_key

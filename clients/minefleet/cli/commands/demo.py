@@ -11,7 +11,6 @@ from typing import Any
 from minefleet.cli.commands.evaluate import MODULE
 from minefleet.cli.commands.train import finish, train_fleet
 from minefleet.cli.output.units import from_here, program
-from minefleet.cli.settings import fresh_directory
 from minefleet.config.load import load
 from minefleet.core.errors import ConfigError
 from minefleet.core.subprocess_call import PYTHON
@@ -20,6 +19,7 @@ from minefleet.launch.prepare import prepare
 from minefleet.launch.run_lock import holding
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.runs.checkpoint import newest
+from minefleet.runs.run_directories import fresh_directory
 
 PRESET = "crafter"
 EPISODES = 10

@@ -5,10 +5,11 @@ import argparse
 from rich.console import Console
 from rich.text import Text
 
-from minefleet.cli.settings import RUNS, split
+from minefleet.cli.config_arguments import split
 from minefleet.config.load import load
 from minefleet.core.errors import EXIT_FAILED, ConfigError
 from minefleet.doctor import Level, examine
+from minefleet.runs.run_directories import RUNS
 
 COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from minefleet.cli.settings import required, split
+from minefleet.cli.config_arguments import required, split
 from minefleet.config import FleetConfig
 from minefleet.config.load import load, merge
 from minefleet.core.schema import Schema

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from minefleet.cli.settings import newest_run
 from minefleet.core.subprocess_call import PYTHON
+from minefleet.runs.run_directories import newest_run
 from minefleet.runs.trained_policy import hold_checkpoint, inspect_policy
 
 MODULE = "minefleet_actor.evaluation.evaluate"

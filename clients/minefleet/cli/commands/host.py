@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from minefleet.cli.settings import required, split
+from minefleet.cli.config_arguments import required, split
 from minefleet.config.load import load
 from minefleet.core.subprocess_call import PYTHON
 from minefleet.runs.run import to_dict

@@ -9,13 +9,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from minefleet.cli.settings import newest_run
 from minefleet.core.errors import EXIT_FAILED, ConfigError
 from minefleet.core.stop_signals import stop_signals
 from minefleet.launch.role_process import quoted
 from minefleet.monitoring.monitor_programs import DEPLOY, MONITOR_DIRECTORY, MonitorProgram, grafana, prometheus
 from minefleet.monitoring.scrape_targets import TARGETS_FILE, write_targets
 from minefleet.runs.run import read_run
+from minefleet.runs.run_directories import newest_run
 
 POLL_INTERVAL_S = 0.5
 LAST_LINES = 5

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Console
 
 from minefleet.cli.output.parameters_reports import RENDER
-from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import DeadlineError, UnavailableError
 from minefleet.core.files import disk_bytes
@@ -23,6 +22,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.rpc.weights.manifest import entries_of
 from minefleet.runs.exported_version import export
 from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_directories import newest_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_parameters.tools"

@@ -3,7 +3,7 @@
 import argparse
 from contextlib import closing
 
-from minefleet.cli.settings import run_directory, split
+from minefleet.cli.config_arguments import run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.repro_command import reproducible
 from minefleet.launch.fork_server import ForkServer

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from minefleet.cli.output.replay_reports import BUCKETS, RENDER
-from minefleet.cli.settings import newest_run
 from minefleet.cli.start_tool import Report, start_tool
 from minefleet.core.errors import DeadlineError, NotFoundError, UnavailableError
 from minefleet.core.files import disk_bytes
@@ -16,6 +15,7 @@ from minefleet.monitoring.stores import StoreLocation, places
 from minefleet.rpc.credentials import OPERATOR, Credentials, read_credentials
 from minefleet.rpc.replay_client import ReplayClient
 from minefleet.runs.run import Run, read_run
+from minefleet.runs.run_directories import newest_run
 from minefleet.v1 import status_service_pb2
 
 MODULE = "minefleet_replay.tools"

@@ -3,12 +3,12 @@
 import argparse
 
 from minefleet.cli.learner_answer import wait_for_answer
-from minefleet.cli.settings import newest_run
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.steering import REFUSED, ask, settings_at
 from minefleet.runs.retention import choose
 from minefleet.runs.run import read_run
+from minefleet.runs.run_directories import newest_run
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from minefleet.cli.settings import ENVIRONMENTS, run_directory, split
+from minefleet.cli.config_arguments import ENVIRONMENTS, run_directory, split
 from minefleet.config.load import read_settings
 from minefleet.core.errors import ConfigError
 from minefleet.core.repro_command import reproducible

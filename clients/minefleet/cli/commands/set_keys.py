@@ -5,14 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from minefleet.cli.config_arguments import split
 from minefleet.cli.learner_answer import wait_for_answer
-from minefleet.cli.settings import newest_run, split
 from minefleet.config.live_settings import settings_of, with_settings
 from minefleet.config.overrides import read_overrides
 from minefleet.core.errors import ConfigError
 from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.steering import REFUSED, ask, settings_to_come
 from minefleet.runs.run import read_run
+from minefleet.runs.run_directories import newest_run
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from minefleet.cli.output.units import described, from_here, program
-from minefleet.cli.settings import RUNS
 from minefleet.core.errors import EXIT_FAILED, EXIT_SIGNAL, ConfigError, GaveUpError
 from minefleet.core.stop_signals import stop_signals
 from minefleet.launch.role_process import lines_since, quoted
+from minefleet.runs.run_directories import RUNS
 from minefleet.sweeps.spec import GOALS, read_spec
 
 if TYPE_CHECKING:

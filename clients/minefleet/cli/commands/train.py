@@ -21,11 +21,11 @@ from typing import TypeVar
 from rich.console import Console
 
 from minefleet.cli.command_arguments import NEWEST
-from minefleet.cli.output.curve import Curve
+from minefleet.cli.config_arguments import is_override, required, split
+from minefleet.cli.output.periodic_plot import PeriodicPlot
 from minefleet.cli.output.progress import Progress
 from minefleet.cli.output.stall import Stall
 from minefleet.cli.output.summary import BOUNDS, Outcome, bounds, describe_end, pause_of, summarise
-from minefleet.cli.settings import fresh_directory, is_override, newest_run, required, split
 from minefleet.config import FleetConfig
 from minefleet.config.live_settings import settings_of, value_of, with_settings
 from minefleet.config.load import Settings, merge, name_of, read_settings
@@ -47,6 +47,7 @@ from minefleet.monitoring.rollbacks import settle_rollbacks
 from minefleet.monitoring.steering import SET, ask, set_lines, settings_of_iteration, settings_to_come
 from minefleet.runs.checkpoint import CheckpointState, newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, flat_keys, read_run, to_dict
+from minefleet.runs.run_directories import fresh_directory, newest_run
 
 IN_ORDER = [
     "rollout_config.replay_buffer_config.max_staleness=0",
@@ -156,7 +157,7 @@ def train_fleet(run: Run, start: Start, console: Console | None = None) -> Outco
     """Runs all roles as processes and shows how it goes: on stderr, or another console."""
     began_s = time.monotonic()
     progress = Progress(run, console or Console(stderr=True))
-    curve, stall = Curve(run.directory, progress.say), Stall(run.directory, progress.say)
+    curve, stall = PeriodicPlot(run.directory, progress.say), Stall(run.directory, progress.say)
 
     def tick() -> None:
         iterated = progress.tick(_roles(fleet))
@@ -177,7 +178,7 @@ def train_serially(run: Run, started_by: Start) -> Outcome:
     """Runs all roles in one process and shows how it goes; that process has stdin and stdout, for a debugger."""
     began_s, log, command = time.monotonic(), run.logs / f"{SERIAL}.log", role_command(SERIAL, run.directory)
     progress = Progress(run, Console(stderr=True), is_shared=True)
-    curve = Curve(run.directory, progress.say)
+    curve = PeriodicPlot(run.directory, progress.say)
     with log.open("ab") as stderr, progress:
         start = stderr.tell()
         progress.say(f"training in {run.directory}")

@@ -6,10 +6,10 @@ import secrets
 import socket
 import webbrowser
 
-from minefleet.cli.settings import RUNS
 from minefleet.config.checks import host_port
 from minefleet.core.errors import EXIT_SIGNAL, ConfigError
 from minefleet.monitoring.status import LOOPBACK_HOSTS
+from minefleet.runs.run_directories import RUNS
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 """Without one a browser is a program of the terminal, which waits until it is closed."""

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from minefleet.cli.output.units import duration, from_here
 from minefleet.config import FleetConfig
-from minefleet.monitoring.journal import JOURNAL_FILE, read_whole_journal
+from minefleet.monitoring.journal import read_whole_journal
 from minefleet.monitoring.jsonl_tail import MetricsTail
 from minefleet.monitoring.plot import CURVE_FILE
 from minefleet.monitoring.steering import WAYS_ON, config_to_come, pause_reason
-from minefleet.runs.run import Run
+from minefleet.runs.run import JOURNAL_FILE, Run
 
 LINE_INTERVAL_S = 5.0
 """Between two plain lines."""

@@ -13,7 +13,7 @@ from minefleet.core.subprocess_call import PYTHON
 INTERVAL_S = 60.0
 
 
-class Curve:
+class PeriodicPlot:
     """The drawing of one run's curve: about once a minute, and at the end."""
 
     def __init__(

@@ -1,10 +1,7 @@
-"""Arguments shared by several commands: CONFIG with its overrides, and run directories."""
+"""Arguments shared by several commands: CONFIG with its overrides."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
-from itertools import chain, count
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,10 +11,7 @@ from minefleet.config.load import name_of
 from minefleet.config.other_names import OTHER_NAMES, OUR_KEYS, UNITS
 from minefleet.core.errors import ConfigError
 from minefleet.presets import presets
-from minefleet.runs.run import RUN_FILE
-
-RUNS = Path("runs")
-"""Run directories lie here unless named, below the current folder."""
+from minefleet.runs.run_directories import RUNS
 
 ENVIRONMENTS = ("env.id=", "env.generator=")
 """Overrides that can stand without a CONFIG."""
@@ -72,30 +66,6 @@ def run_directory(named: Path | None, config: str, overrides: Sequence[str]) -> 
     return named or RUNS / name
 
 
-@contextmanager
-def fresh_directory(name: str) -> Iterator[Path]:
-    """Makes the default directory of a new run, which no other run gets; removes it where nothing is put into it.
-
-    Raises:
-        ConfigError: If it cannot be made.
-    """
-    first = RUNS / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    for path in chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2))):
-        try:
-            path.mkdir(parents=True)
-            break
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise ConfigError(f"cannot make the run directory {path}: {error.strerror}") from error
-    try:
-        yield path
-    finally:
-        with suppress(OSError):  # They hold a run.
-            path.rmdir()
-            RUNS.rmdir()
-
-
 def refuse_options(options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
     """Answers options that a command does not have, as `--lr 3e-4`, with the override to write.
 
@@ -115,15 +85,3 @@ def refuse_options(options: Sequence[str], arguments: Sequence[str]) -> NoReturn
     else:
         instead = OTHER_NAMES.get(name, "see --help; keys are written key=value")
     raise ConfigError(f"there is no option {option}: {instead}")
-
-
-def newest_run(prefix: str = "") -> Path:
-    """The run that was started last, of those whose directory's name starts with `prefix`.
-
-    Raises:
-        ConfigError: If there is none.
-    """
-    files = list(RUNS.glob(f"{prefix}*/{RUN_FILE}"))
-    if not files:
-        raise ConfigError(f"there is no run in {RUNS.absolute()}{f' called {prefix}*' if prefix else ''}; name one")
-    return max(files, key=lambda path: path.stat().st_mtime).parent

@@ -9,7 +9,7 @@ from minefleet.core.fragment import Fragment
 from minefleet_learner.data.batch import collate
 from minefleet_learner.distributed.ranks import SINGLE_RANK
 from minefleet_learner.targets.advantage_estimation import Estimates
-from minefleet_learner.targets.update_stats import BatchStats, measure_batch
+from minefleet_learner.targets.training_statistics import BatchStats, measure_batch
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_explained_variance_is_one_for_the_truth_zero_for_the_mean_and_finite_fo
     assert look(target, torch.ones(4, 8)).explained_variance == 0.0
 
 
-def test_update_stats_moments_leave_out_padding(
+def test_training_statistics_leave_out_padding(
     look: Callable[[torch.Tensor, torch.Tensor], BatchStats],
 ) -> None:
     value, target = torch.ones(4, 8), torch.full((4, 8), 3.0)

@@ -1,14 +1,11 @@
-"""This process: its cores, open files, memory, log, threads and signals, and the addresses that it serves at."""
+"""This process: its cores, open files, memory, log, threads and signals."""
 
 import ctypes
-import errno
-import ipaddress
 import logging
 import math
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -17,7 +14,6 @@ from types import FrameType
 from minefleet.core.errors import EXIT_FAILED
 from minefleet.core.subprocess_call import ONE_REQUEST_S
 from minefleet.launch.placement import ALL_CORES
-from minefleet.launch.ports import listen_error
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +26,6 @@ KEPT_BYTES = 64 * 2**20
 SWITCH_INTERVAL_S = 0.0005
 """Longest that one thread keeps another one from the interpreter, seconds."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-EVERYWHERE = ("0.0.0.0", "[::]")
-"""Hosts that stand for every address of this one."""
-BIND_PATIENCE_S = 5.0
-"""Seconds for which a role waits for a port in use: a predecessor that was killed may hold it a little longer."""
 
 
 def all_cores() -> frozenset[int]:
@@ -128,29 +120,3 @@ def stop_on_signal(stopping: threading.Event) -> None:
 
 def _ignore(signum: int, _: FrameType | None) -> None:
     """A handler: without one the interpreter writes nothing."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; names that do not resolve are left to the bind."""
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), None)
-    except OSError:
-        return True
-    return all(ipaddress.ip_address(each[4][0]).is_loopback for each in found)
-
-
-def findable(address: str) -> str:
-    """`host:port` for others to find: this host's own address where it stands for all of them."""
-    host, _, port = address.rpartition(":")
-    return f"{socket.gethostbyname(socket.gethostname())}:{port}" if host in EVERYWHERE else address
-
-
-def await_free_port(address: str) -> None:
-    """Returns once nobody listens at `host:port`, or after `BIND_PATIENCE_S`; at once if another error forbids it."""
-    host, _, port = address.rpartition(":")
-    until = time.monotonic() + BIND_PATIENCE_S
-    while time.monotonic() < until:
-        error = listen_error(host, int(port))
-        if error is None or error.errno != errno.EADDRINUSE:
-            return
-        time.sleep(0.1)
