@@ -1,7 +1,11 @@
 """The learner role: `python -m minefleet_learner --run-dir DIR`, alone or as one of the ranks that torchrun starts."""
 
 import argparse
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from minefleet.launch.torchrun_variables import local_rank_here, rank_here
 from minefleet.monitoring.journal import differing_keys, read_whole_journal
@@ -13,28 +17,31 @@ from minefleet.v1 import status_service_pb2
 from minefleet_runtime.main import run_role
 from minefleet_runtime.role_context import RoleContext
 
+if TYPE_CHECKING:
+    from minefleet_learner.rank_worker import RankWorker
+
 LOOK_S = 0.5
 """Time between two looks at the journal of a run that is over, seconds."""
 
 
-def lead(context: RoleContext) -> None:
-    """Trains until the run is over or this process is asked to stop.
+def prepare(context: RoleContext) -> Callable[[], object]:
+    """Builds this rank's part; returns what trains until the run is over or this process is asked to stop.
 
-    Shutdown: the iteration under way is finished, or abandoned if a peer is away; unacked leases are given back; the
-    last checkpoint and `result.json` are written.
+    Shutdown of rank 0: the iteration under way is finished, or abandoned if a peer is away; unacked leases are given
+    back; the last checkpoint and `result.json` are written. The other ranks end with it.
     """
+    if rank_here():
+        from minefleet_learner.build import build_follower
+
+        return partial(follow, context, build_follower(context))
     from minefleet_learner.trainer_loader import build_trainer
 
-    build_trainer(context.run).fit(context)
+    return partial(build_trainer(context.run).fit, context)
 
 
-def follow(context: RoleContext) -> None:
+def follow(context: RoleContext, follower: "RankWorker") -> None:
     """Trains with rank 0 until that says that it is over, or is gone."""
-    from contextlib import closing
-
-    from minefleet_learner.build import build_follower
-
-    with closing(build_follower(context)) as follower:
+    with closing(follower):
         context.status.set_state(status_service_pb2.STATE_RUNNING, "follows rank 0")
         follower.follow()
 
@@ -58,16 +65,18 @@ def body(context: RoleContext) -> None:
     """Trains, as the rank that the environment says. With `--stay` it waits while the run is over, until a signal."""
     from minefleet_runtime.serve import serving
 
-    rank = rank_here()
+    rank, ending = rank_here(), ending_of(context.run) if context.arguments.stay else ""
+    train = None if ending else prepare(context)
     address = "127.0.0.1:0" if rank else context.run.config.services.learner.address
     with serving(replace(context, listen="" if rank else context.listen), address):
-        if context.arguments.stay and (ending := ending_of(context.run)):
+        if train is None:
             context.status.set_state(status_service_pb2.STATE_PAUSED, f"the run is over: {ending}")
             while not (is_asked(context.run) or context.stopping.wait(LOOK_S)):
                 pass
             if context.stopping.is_set():
                 return
-        (follow if rank else lead)(context)
+            train = prepare(context)
+        train()
 
 
 def main() -> None:
