@@ -8,7 +8,7 @@ const { loadSync } = require("@grpc/proto-loader");
 const { join } = require("path");
 
 const [ACTOR, WORLDS] = [process.argv[2], Number(process.argv[3] ?? 1)];
-const [WIRE_VERSION, LENGTH, MAX_STEPS] = [5, 10, 100];
+const [WIRE_VERSION, LENGTH, MAX_STEPS] = [6, 10, 100];
 const PROTOS = process.env.PROTOS ?? join(__dirname, "../protos");
 const FILE = "minefleet/v1/worlds_service.proto";
 const OPTIONS = { includeDirs: [PROTOS], keepCase: true, defaults: true };

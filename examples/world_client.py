@@ -15,7 +15,7 @@ import struct
 import grpc
 import numpy as np
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 OPTIONS = (
     ("grpc.max_receive_message_length", 2**24),
     ("grpc.keepalive_time_ms", 20_000),
