@@ -126,7 +126,8 @@ def test_spot_notice_ends_a_fleet_in_order_and_it_goes_on_elsewhere_from_its_las
         restore(store.target, tmp_path / "elsewhere")
         assert read_state(tmp_path / "elsewhere" / "checkpoints" / "latest") == last
         assert (tmp_path / "elsewhere" / "journal.jsonl").read_text() == journal
-        assert films and sorted(path.name for path in (tmp_path / "elsewhere" / "videos").iterdir()) == films
+        sent = {path.name for path in (tmp_path / "elsewhere" / "videos").iterdir()}
+        assert sent and sent <= set(films)  # The last one may be done after the learner.
         again = train("stop.env_steps=7000", "--resume", str(tmp_path / "elsewhere"), directory=tmp_path / "elsewhere")
         result, rows = again.finish(), again.rows()
         assert rows[: len(before)] == before

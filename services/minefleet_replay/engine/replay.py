@@ -11,12 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from minefleet.core.errors import ContractError, NotFoundError, RunMismatchError
+from minefleet.core.errors import ContractError, NotFoundError, OverloadedError, RunMismatchError
 from minefleet.rpc.replay_types import Outcome, Position
 from minefleet.v1 import episode_pb2, replay_service_pb2
 from minefleet_replay.engine.append import AppendPath, FragmentUpload, Grant
@@ -268,8 +269,12 @@ class Replay:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Closes the store. No verb may be called any more."""
+        """Writes what was counted, if that can be done, and closes the store. No verb may be called any more."""
         self.stop_waiting()
+        with suppress(OverloadedError, StorageError):
+            appended = self.transactions.state.ledger.appended
+            self.transactions.sync(self.transactions.store.written)
+            self._persist_counters(appended)
         self.transactions.payloads.close()
         self.transactions.store.close()
 
