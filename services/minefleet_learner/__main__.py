@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minefleet.launch.torchrun_variables import local_rank_here, rank_here
 from minefleet.monitoring.journal import differing_keys, read_whole_journal
 from minefleet.monitoring.rollbacks import open_rollback
-from minefleet.monitoring.steering import unanswered
+from minefleet.monitoring.steering import LOOK_S, unanswered
 from minefleet.runs.checkpoint import newest, read_state
 from minefleet.runs.run import RUN_FILE, Run, read_run
 from minefleet.v1 import status_service_pb2
@@ -19,9 +19,6 @@ from minefleet_runtime.role_context import RoleContext
 
 if TYPE_CHECKING:
     from minefleet_learner.rank_worker import RankWorker
-
-LOOK_S = 0.5
-"""Time between two looks at the journal of a run that is over, seconds."""
 
 
 def prepare(context: RoleContext) -> Callable[[], object]:

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
+from minefleet.monitoring.steering import LOOK_S
 from minefleet.rpc.channel import StoppedError
 
 MAX_ITERATIONS_AHEAD = 6
 """Versions that the loop may be ahead of parameters, whatever `max_staleness` allows: each is a copy of the weights."""
-LOOK_S = 0.5
-"""Time between two calls of `waiting`, seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -15,7 +15,16 @@ from pathlib import Path
 
 from minefleet.core.errors import FencedError
 from minefleet.monitoring.journal import append, read_whole_journal
-from minefleet.monitoring.steering import PAUSE, ROLLBACK, SET, WAYS_ON, last_pause, newest_learner, pause_reason
+from minefleet.monitoring.steering import (
+    LOOK_S,
+    PAUSE,
+    ROLLBACK,
+    SET,
+    WAYS_ON,
+    last_pause,
+    newest_learner,
+    pause_reason,
+)
 from minefleet.rpc.channel import StoppedError
 from minefleet.runs.checkpoint import CheckpointState
 from minefleet.v1 import status_service_pb2
@@ -23,9 +32,6 @@ from minefleet_learner.data.prefetcher import Prefetcher
 from minefleet_runtime.role_context import StatusTracker
 
 logger = logging.getLogger(__name__)
-
-LOOK_S = 0.5
-"""Time between two looks at the journal, seconds."""
 
 
 class Pause:

@@ -31,6 +31,8 @@ from minefleet.runs.run import METRICS_FILE, Run
 REQUEST, SET, ROLLBACK, REFUSED, PAUSE = "request", "set", "rollback", "refused", "pause"
 ANSWERS = (SET, ROLLBACK, REFUSED, PAUSE)
 STARTS = ("start", "resume")
+LOOK_S = 0.5
+"""Time between two looks at the journal of a learner that waits, seconds."""
 WAYS_ON = "`minefleet rollback` steps back, `minefleet set` goes on with these weights"
 """Ends of a pause."""
 

@@ -272,9 +272,7 @@ class Replay:
         """Writes what was counted, if that can be done, and closes the store. No verb may be called any more."""
         self.stop_waiting()
         with suppress(OverloadedError, StorageError):
-            appended = self.transactions.state.ledger.appended
-            self.transactions.sync(self.transactions.store.written)
-            self._persist_counters(appended)
+            self._sync()
         self.transactions.payloads.close()
         self.transactions.store.close()
 
@@ -295,11 +293,8 @@ class Replay:
             state = self.transactions.state
             self._trim("episodes", state.next_episode, state.limits.episodes_kept)
             self._trim("drops", state.ledger.appended, state.limits.drops_kept)
-            written, appended, began = self.transactions.store.written, state.ledger.appended, self._clock()
             dead = self.transactions.payloads.dead()
-        self.transactions.sync(written)
-        self._synced_at = began
-        self._persist_counters(appended)
+        self._sync()
         with self._changed:
             self.transactions.payloads.remove(dead)
 
@@ -342,8 +337,7 @@ class Replay:
             ),
         )
         self.transactions.commit(change)
-        self.transactions.sync(self.transactions.store.written)
-        self._persist_counters(self.transactions.state.ledger.appended)
+        self._sync()
         self._bound(run_id)
         logger.info("the store holds run %s from now on", run_id)
 
@@ -372,6 +366,18 @@ class Replay:
         change.batch.delete_range(family, number_key(start), number_key(stop))
         self.transactions.commit(change)
         self._trimmed[family] = stop
+
+    def _sync(self) -> None:
+        """Makes what is written survive power loss, and what was counted the loss of the store."""
+        with self._changed:
+            written, appended, began = (
+                self.transactions.store.written,
+                self.transactions.state.ledger.appended,
+                self._clock(),
+            )
+        self.transactions.sync(written)
+        self._synced_at = began
+        self._persist_counters(appended)
 
     def _persist_counters(self, appended: int) -> None:
         """Writes the store's identity and counters, if they changed, with so many fragments known to be synced."""
