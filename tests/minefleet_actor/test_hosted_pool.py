@@ -4,6 +4,7 @@ That a host's environments otherwise play as an actor's own is in test_pool.
 """
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,12 @@ def begin(pool: Pool, host: Words) -> None:
     assert not command.actions and command.seed >= 0
     host.say(Result(obs=obs_of(), codec=NONE))
     assert kinds(results(pool, {0})) == {0: Kind.RESET}
+
+
+@pytest.mark.parametrize("name", ["world.js", "world_client.py"])
+def test_a_world_without_our_library_speaks_the_wire_version_of_actors(name: str) -> None:
+    text = (Path(__file__).parents[2] / "examples" / name).read_text()
+    assert re.findall(r"WIRE_VERSION\b\D*?= \[?(\d+)", text) == [str(WIRE_VERSION)]
 
 
 def test_a_killed_host_costs_its_episodes_and_the_next_one_goes_on(pool: Any) -> None:
