@@ -50,11 +50,15 @@ def result(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def wait_for_steps(process: "subprocess.Popen[str]", metrics: Path, env_steps: int) -> None:
-    while process.poll() is None:
+    while True:
         lines = metrics.read_text().splitlines() if metrics.exists() else []
         if len(lines) > 1 and json.loads(lines[-2])["env_steps"] >= env_steps:
             return
-    raise AssertionError(process.communicate()[1])
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError(process.communicate()[1])
 
 
 def test_sweep_that_is_killed_goes_on_with_the_trial_that_was_under_way(tmp_path: Path) -> None:
@@ -101,7 +105,8 @@ def test_sweep_asked_twice_to_stop_ends_with_all_processes_of_its_trial(tmp_path
     assert process.stderr is not None
     assert any("once more to kill" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
-    assert process.wait() == -signal.SIGINT
+    process.communicate()
+    assert process.returncode == -signal.SIGINT
     assert not psutil.wait_procs(family, timeout=60)[1]
 
 

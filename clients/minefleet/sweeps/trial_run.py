@@ -102,8 +102,11 @@ def _judge(
         while not stopping.is_set():
             has_ended = child.poll() is not None  # Its last rows are judged like the others, however late the poll.
             for row in tail.read():
-                part, value = int(PARTS * used(config, row)), value_of(row, study.spec.objective)
-                if judged < part < PARTS and value is not None:
+                reached, value = int(PARTS * used(config, row)), value_of(row, study.spec.objective)
+                if value is None:
+                    continue
+                # A part without a report is compared with those trials only that happen to have a row in it.
+                for part in range(judged + 1, min(reached + 1, PARTS)):
                     judged = part
                     trial.report(value, part)
                     if trial.should_prune():

@@ -85,6 +85,18 @@ def test_run_trial_that_was_killed_before_it_was_pruned_is_pruned(tmp_path: Path
     assert end.is_pruned and end.value == 7.0
 
 
+def test_run_trial_whose_row_lies_several_parts_after_the_last_is_judged_in_each(tmp_path: Path) -> None:
+    study = Study(tmp_path, SPEC)
+    for _ in range(RANDOM_TRIALS):
+        with study.claimed() as taken:
+            assert taken is not None
+            taken[0].report(8.0, FIRST_PRUNED_PART + 1)
+            study.end(taken[0], 8.0)
+    end = run_next(study, CheckpointState(run_id="x", wall_s=1000.0), stops=False)
+    assert end.is_pruned
+    assert study.trials[-1].intermediate_values == dict.fromkeys(range(1, FIRST_PRUNED_PART + 2), 7.0)
+
+
 @pytest.mark.parametrize(("spent_s", "left"), [(0.0, 30.0), (1200.0, 10.0), (1801.0, 0.01)])
 def test_run_trial_that_is_taken_up_has_the_minutes_that_are_left(tmp_path: Path, spent_s: float, left: float) -> None:
     study, seen = Study(tmp_path, SPEC), []
