@@ -144,10 +144,10 @@ def witness_decide(method: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*arguments: Any, **more: Any) -> Any:
         step = method(*arguments, **more)
-        played = {(step.version, slot) for slot in step.slots.tolist()} - noted
-        if played:
-            noted.update(played)
-            note(played=step.version, slots=sorted(slot for _, slot in played))
+        played = {*zip(step.version.tolist(), step.slots.tolist(), strict=True)} - noted
+        noted.update(played)
+        for version in sorted({version for version, _ in played}):
+            note(played=version, slots=sorted(slot for by, slot in played if by == version))
         return step
 
     return call

@@ -40,7 +40,7 @@ class Stream:
     def step(self, action: int) -> None:
         if self._recorder.is_full(0):
             self.ship()
-        self._recorder.act(ONE, self._rows(), np.array([action]), ONE, ONE, np.array([self._first]), 1)
+        self._recorder.act(ONE, self._rows(), np.array([action]), ONE, ONE, np.array([self._first]), ONE)
         self._obs, reward, terminated, truncated, _ = self._env.step(action)
         self._recorder.result(ONE, np.array([reward]), np.array([terminated]), np.array([truncated]))
         self._episodes.add(ONE, np.array([reward]), np.array([reward]), np.ones(1, np.uint32))

@@ -232,8 +232,7 @@ class Actor:
         for start in range(0, len(unseen), self._inference.largest):
             slots = unseen[start : start + self._inference.largest]
             nothing = np.zeros(len(slots), np.bool_)
-            for decision in self._inference.decide_by_version(slots, self._pool.obs, nothing, nothing):
-                self._record_next_values(decision)
+            self._record_next_values(self._inference.decide(slots, self._pool.obs, keeps=nothing))
         for slot in range(self._pool.num_slots):
             working = self.phase[slot] == Phase.WORKING
             after = self._recorder.acted_on(slot) if working else self._stored_obs(slot)
@@ -372,12 +371,13 @@ class Actor:
         for slot, state in decision.before.items():
             if self.phase[slot] == Phase.READY:
                 self._end_fragment(slot)
-                self._begin(slot, state, decision.version)
+                self._begin(slot, state, decision.version[decision.slots == slot].item())
         action = tree_map(lambda leaf: leaf[acts], decision.action)
         logp, value, first = decision.logp[acts], decision.value[acts], decision.first[acts]
-        self._recorder.act(slots, self._inference.stored(self._pool.obs), action, logp, value, first, decision.version)
+        version = decision.version[acts]
+        self._recorder.act(slots, self._inference.stored(self._pool.obs), action, logp, value, first, version)
         if self._camera is not None:
-            self._camera.film(slots, value, decision.version)
+            self._camera.film(slots, value, version)
         if self._deaths is not None:
             self._deaths.act(slots, action)
         self.phase[slots] = Phase.WORKING

@@ -6,7 +6,7 @@ trains for a while, publishes, and acks. What is trained on is counted by task a
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,13 +168,11 @@ class Nobody:
         """The stored form of it: the same."""
         return obs
 
-    def decide_by_version(
-        self, slots: Slots, obs: Tree, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]
-    ) -> Iterator[PolicyStep]:
+    def decide(self, slots: Slots, obs: Tree, *, keeps: NDArray[np.bool_], begins: NDArray[np.bool_]) -> PolicyStep:
         """Zeros."""
         zeros, first = np.zeros(len(slots), np.float32), self._first[slots]
         self._first[slots[keeps]] = False
-        yield PolicyStep(
+        return PolicyStep(
             slots=slots,
             keeps=keeps,
             action=np.zeros(len(slots), np.int64),
@@ -182,7 +180,7 @@ class Nobody:
             value=zeros,
             first=first,
             before={slot: {} for slot in slots[begins].tolist()},
-            version=self.version,
+            version=np.full(len(slots), self.version, np.uint32),
         )
 
     def state_before(self, slot: int, *, first: bool) -> Tree:

@@ -149,7 +149,7 @@ class Player:
         self._values[slots] += decision.value
         self._steps[slots] += 1
         if 0 in slots and self._recording is not None:
-            caption = caption_of(self._episodes, 0, float(decision.value[slots == 0][0]), decision.version)
+            caption = caption_of(self._episodes, 0, float(decision.value[slots == 0][0]), self.inference.version)
             self._recording.reel.add(self._recording.lens(0), caption)
         self._pool.step(slots, decision.action)
 

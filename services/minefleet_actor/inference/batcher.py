@@ -162,7 +162,7 @@ class InferenceBatcher:
 
     def _decide(self, slots: Slots, keeps: Mask, begins: Mask) -> None:
         with self._timed(len(slots)):
-            decisions = [*self._inference.decide_by_version(slots, self._obs(), keeps, begins)]
+            decision = self._inference.decide(slots, self._obs(), keeps=keeps, begins=begins)
         with self._changed:
-            self._decided.extend(decisions)
+            self._decided.append(decision)
         self._on_decided()

@@ -7,7 +7,7 @@
 Shape legend: S = slots, n = slots in a batch, N = rows that it is padded to.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,21 @@ class PolicyStep:
     first: Mask
     before: Mapping[int, Tree]
     """The recurrent state before the step, without batch and time, of the slots whose state was wanted."""
-    version: int
-    """The version that computed all of it."""
+    version: NDArray[np.uint32]
+    """The version that has computed a row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """What the weights of one version come to: tensors of [n, 1, ...]."""
+
+    params: Tree
+    """Of the distribution of actions."""
+    value: Tensor
+    """In reward units."""
+    encoded: dict[str, Tensor]
+    before: Mapping[int, Tree]
+    """As in `PolicyStep`."""
 
 
 class PolicyRunner:
@@ -103,15 +116,20 @@ class PolicyRunner:
         self._state: Tree = tree_map(torch.clone, self._policy.initial_state(2 * slots))
         self._slots, self._side = slots, np.zeros(slots, np.intp)
         self._first = np.ones(slots, np.bool_)
-        self._staging: Tree = tree_map(self._stage, zeros(schema.obs, self.largest))
-        example = tree_map(lambda leaf: leaf[:1].unsqueeze(1).to(device), self._staging)
+        observed = zeros(schema.obs, self.largest)
+        example = tree_map(lambda leaf: torch.from_numpy(leaf[:1]).unsqueeze(1).to(device), observed)
         self._encoder = self._policy.frozen_encoder
         leaves = self._encoder.outputs if self._encoder else {}
         self._encoded = {name: output.leaf.zeros(slots) for name, output in leaves.items()}
         self._acting = [
-            ActingPolicy(one, Forward(one, example, self.largest, device=device, options=options))
+            ActingPolicy(
+                one,
+                Forward(one, example, self.largest, device=device, options=options),
+                tree_map(self._room, observed),
+            )
             for one in (self._policy, *([twin(self._policy)] if is_split else []))
         ]
+        self._versions = np.zeros(len(self._acting), np.uint32)
 
     @property
     def architecture(self) -> Architecture:
@@ -121,20 +139,22 @@ class PolicyRunner:
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions in use: the promoted one, and that of canary slots where it is another."""
-        return tuple(acting.version for acting in self._acting)
+        return tuple(self._versions.tolist())
 
     @property
     def version(self) -> int:
         """The oldest version in use."""
-        return self._acting[0].version
+        return int(self._versions[0])
 
     def version_of(self, slot: int) -> int:
         """The version that a slot acts by."""
-        return self._acting[int(self._acts_by[slot])].version
+        return int(self._versions[self._acts_by[slot]])
 
     def swap(self, weights: Mapping[str, NDArray[Any]], version: int, *, canary: bool = False) -> None:
         """Loads new weights, of canary slots or of all. Called between batches only: a step names what computed it."""
-        self._acting[-1 if canary else 0].load(weights, version)
+        index = -1 if canary else 0
+        self._acting[index].load(weights)
+        self._versions[index] = version
 
     def reset(self, slots: Slots) -> None:
         """Marks the slots' next observations as the first of an episode."""
@@ -142,45 +162,51 @@ class PolicyRunner:
 
     @torch.inference_mode()
     def decide(self, slots: Slots, obs: Tree, *, keeps: Mask | None = None, begins: Mask | None = None) -> PolicyStep:
-        """Computes actions and values.
+        """Computes actions and values, each slot's by the weights that it acts by.
 
         Args:
-            slots: [n], each at most once; all act by the same version.
+            slots: [n], each at most once. Where they act by two versions, the step has them in another order.
             obs: Tree of [S, ...]: what all slots see. Only the rows of `slots` are read.
             keeps: [n] bool; where False the slot's state stays as it was: its value is all that is wanted. None: True.
             begins: [n] bool; where True a fragment begins: the state before the step is wanted, too. None: False.
         """
-        count, acting = len(slots), self._acting[self._acts_by[slots[0]]]
-        keeps = np.ones(count, np.bool_) if keeps is None else keeps
-        computed, rows = self._places(slots, acting.forward)
-        first, fresh = self._first[slots], torch.from_numpy(self._first[computed]).to(self.device)
+        keeps = np.ones(len(slots), np.bool_) if keeps is None else keeps
+        begins = np.zeros(len(slots), np.bool_) if begins is None else begins
+        acts_by = self._acts_by[slots]
+        if len(self._acting) > 1:
+            order = np.argsort(acts_by, kind="stable")
+            slots, keeps, begins, acts_by = slots[order], keeps[order], begins[order], acts_by[order]
+        first, parts, start = self._first[slots], [], 0
+        for acting, count in zip(self._acting, np.bincount(acts_by).tolist(), strict=False):
+            part = slice(start, start + count)
+            if count:
+                parts.append(self._evaluate(acting, slots[part], obs, keeps[part], begins[part]))
+            start += count
+        evaluated = parts[0] if len(parts) == 1 else _joined(parts)
+        action = self._draw(slots, evaluated.params, keeps)
+        logp = self._policy.action_head.logp(evaluated.params, action)
+        back = _to_host({"action": action, "logp": logp, "value": evaluated.value, **evaluated.encoded})
+        for name in evaluated.encoded:
+            self._encoded[name][slots] = back.pop(name)
+        version = self._versions[acts_by]
+        return PolicyStep(slots=slots, keeps=keeps, first=first, before=evaluated.before, version=version, **back)
+
+    def _evaluate(self, acting: ActingPolicy, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> Evaluated:
+        """Runs the policy with one version's weights over slots that act by it, and keeps the state that it leaves."""
+        count, (computed, rows) = len(slots), self._places(slots, acting.forward)
+        fresh = torch.from_numpy(self._first[computed]).to(self.device)
         state = self._gathered(computed, fresh)
         before: dict[int, Tree] = {}
-        if begins is not None and begins.any():
+        if begins.any():
             state = self._rounded(state, rows[begins])
             before = self._before(slots[begins], state, rows[begins])
-        output, after = acting.forward(self._staged(computed, obs), state, fresh.unsqueeze(1))
+        output, after = acting.forward(self._staged(acting.staging, computed, obs), state, fresh.unsqueeze(1))
         params, value, encoded = output.params, output.value, output.encoded
         if computed is not slots:
             at = torch.from_numpy(rows).to(self.device) if self._whole else slice(count)
             params, value, encoded = _rows(params, at), value[at], _rows(encoded, at)
-        action = self._draw(slots, params, keeps)
-        logp = self._policy.action_head.logp(params, action)
-        back = _to_host({"action": action, "logp": logp, "value": value, **encoded})
-        for name in encoded:
-            self._encoded[name][slots] = back.pop(name)
-        back["value"] = back["value"] * acting.std + acting.mean
         self._keep(slots[keeps], after, rows[keeps])
-        return PolicyStep(slots=slots, keeps=keeps, first=first, before=before, version=acting.version, **back)
-
-    def decide_by_version(self, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> Iterator[PolicyStep]:
-        """As `decide`, for slots of all kinds: one step for each version that they act by."""
-        if len(self._acting) == 1:
-            yield self.decide(slots, obs, keeps=keeps, begins=begins)
-            return
-        for index in np.unique(self._acts_by[slots]):
-            chosen = self._acts_by[slots] == index
-            yield self.decide(slots[chosen], obs, keeps=keeps[chosen], begins=begins[chosen])
+        return Evaluated(params=params, value=value * acting.std + acting.mean, encoded=encoded, before=before)
 
     def stored(self, obs: Tree) -> Tree:
         """The stored form of the slots' newest observations, [S, ...]; valid for slots that were decided for.
@@ -212,11 +238,12 @@ class PolicyRunner:
         padded = slots if size == count else np.pad(slots, (0, size - count), mode="edge")
         return padded, self._every[:count]
 
-    def _stage(self, leaf: NDArray[Any]) -> Tensor:
+    def _room(self, leaf: NDArray[Any]) -> Tensor:
         """Room for a batch of rows, from where a GPU fetches them by itself."""
-        return torch.from_numpy(leaf).pin_memory() if self.device.type == "cuda" else torch.from_numpy(leaf)
+        room = torch.from_numpy(np.empty_like(leaf))
+        return room.pin_memory() if self.device.type == "cuda" else room
 
-    def _staged(self, slots: Slots, obs: Tree) -> Tree:
+    def _staged(self, room: Tree, slots: Slots, obs: Tree) -> Tree:
         """Copies rows to the device, [N, 1, ...]. The staging is free again when the decision has come back."""
 
         def stage(staging: Tensor, leaf: NDArray[Any]) -> Tensor:
@@ -224,7 +251,7 @@ class PolicyRunner:
             np.take(leaf, slots, 0, out=rows.numpy(), mode="clip")
             return rows.to(self.device, non_blocking=True).unsqueeze(1)
 
-        return tree_map(stage, self._staging, obs)
+        return tree_map(stage, room, obs)
 
     def _gathered(self, slots: Slots, fresh: Tensor) -> Tree:
         """The state before the step, [N, ...]; that of an episode's start where `fresh` [N]."""
@@ -271,6 +298,20 @@ class PolicyRunner:
             self._side[slots] ^= 1
             source_rows, index = (torch.from_numpy(each).to(self.device) for each in (rows, self._rows_of(slots)))
             tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
+
+
+def _joined(parts: Sequence[Evaluated]) -> Evaluated:
+    """The rows of all parts, one after another."""
+
+    def join(*leaves: Tensor) -> Tensor:
+        return torch.cat(leaves)
+
+    return Evaluated(
+        params=tree_map(join, *(part.params for part in parts)),
+        value=torch.cat([part.value for part in parts]),
+        encoded=tree_map(join, *(part.encoded for part in parts)),
+        before={slot: state for part in parts for slot, state in part.before.items()},
+    )
 
 
 def _rows(tree: Tree, rows: int | slice | Tensor) -> Tree:

@@ -106,7 +106,9 @@ class Recorder:
         self._arrays["next_value"][self._rows(slots, self.length[slots] - 1)] = value
         self.pending[slots] = False
 
-    def act(self, slots: Slots, obs: Tree, action: Tree, logp: Array, value: Array, first: Array, version: int) -> None:
+    def act(
+        self, slots: Slots, obs: Tree, action: Tree, logp: Array, value: Array, first: Array, version: Array
+    ) -> None:
         """Writes the policy's half of the next step of each slot.
 
         Args:
@@ -116,7 +118,7 @@ class Recorder:
             logp: [n].
             value: [n].
             first: [n].
-            version: That has decided.
+            version: [n], that has decided.
 
         Raises:
             ValueError: If the fragment of a slot is full.

@@ -120,12 +120,12 @@ class Camera:
         self._slot, self._passed = slot, passed
         self._film(slot, True)
 
-    def film(self, slots: NDArray[np.intp], value: NDArray[np.float32], version: int) -> None:
+    def film(self, slots: NDArray[np.intp], value: NDArray[np.float32], version: NDArray[np.uint32]) -> None:
         """The slots see something and have decided what to do; their next commands are not given yet."""
         for place in np.flatnonzero(slots == self._slot):
             frame = self._lens(self._slot)
             if self._tape.qsize() < min(MAX_QUEUED_SHOTS, max(TAPE_BYTES // frame.nbytes, 4)):
-                caption = caption_of(self._episodes, self._slot, float(value[place]), version)
+                caption = caption_of(self._episodes, self._slot, float(value[place]), int(version[place]))
                 self._tape.put(Shot(frame.copy(), caption))
             else:
                 self._metrics.frames_dropped.inc()

@@ -24,9 +24,9 @@ class Computed(SimpleNamespace):
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device=torch.device(device), largest=4, batches=[])
 
-    def decide_by_version(self, slots: Any, obs: Any, keeps: Any, begins: Any) -> list[list[int]]:
+    def decide(self, slots: Any, obs: Any, *, keeps: Any, begins: Any) -> list[int]:
         self.batches.append(slots.tolist())
-        return [self.batches[-1]]
+        return list(self.batches[-1])
 
 
 def made(**how: Any) -> tuple[InferenceBatcher, Computed]:

@@ -43,7 +43,9 @@ def policy_of(seed: int = 0) -> Policy:
     return made
 
 
-def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> PolicyRunner:
+def inference_of(
+    *, seed: int = 5, greedy: bool = False, canary: NDArray[np.bool_] | None = None, **options: object
+) -> PolicyRunner:
     noise_per_slot = bool(options.pop("noise_per_slot", False))
     state_dtype = options.pop("state_dtype", torch.float32)
     assert isinstance(state_dtype, torch.dtype)
@@ -56,6 +58,7 @@ def inference_of(*, seed: int = 5, greedy: bool = False, **options: object) -> P
         greedy=greedy,
         noise_per_slot=noise_per_slot,
         state_dtype=state_dtype,
+        canary=canary,
         options=ForwardOptions(**options),  # type: ignore[arg-type]  # The tests name them.
     )
 
@@ -238,7 +241,28 @@ def test_a_batch_is_stamped_with_the_version_that_computed_it() -> None:
     before = inference.decide(EVERY, first)
     inference.swap(to_numpy(policy_of(1)), 9)
     after = inference.decide(EVERY, second)
-    assert (before.version, after.version) == (0, 9)
+    assert np.all(before.version == 0) and np.all(after.version == 9)
+
+
+def test_a_batch_of_slots_of_both_kinds_is_computed_by_the_weights_of_each() -> None:
+    canary = EVERY % 3 == 0
+    mixed, ours, theirs = inference_of(greedy=True, canary=canary), inference_of(greedy=True), inference_of(greedy=True)
+    for inference in (mixed, ours):
+        inference.swap(to_numpy(policy_of(1)), 4)
+    mixed.swap(to_numpy(policy_of(2)), 6, canary=True)
+    theirs.swap(to_numpy(policy_of(2)), 6)
+    for number, obs in enumerate(looks(3)):
+        begins = EVERY == number + 1
+        step = mixed.decide(EVERY[::-1], obs, begins=begins[::-1])
+        assert sorted(step.slots.tolist()) == EVERY.tolist()
+        assert np.array_equal(step.version, np.where(canary[step.slots], 6, 4))
+        assert np.all(step.first == (number == 0)) and [*step.before] == [number + 1]
+        for alone, slots_of in ((ours, EVERY[~canary]), (theirs, EVERY[canary])):
+            expected = alone.decide(slots_of, obs, begins=begins[slots_of])
+            for slot in slots_of.tolist():
+                assert_close(step, expected, slot)
+            for slot, state in expected.before.items():
+                assert np.allclose(step.before[slot]["gru"], state["gru"], atol=1e-6)
 
 
 @pytest.mark.soak

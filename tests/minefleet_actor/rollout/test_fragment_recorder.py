@@ -28,7 +28,7 @@ def act(recorder: Recorder, number: int, *, value: float = 0.0, first: bool = Fa
         np.array([-float(number)], np.float32),
         np.array([value], np.float32),
         np.array([first]),
-        version,
+        np.array([version], np.uint32),
     )
 
 
@@ -192,7 +192,7 @@ def test_a_step_beyond_a_full_fragment_is_refused_and_the_next_slot_left_as_it_w
         act(recorder, LENGTH)
     second = np.array([1])
     both, no = obs(7)[None].repeat(2, axis=0), np.zeros(1, np.bool_)
-    recorder.act(second, both, np.array([1]), np.zeros(1, np.float32), np.zeros(1, np.float32), no, 1)
+    recorder.act(second, both, np.array([1]), np.zeros(1, np.float32), np.zeros(1, np.float32), no, np.ones(1, np.uint32))
     recorder.result(second, np.ones(1, np.float32), ~no, no)
     fragment = recorder.close(1)
     assert fragment is not None

@@ -29,7 +29,7 @@ def test_fragments_hold_the_shaped_reward_and_records_the_environments(
     recorder, episodes = Recorder(SCHEMA, 2, 4, shaping(wrappers)), RunningEpisodes(2, 0.5)
     reward, nothing, no = np.array(rewards, np.float32), np.zeros(2, np.float32), np.zeros(2, np.bool_)
     for _ in range(2):
-        recorder.act(SLOTS, np.zeros((2, 1)), np.zeros(2, np.int64), nothing, nothing, no, 1)
+        recorder.act(SLOTS, np.zeros((2, 1)), np.zeros(2, np.int64), nothing, nothing, no, np.ones(2, np.uint32))
         recorder.result(SLOTS, reward, no, no)
         episodes.add(SLOTS, reward, reward, np.ones(2, np.uint32))
     for slot in range(2):

@@ -63,7 +63,7 @@ class Set:
         slots = np.arange(SLOTS)
         for _ in range(steps):
             self.obs += 16
-            self.camera.film(slots, np.full(SLOTS, 2.0, np.float32), version)
+            self.camera.film(slots, np.full(SLOTS, 2.0, np.float32), np.full(SLOTS, version, np.uint32))
             reward = np.full(SLOTS, 0.5, np.float32)
             self.episodes.add(slots, reward, reward, np.ones(SLOTS, np.uint32))
 
