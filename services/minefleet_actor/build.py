@@ -40,7 +40,7 @@ from minefleet_actor.rollout.reward_scaling import shaping
 from minefleet_actor.rollout.running_episodes import RunningEpisodes
 from minefleet_actor.slot_view import SlotView
 from minefleet_actor.threads import ThreadGroup
-from minefleet_actor.video.frame_source import can_film, make_lens
+from minefleet_actor.video.camera_setup import is_to_film, make_camera
 from minefleet_actor.video.video_recorder import Camera
 from minefleet_runtime.role_context import RoleContext
 
@@ -80,23 +80,9 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
     name = choose_name(context, first_version, inline=inline)
     pool = make_pool(run, seed, context.index, inline=inline)
     metrics = ActorMetrics(context.registry, name, len(run.shards), pool.num_slots)
-    inference = make_inference(run, policy, canary, episode_seed(seed, context.index, pool.num_slots, 0))
-    connect_to = partial(
-        connect,
-        context,
-        follower.run_id,
-        version=lambda: inference.version,
-        progress=metrics.progress,
-        abandoned=abandoned,
-        wake=pool.wake,
-    )
-    router = StreamRouter(
-        name,
-        pool.num_slots,
-        [connect_to(shard) for shard in run.shards],
-        fragments_per_chunk=rollout.replay_buffer_config.fragments_per_chunk,
-        actor_index=context.index,
-    )
+    seed_of_actor = partial(episode_seed, seed, context.index, pool.num_slots)
+    inference = make_inference(run, policy, canary, seed_of_actor(0))
+    router = make_router(context, name, follower.run_id, inference, pool, metrics, abandoned)
     episodes = RunningEpisodes(pool.num_slots, run.config.train_config.discount, canary=canary)
     camera = make_camera(run, pool, episodes, router, parameters, metrics) if films else None
     batcher = make_batcher(run, inference, pool, metrics, inline=inline)
@@ -117,22 +103,9 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         camera=camera,
         settings=first.settings,
         follow=partial(follow_settings, run, cuts, camera),
-        first_task=partial(
-            draw_task, run.config.env.tasks, Random(episode_seed(seed, context.index, pool.num_slots, 1))
-        ),
+        first_task=partial(draw_task, run.config.env.tasks, Random(seed_of_actor(1))),
         deaths=deaths,
         batch_size=batch_size(run, inline=inline),
-    )
-    view = SlotView(
-        run,
-        actor=actor,
-        pool=pool,
-        router=router,
-        recorder=recorder,
-        episodes=episodes,
-        cuts=cuts,
-        camera=camera,
-        pictures=deaths.pictures if deaths is not None else {},
     )
     return ActorParts(
         actor=actor,
@@ -142,7 +115,7 @@ def assemble(context: RoleContext, *, inline: bool = False) -> ActorParts:
         router=router,
         threads=ThreadGroup(failed=pool.wake),
         camera=camera,
-        view=view,
+        view=make_view(run, actor, pool, router, recorder, episodes, cuts, camera, deaths),
         abandoned=abandoned,
     )
 
@@ -170,6 +143,36 @@ def batch_size(run: Run, *, inline: bool) -> int:
     if not run.config.env.batched:
         return 1
     return worker.num_envs if inline else worker.envs_per_process
+
+
+def make_router(
+    context: RoleContext,
+    name: str,
+    run_id: str,
+    inference: PolicyRunner,
+    pool: Pool,
+    metrics: ActorMetrics,
+    abandoned: threading.Event,
+) -> StreamRouter:
+    """Connects the slots' streams with the shards of replay."""
+    run = context.run
+    buffer = run.config.rollout_config.replay_buffer_config
+    connect_to = partial(
+        connect,
+        context,
+        run_id,
+        version=lambda: inference.version,
+        progress=metrics.progress,
+        abandoned=abandoned,
+        wake=pool.wake,
+    )
+    return StreamRouter(
+        name,
+        pool.num_slots,
+        [connect_to(shard) for shard in run.shards],
+        fragments_per_chunk=buffer.fragments_per_chunk,
+        actor_index=context.index,
+    )
 
 
 def make_cuts(run: Run, router: StreamRouter, slots: int, *, inline: bool) -> FreshnessCuts:
@@ -249,36 +252,28 @@ def make_batcher(
     )
 
 
-def is_to_film(run: Run) -> bool:
-    """Whether an actor shall film if it is named, and has something to show."""
-    if not run.config.train_config.record_video_interval:
-        return False
-    is_visible = can_film(run)
-    if not is_visible:
-        logger.warning("no videos: the environment shows no pixels, and the run was made without rendering")
-    return is_visible
-
-
-def make_camera(
+def make_view(
     run: Run,
+    actor: Actor,
     pool: Pool,
-    episodes: RunningEpisodes,
     router: StreamRouter,
-    parameters: ParametersClient,
-    metrics: ActorMetrics,
-) -> Camera:
-    """A camera that films while parameters names this actor."""
-    worker = run.config.rollout_config.worker_config
-    return Camera(
-        lens=make_lens(run, pool),
+    recorder: Recorder,
+    episodes: RunningEpisodes,
+    cuts: FreshnessCuts,
+    camera: Camera | None,
+    deaths: DeathRecorder | None,
+) -> SlotView:
+    """Describes the slots for people who watch."""
+    return SlotView(
+        run,
+        actor=actor,
+        pool=pool,
+        router=router,
+        recorder=recorder,
         episodes=episodes,
-        film=pool.film if run.frame_shape is not None else lambda slot, on: None,
-        is_named=lambda: parameters.films,
-        report=router.send_episode,
-        directory=run.directory / worker.video_output_dir,
-        fps=worker.video_fps,
-        interval=run.config.train_config.record_video_interval,
-        metrics=metrics,
+        cuts=cuts,
+        camera=camera,
+        pictures=deaths.pictures if deaths is not None else {},
     )
 
 

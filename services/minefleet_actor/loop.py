@@ -50,7 +50,8 @@ from minefleet.core.tree import Tree, tree_map
 from minefleet.v1 import episode_pb2
 from minefleet_actor.death_recorder import DeathRecorder
 from minefleet_actor.inference.batcher import InferenceBatcher
-from minefleet_actor.inference.policy_runner import PolicyRunner, PolicyStep
+from minefleet_actor.inference.policy_runner import PolicyRunner
+from minefleet_actor.inference.policy_step import PolicyStep
 from minefleet_actor.inference.weight_sync import WeightsFollower
 from minefleet_actor.metrics.prometheus import ActorMetrics
 from minefleet_actor.metrics.slot_timer import ENVIRONMENT, INFERENCE, Waiting

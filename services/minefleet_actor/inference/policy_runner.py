@@ -7,8 +7,7 @@
 Shape legend: S = slots, n = slots in a batch, N = rows that it is padded to.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,41 +22,8 @@ from minefleet.policies.policy import twin
 from minefleet.policies.weight_arrays import Architecture, architecture
 from minefleet_actor.inference.acting_policy import ActingPolicy
 from minefleet_actor.inference.forward import Forward, ForwardOptions
+from minefleet_actor.inference.policy_step import Mask, PolicyEvaluation, PolicyStep, Slots, joined
 from minefleet_actor.inference.weight_memory_format import lay_out
-
-Slots = NDArray[np.intp]
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyStep:
-    """The policy's decision for a batch; arrays of [n, ...]."""
-
-    slots: Slots
-    keeps: Mask
-    """False where only the value was wanted."""
-    action: Tree
-    logp: NDArray[np.float32]
-    value: NDArray[np.float32]
-    """In reward units."""
-    first: Mask
-    before: Mapping[int, Tree]
-    """The recurrent state before the step, without batch and time, of the slots whose state was wanted."""
-    version: NDArray[np.uint32]
-    """The version that has computed a row."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluated:
-    """What the weights of one version come to: tensors of [n, 1, ...]."""
-
-    params: Tree
-    """Of the distribution of actions."""
-    value: Tensor
-    """In reward units."""
-    encoded: dict[str, Tensor]
-    before: Mapping[int, Tree]
-    """As in `PolicyStep`."""
 
 
 class PolicyRunner:
@@ -182,7 +148,7 @@ class PolicyRunner:
             if count:
                 parts.append(self._evaluate(acting, slots[part], obs, keeps[part], begins[part]))
             start += count
-        evaluated = parts[0] if len(parts) == 1 else _joined(parts)
+        evaluated = parts[0] if len(parts) == 1 else joined(parts)
         action = self._draw(slots, evaluated.params, keeps)
         logp = self._policy.action_head.logp(evaluated.params, action)
         back = _to_host({"action": action, "logp": logp, "value": evaluated.value, **evaluated.encoded})
@@ -191,7 +157,7 @@ class PolicyRunner:
         version = self._versions[acts_by]
         return PolicyStep(slots=slots, keeps=keeps, first=first, before=evaluated.before, version=version, **back)
 
-    def _evaluate(self, acting: ActingPolicy, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> Evaluated:
+    def _evaluate(self, acting: ActingPolicy, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> PolicyEvaluation:
         """Runs the policy with one version's weights over slots that act by it, and keeps the state that it leaves."""
         count, (computed, rows) = len(slots), self._places(slots, acting.forward)
         fresh = torch.from_numpy(self._first[computed]).to(self.device)
@@ -206,7 +172,7 @@ class PolicyRunner:
             at = torch.from_numpy(rows).to(self.device) if self._whole else slice(count)
             params, value, encoded = _rows(params, at), value[at], _rows(encoded, at)
         self._keep(slots[keeps], after, rows[keeps])
-        return Evaluated(params=params, value=value * acting.std + acting.mean, encoded=encoded, before=before)
+        return PolicyEvaluation(params=params, value=value * acting.std + acting.mean, encoded=encoded, before=before)
 
     def stored(self, obs: Tree) -> Tree:
         """The stored form of the slots' newest observations, [S, ...]; valid for slots that were decided for.
@@ -298,20 +264,6 @@ class PolicyRunner:
             self._side[slots] ^= 1
             source_rows, index = (torch.from_numpy(each).to(self.device) for each in (rows, self._rows_of(slots)))
             tree_map(lambda target, source: target.index_copy_(0, index, source[source_rows]), self._state, state)
-
-
-def _joined(parts: Sequence[Evaluated]) -> Evaluated:
-    """The rows of all parts, one after another."""
-
-    def join(*leaves: Tensor) -> Tensor:
-        return torch.cat(leaves)
-
-    return Evaluated(
-        params=tree_map(join, *(part.params for part in parts)),
-        value=torch.cat([part.value for part in parts]),
-        encoded=tree_map(join, *(part.encoded for part in parts)),
-        before={slot: state for part in parts for slot, state in part.before.items()},
-    )
 
 
 def _rows(tree: Tree, rows: int | slice | Tensor) -> Tree:

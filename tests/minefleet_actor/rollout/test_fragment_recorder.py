@@ -191,8 +191,8 @@ def test_a_step_beyond_a_full_fragment_is_refused_and_the_next_slot_left_as_it_w
     with pytest.raises(ValueError, match="invalid entry"):
         act(recorder, LENGTH)
     second = np.array([1])
-    both, no = obs(7)[None].repeat(2, axis=0), np.zeros(1, np.bool_)
-    recorder.act(second, both, np.array([1]), np.zeros(1, np.float32), np.zeros(1, np.float32), no, np.ones(1, np.uint32))
+    both, no, zero = obs(7)[None].repeat(2, axis=0), np.zeros(1, np.bool_), np.zeros(1, np.float32)
+    recorder.act(second, both, np.array([1]), zero, zero, no, np.ones(1, np.uint32))
     recorder.result(second, np.ones(1, np.float32), ~no, no)
     fragment = recorder.close(1)
     assert fragment is not None
