@@ -66,7 +66,8 @@ def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int
     assert count.share("slow") >= STARVED_SHARE or count.too_slow
 
 
-@pytest.mark.parametrize("setting", Random(0).sample(SETTINGS, FEW))
+# In the last, a lease that waited for slow chunks of the newest version was filled by fast ones, which arrive before.
+@pytest.mark.parametrize("setting", [*Random(0).sample(SETTINGS, FEW), (10, 0, 0, 1)])
 def test_environments_of_any_speed_are_trained_on_as_much_as_they_play(
     make_world: Callable[..., Any], setting: tuple[int, int, int, int]
 ) -> None:

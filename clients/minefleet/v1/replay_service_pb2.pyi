@@ -60,11 +60,11 @@ class _LeaseOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LeaseOrder
     LEASE_ORDER_UNSPECIFIED: _LeaseOrder.ValueType  # 0
     """LEASE_ORDER_LEAST_USED."""
     LEASE_ORDER_LEAST_USED: _LeaseOrder.ValueType  # 1
-    """The fewest uses first, then the oldest version, then the first to arrive; shuffled within the lease."""
+    """The fewest uses first, then the oldest version, then the first to begin; shuffled within the lease."""
     LEASE_ORDER_UNIFORM: _LeaseOrder.ValueType  # 2
     """Uniform without replacement."""
     LEASE_ORDER_OLDEST: _LeaseOrder.ValueType  # 3
-    """The oldest version first, then the first to arrive, in order."""
+    """The oldest version first, then the first to begin, in order."""
 
 class LeaseOrder(_LeaseOrder, metaclass=_LeaseOrderEnumTypeWrapper):
     """LeaseOrder is the order in which chunks are chosen."""
@@ -72,11 +72,11 @@ class LeaseOrder(_LeaseOrder, metaclass=_LeaseOrderEnumTypeWrapper):
 LEASE_ORDER_UNSPECIFIED: LeaseOrder.ValueType  # 0
 """LEASE_ORDER_LEAST_USED."""
 LEASE_ORDER_LEAST_USED: LeaseOrder.ValueType  # 1
-"""The fewest uses first, then the oldest version, then the first to arrive; shuffled within the lease."""
+"""The fewest uses first, then the oldest version, then the first to begin; shuffled within the lease."""
 LEASE_ORDER_UNIFORM: LeaseOrder.ValueType  # 2
 """Uniform without replacement."""
 LEASE_ORDER_OLDEST: LeaseOrder.ValueType  # 3
-"""The oldest version first, then the first to arrive, in order."""
+"""The oldest version first, then the first to begin, in order."""
 Global___LeaseOrder: _TypeAlias = LeaseOrder  # noqa: Y015
 
 @_typing.final

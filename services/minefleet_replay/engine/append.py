@@ -195,8 +195,8 @@ class AppendPath:
 
     def _add(self, name: ChunkName, meta: FragmentRow) -> None:
         self._transactions.payloads.hold(meta.fragment.place.file)
-        chunk = self._state.index.add(name, meta.fragment)
-        chunk.began_at = chunk.began_at or self._transactions.streams.began_at(name, self._clock())
+        began_at = self._transactions.streams.began_at(name, self._clock())
+        chunk = self._state.index.add(name, meta.fragment, began_at)
         if chunk.whole:
             self._transactions.end_chunk(name)
         else:

@@ -193,8 +193,8 @@ def begin_pacing(state: ReplayState, now: float) -> RateLimiter:
     pacing = RateLimiter(
         capacity_steps=limits.capacity_steps, grant_timeout_s=limits.grant_timeout_s, enabled=limits.paced
     )
+    state.index.set_began_at(now)
     for chunk in state.index:
-        chunk.began_at = now
         if not chunk.whole:
             pacing.begin(chunk.name, max(0, limits.chunk_steps - chunk.steps), now)
     return pacing

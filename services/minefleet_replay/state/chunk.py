@@ -6,8 +6,8 @@ from typing import NamedTuple
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.ledger import Amount
 
-Age = tuple[int, int]
-"""Oldest version and id."""
+Age = tuple[int, float, int]
+"""Oldest version, when the first step was taken, and id."""
 
 
 class PayloadLocation(NamedTuple):
@@ -50,6 +50,8 @@ class Chunk:
 
     name: ChunkName
     id: int
+    began_at: float = 0.0
+    """When its first step was taken, or the store was opened, by replay's clock."""
     uses: int = 0
     """Acked uses."""
     leases: int = 0
@@ -60,8 +62,6 @@ class Chunk:
     """Nothing can be added to it any more."""
     is_dead: bool = False
     """It is to be dropped; nothing else becomes of it."""
-    began_at: float = 0.0
-    """When its first step was taken, or the store was opened, by replay's clock."""
 
     @property
     def broken(self) -> bool:
@@ -81,7 +81,7 @@ class Chunk:
     @property
     def age(self) -> Age:
         """Sorts chunks by their oldest version, then by when they began."""
-        return self.oldest_version, self.id
+        return self.oldest_version, self.began_at, self.id
 
     @property
     def newest_version(self) -> int:

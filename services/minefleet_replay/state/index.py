@@ -1,13 +1,13 @@
 """Index of all chunks, and of those that may be leased. Pure, in memory; rebuilt from the store at start.
 
 A chunk is known by its id, the append number of the fragment of it that arrived first: ids rise with age. It may be
-leased when it is whole and `uses + leases < max_reuse`; then it stands, by its oldest version and its id, in the list
-of its charge:
+leased when it is whole and `uses + leases < max_reuse`; then it stands, by its oldest version and its beginning, in the
+list of its charge:
 
     ready[0]  never leased            ── take ──▶ ready[1] ── take ──▶ ...
     ready[1]  used or leased once    ◀── give back unused ──
 
-so that the fewest uses, then the oldest version, then the first to arrive, are at hand without a search. All that is
+so that the fewest uses, then the oldest version, then the first to begin, are at hand without a search. All that is
 done to one chunk takes time that hardly grows with their number.
 """
 
@@ -70,7 +70,7 @@ class Index:
             leases: Open leases by chunk id, where there are any.
         """
         for name, fragment in fragments:
-            self._place(name, fragment)
+            self._place(name, fragment, 0.0)
         for chunk_id in uses:
             self._chunks[chunk_id].uses = uses[chunk_id]
         for chunk_id in leases:
@@ -89,14 +89,20 @@ class Index:
             if self._is_ready(chunk):
                 ready.setdefault(chunk.charge, []).append(chunk.age)
         self._ready = SortedDict({charge: SortedList(ages) for charge, ages in ready.items()})
-        self._ready_steps = sum(self._chunks[chunk_id].steps for ages in ready.values() for _, chunk_id in ages)
+        self._ready_steps = sum(self._chunks[chunk_id].steps for ages in ready.values() for *_, chunk_id in ages)
 
-    def add(self, name: ChunkName, fragment: FragmentEntry) -> Chunk:
-        """Adds a fragment to its chunk."""
+    def set_began_at(self, began_at: float) -> None:
+        """Dates all chunks alike, where nobody knows better."""
+        for chunk in self:
+            chunk.began_at = began_at
+        self.limit_reuse(self._max_reuse)
+
+    def add(self, name: ChunkName, fragment: FragmentEntry, began_at: float = 0.0) -> Chunk:
+        """Adds a fragment to its chunk, which was begun at that time if it is new."""
         chunk = self._by_name.get(name)
         if chunk is not None:
             self._unlist(chunk)
-        chunk = self._place(name, fragment)
+        chunk = self._place(name, fragment, began_at)
         chunk.whole = self._is_whole(chunk)
         self._list(chunk)
         return chunk
@@ -167,8 +173,8 @@ class Index:
 
         Args:
             steps: Wanted.
-            order: `least_used`: the fewest uses first, then the oldest version, then the first to arrive, shuffled.
-                `uniform`: all alike. `oldest`: the oldest version first, then the first to arrive, in order.
+            order: `least_used`: the fewest uses first, then the oldest version, then the first to begin, shuffled.
+                `uniform`: all alike. `oldest`: the oldest version first, then the first to begin, in order.
             oldest_version: Chunks in which an older one acted are passed over.
             rng: Decides.
         """
@@ -180,7 +186,7 @@ class Index:
         else:
             ages = chain(*ready) if order == "least_used" else merge(*ready)
         chosen, missing = list[Chunk](), steps
-        for oldest, chunk_id in ages:
+        for oldest, _, chunk_id in ages:
             if missing <= 0:
                 break
             if oldest >= oldest_version:
@@ -207,10 +213,10 @@ class Index:
             place -= len(ready)
         raise IndexError(place)
 
-    def _place(self, name: ChunkName, fragment: FragmentEntry) -> Chunk:
+    def _place(self, name: ChunkName, fragment: FragmentEntry, began_at: float) -> Chunk:
         chunk = self._by_name.get(name)
         if chunk is None:
-            chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number)
+            chunk = self._by_name[name] = self._chunks[fragment.number] = Chunk(name, fragment.number, began_at)
         insort(chunk.fragments, fragment)
         self.payload_bytes += fragment.payload_bytes
         self.steps += fragment.steps
