@@ -19,7 +19,7 @@ from minefleet.monitoring.status import read_status
 from minefleet.monitoring.steering import ask
 from minefleet.runs.checkpoint import read_state
 from minefleet.runs.run import read_run
-from minefleet_actor.incarnation import canary_slots
+from minefleet_actor.incarnation_setup import canary_slots
 
 CANARIES = (
     "rollout_config.canary_share=0.25",

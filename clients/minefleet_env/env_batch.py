@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minefleet_env.discounted_step_rewards import STEP_REWARDS
 from minefleet_env.errors import EnvError
 from minefleet_env.space_conversion import batch_of, row_of
-from minefleet_env.step_rewards import STEP_REWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,7 +23,7 @@ from minefleet.rpc.parameters_client import ParametersClient
 from minefleet.runs.run import Run
 from minefleet_actor.actor_settings import follow_settings
 from minefleet_actor.death_recorder import DeathRecorder
-from minefleet_actor.incarnation import canary_slots, choose_name, choose_seed, draw_task
+from minefleet_actor.incarnation_setup import canary_slots, choose_name, choose_seed, draw_task
 from minefleet_actor.inference.batcher import InferenceBatcher
 from minefleet_actor.inference.forward import options_of
 from minefleet_actor.inference.policy_runner import PolicyRunner

@@ -3,7 +3,7 @@
 A trainer of your own begins at `BaseTrainer`.
 """
 
+from minefleet_learner.base_trainer import BaseTrainer, GaeActor, PPOTrainer
 from minefleet_learner.targets.update_report import UpdateReport
-from minefleet_learner.trainer import BaseTrainer, GaeActor, PPOTrainer
 
 __all__ = ["BaseTrainer", "GaeActor", "PPOTrainer", "UpdateReport"]

@@ -15,7 +15,7 @@ from minefleet.core import user_code
 from minefleet.core.errors import ConfigError
 from minefleet.launch.rollout_handle import RolloutManager
 from minefleet.runs.run import Run
-from minefleet_learner.trainer import BaseTrainer, PPOTrainer
+from minefleet_learner.base_trainer import BaseTrainer, PPOTrainer
 
 
 def find(name: str) -> type[BaseTrainer]:

@@ -248,7 +248,7 @@ def test_gae_actor_chains_contiguous_fragments(make_fragment: Make) -> None:
 def test_a_trainer_is_found_by_file_and_name() -> None:
     assert find("PPOTrainer") is PPOTrainer
     assert find(f"{__file__}:Halving").__name__ == "Halving"
-    assert find("minefleet_learner.trainer:PPOTrainer") is PPOTrainer
+    assert find("minefleet_learner.base_trainer:PPOTrainer") is PPOTrainer
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def wrap(env: Any, wrappers: Mapping[str, Any]) -> Any:
     if all(wrappers[key] == off for key, off in DEFAULTS.items()):
         return env
     try:
-        from minefleet_env.wrappers import gymnasium
+        from minefleet_env.wrappers import preprocessing
     except ImportError as error:
         raise RefusedError(f"env.wrappers need gymnasium 1.0 or newer; {sys.executable} says: {error}") from error
-    return gymnasium.apply(env, wrappers)
+    return preprocessing.apply(env, wrappers)

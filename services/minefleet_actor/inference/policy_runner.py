@@ -20,8 +20,8 @@ from minefleet.core.tree import Tree, flatten, tree_map, unflatten
 from minefleet.policies import Policy
 from minefleet.policies.policy import twin
 from minefleet.policies.weight_arrays import Architecture, architecture
-from minefleet_actor.inference.acting_policy import ActingPolicy
 from minefleet_actor.inference.forward import Forward, ForwardOptions
+from minefleet_actor.inference.policy_copy import PolicyCopy
 from minefleet_actor.inference.policy_step import Mask, PolicyEvaluation, PolicyStep, Slots, joined
 from minefleet_actor.inference.weight_memory_format import lay_out
 
@@ -88,7 +88,7 @@ class PolicyRunner:
         leaves = self._encoder.outputs if self._encoder else {}
         self._encoded = {name: output.leaf.zeros(slots) for name, output in leaves.items()}
         self._acting = [
-            ActingPolicy(
+            PolicyCopy(
                 one,
                 Forward(one, example, self.largest, device=device, options=options),
                 tree_map(self._room, observed),
@@ -157,7 +157,7 @@ class PolicyRunner:
         version = self._versions[acts_by]
         return PolicyStep(slots=slots, keeps=keeps, first=first, before=evaluated.before, version=version, **back)
 
-    def _evaluate(self, acting: ActingPolicy, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> PolicyEvaluation:
+    def _evaluate(self, acting: PolicyCopy, slots: Slots, obs: Tree, keeps: Mask, begins: Mask) -> PolicyEvaluation:
         """Runs the policy with one version's weights over slots that act by it, and keeps the state that it leaves."""
         count, (computed, rows) = len(slots), self._places(slots, acting.forward)
         fresh = torch.from_numpy(self._first[computed]).to(self.device)

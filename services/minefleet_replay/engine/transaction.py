@@ -16,7 +16,7 @@ from minefleet_replay.state.actor_streams import Streams
 from minefleet_replay.state.chunk import Chunk, FragmentEntry
 from minefleet_replay.state.deduplication import ChunkName
 from minefleet_replay.state.disk_budget import row_weight
-from minefleet_replay.state.fair_share import Balance
+from minefleet_replay.state.fair_share_admission import Balance
 from minefleet_replay.state.lease_forecast import LeaseClock
 from minefleet_replay.state.ledger import Amount, Bucket, Ledger, Reason, bucket_of
 from minefleet_replay.state.limits import Limits

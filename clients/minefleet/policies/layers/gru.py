@@ -5,7 +5,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from minefleet.policies.layers import gru_recurrence
+from minefleet.policies.layers import gru_autograd
 from minefleet.policies.layers.dense import dense, is_plain
 
 
@@ -40,7 +40,7 @@ class GRUCore(nn.Module):
         """
         if is_plain(features):
             weight_in, weight, bias_in, bias = self.gru.parameters()
-            return gru_recurrence.run(dense(features, weight_in, bias_in), state, first, weight, bias)
+            return gru_autograd.run(dense(features, weight_in, bias_in), state, first, weight, bias)
         starts = reset_steps(first)
         outputs = []
         for start, end in zip(starts, [*starts[1:], first.shape[1]], strict=True):

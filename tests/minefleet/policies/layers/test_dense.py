@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from minefleet.policies.layers import dense, gru, gru_recurrence
+from minefleet.policies.layers import dense, gru, gru_autograd
 from minefleet.policies.layers.dense import Dense
 from minefleet.policies.layers.gru import GRUCore
 
@@ -138,7 +138,7 @@ def test_gru_recurrence_and_its_gradients_are_those_of_torch(
 def test_gru_recurrence_passes_gradcheck() -> None:
     inputs, state, weight, bias = leaves((2, 3, 12), (2, 4), (12, 4), (12,), dtype=torch.float64)
     first = torch.tensor([[False, True, False], [True, False, False]])
-    assert torch.autograd.gradcheck(gru_recurrence.run, (inputs, state, first, weight, bias))
+    assert torch.autograd.gradcheck(gru_autograd.run, (inputs, state, first, weight, bias))
 
 
 def test_gru_in_inference_mode_computes_the_same_as_in_training() -> None:

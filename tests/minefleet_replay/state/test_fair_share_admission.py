@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from minefleet_replay.state.actor_streams import Streams, StreamState
-from minefleet_replay.state.fair_share import LAPSE_S, Balance
+from minefleet_replay.state.fair_share_admission import LAPSE_S, Balance
 from minefleet_replay.state.limits import Limits
 
 CHUNK = 10

@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
+from minefleet_env.discounted_step_rewards import STEP_REWARDS
 from minefleet_env.errors import EnvError, RefusedError
 from minefleet_env.space_conversion import join
-from minefleet_env.step_rewards import STEP_REWARDS
 from minefleet_env.wrappers.image_transforms import grey, resizer
 from minefleet_env.wrappers.masks import MASK
 

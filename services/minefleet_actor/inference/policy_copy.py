@@ -1,4 +1,4 @@
-"""A policy with the weights of one version, and all that a batch is computed with."""
+"""A copy of the policy with weights of its own, and all that a batch is computed with."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from minefleet.policies.weight_arrays import load_numpy
 from minefleet_actor.inference.forward import Forward
 
 
-class ActingPolicy:
+class PolicyCopy:
     """Loads weights into a policy; has room of its own for what it sees, a tree of [largest batch, ...]."""
 
     def __init__(self, policy: Policy, forward: Forward, staging: Tree) -> None:
