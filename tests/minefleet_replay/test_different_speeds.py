@@ -66,8 +66,9 @@ def check(make_world: Callable[..., Any], ratio: int, reset: int, staleness: int
     assert count.share("slow") >= STARVED_SHARE or count.too_slow
 
 
-# In the last, a lease that waited for slow chunks of the newest version was filled by fast ones, which arrive before.
-@pytest.mark.parametrize("setting", [*Random(0).sample(SETTINGS, FEW), (10, 0, 0, 1)])
+# The last two failed once: a lease that waited for slow chunks was filled by fast ones, which had arrived before; and
+# streams with hardly enough time were granted chunk after chunk, and lost nearly all.
+@pytest.mark.parametrize("setting", [*Random(0).sample(SETTINGS, FEW), (10, 0, 0, 1), (10, 0, 2, 4)])
 def test_environments_of_any_speed_are_trained_on_as_much_as_they_play(
     make_world: Callable[..., Any], setting: tuple[int, int, int, int]
 ) -> None:

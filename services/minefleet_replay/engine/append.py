@@ -138,8 +138,11 @@ class AppendPath:
         if closing is None or limits.chunk_steps * step_s <= longest_s:
             streams.fast_enough(stream)
             return limits.chunk_steps
-        if limits.least_steps * step_s > closing.longest_s:
-            return limits.least_steps if streams.may_try(stream, needed_s(limits.least_steps, step_s), now) else 0
+        # What has hardly time may still make it, more often than not, and is judged by that.
+        least_s, wanted_s = limits.least_steps * step_s, needed_s(limits.least_steps, step_s)
+        has_hardly_time = wanted_s > closing.longest_s and self._transactions.shares.is_starved(stream)
+        if least_s > closing.longest_s or has_hardly_time:
+            return limits.least_steps if streams.may_try(stream, wanted_s, now) else 0
         streams.fast_enough(stream)
         return max(limits.least_steps, min(int(closing.window_s / step_s), limits.chunk_steps))
 

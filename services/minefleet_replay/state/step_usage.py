@@ -114,6 +114,10 @@ class StepCounter:
         """The streams among these that are known."""
         return [TaskSteps(one, self._streams[one], 0) for one in streams if one in self._streams]
 
+    def is_starved(self, stream: str) -> bool:
+        """Whether the lesser part of the stream's steps, among those that are settled, was trained on."""
+        return stream in self._streams and _trained_share(self._streams[stream]) < STARVED_SHARE
+
     def starved(self, too_slow: Mapping[str, float]) -> list[TaskSteps]:
         """The streams of whose steps, among those that are settled, the fewest are trained on."""
         shares = {stream: _trained_share(counts) for stream, counts in self._streams.items()}

@@ -23,6 +23,7 @@ def test_steps_are_counted_by_task_and_stream() -> None:
     assert (tasks["a"].let_off, tasks["b"].let_off) == (0, 2)
     (starved,) = shares.starved(slow)
     assert (starved.name, starved.counts["stale"], starved.too_slow) == ("t", 2, 1)
+    assert [shares.is_starved(stream) for stream in ("t", "s", "unknown")] == [True, False, False]
 
 
 def test_step_counter_of_streams_returns_the_known_ones_in_the_order_asked_for() -> None:
